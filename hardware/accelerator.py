@@ -1,0 +1,66 @@
+"""One GPU: the datasheet figures that the cost and the memory model read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+
+OVERRIDABLE = ("hbm_bytes", "hbm_bytes_per_s", "p2p", "price_per_hour_usd")
+"""Fields that differ between two machines with the same GPU."""
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """A GPU as a server sees it.
+
+    `hbm_bytes` is the memory that the driver reports, not the number on the box. `flops_per_s` holds dense
+    peaks by data type (bfloat16, float16, fp8). `p2p` says whether GPUs of one server reach each other's
+    memory (NVLink); without it every all-reduce goes through the host. `constants` names the entry of
+    `measured/constants.json` whose kernels the GPU runs. `source` says where each value comes from.
+    """
+
+    name: str
+    hbm_bytes: int
+    hbm_bytes_per_s: float
+    flops_per_s: Mapping[str, float]
+    sms: int
+    p2p: bool
+    constants: str
+    l2_bytes: int
+    price_per_hour_usd: float | None = None
+    price_date: str | None = None
+    aliases: tuple[str, ...] = ()
+    source: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Reject sizes and rates that are not positive."""
+        for key in ("hbm_bytes", "hbm_bytes_per_s", "sms", "l2_bytes"):
+            if getattr(self, key) <= 0:
+                raise ValueError(
+                    f"accelerator {self.name}: {key} is {getattr(self, key)}; it must be positive"
+                )
+        if "bfloat16" not in self.flops_per_s:
+            raise ValueError(
+                f"accelerator {self.name}: flops_per_s lacks bfloat16; give the dense peak in FLOP/s"
+            )
+        for dtype, rate in self.flops_per_s.items():
+            if rate <= 0:
+                raise ValueError(
+                    f"accelerator {self.name}: flops_per_s.{dtype} is {rate}; it must be positive"
+                )
+
+    def override(self, **changes: int | float | bool | None) -> Accelerator:
+        """The same GPU with other values for the keys in `OVERRIDABLE`.
+
+        Raises ValueError for any other key: what the kernels are measured on cannot be changed by hand.
+        """
+        for key in changes:
+            if key not in OVERRIDABLE:
+                close = get_close_matches(key, OVERRIDABLE, n=1)
+                hint = f"; did you mean {close[0]!r}?" if close else ""
+                raise ValueError(
+                    f"accelerator {self.name}: {key!r} cannot be overridden{hint} "
+                    f"(possible: {', '.join(OVERRIDABLE)})"
+                )
+        return replace(self, **changes)  # type: ignore[arg-type]

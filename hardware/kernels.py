@@ -1,0 +1,150 @@
+"""Kernel times: GEMM, decode attention, prefill attention, elementwise. Formulas only.
+
+Each formula was fitted to measured kernel tables (see `measured/README.md`); the fitted shares multiply the
+datasheet rates of the GPU at hand. Rows M are float arrays, times are seconds.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware.constants import DecodeConstants, GemmConstants, PrefillConstants
+
+Array = NDArray[np.float64]
+
+TILES = ((128, 256), (128, 128), (64, 128))
+"""Output tiles (rows, columns) a Hopper GEMM chooses from."""
+
+ELEMENTWISE_FLOOR_S = 3e-6
+ELEMENTWISE_BANDWIDTH_SHARE = 0.8
+ATTENTION_QUERY_TILE = 128
+
+
+class GemmParts(NamedTuple):
+    """One GEMM by rows: floor, time to stream its bytes, what arithmetic and quantisation add."""
+
+    floor_s: Array
+    stream_s: Array
+    extra_s: Array
+
+
+def wave_quantisation(rows: Array, columns: int, sms: int) -> Array:
+    """Work of the best tiling over useful work, at least 1: idle SMs in the last wave, empty tile rows.
+
+    Below 64 rows a tile is never better than 64 / M full, hence the second bound.
+    """
+    useful = rows * columns
+    per_tiling = [
+        np.ceil(np.ceil(rows / tile_rows) * np.ceil(columns / tile_columns) / sms)
+        * (sms * tile_rows * tile_columns)
+        / useful
+        for tile_rows, tile_columns in TILES
+    ]
+    best = np.minimum.reduce(per_tiling)
+    return np.where(rows < 64, np.minimum(best, 64 / rows), best)
+
+
+def gemm(
+    rows: Array,
+    columns: int,
+    depth: int,
+    *,
+    weight_bytes: int,
+    constants: GemmConstants,
+    bytes_per_s: float,
+    flops_per_s: float,
+    sms: int,
+    m_curve: bool = False,
+) -> GemmParts:
+    """Time of (M x depth) @ (depth x columns) in the "full" form.
+
+    `t = t0 + (tb^p + tc^p)^(1/p) + tq`, with tb the bytes of weights, inputs and outputs at the bandwidth
+    share, tc the arithmetic times `1 + w (min(q, 3) - 1)` for tile and wave quantisation q, and tq the passes
+    over the input that quantise it (FP8 only). `m_curve` multiplies by the measured residual, interpolated in
+    log M: FP8 on Hopper costs up to 18 % more than the formula just above M = 128. Mean error 7 % (BF16), 8 %
+    (FP8).
+    """
+    rate = bytes_per_s * constants.bandwidth_share
+    moved = columns * depth * weight_bytes + rows * (depth * weight_bytes) + rows * (2 * columns)
+    stream = moved / rate
+    waste = np.minimum(wave_quantisation(rows, columns, sms), 3.0)
+    arithmetic = (
+        2.0 * rows * columns * depth * (1.0 + constants.wave_weight * (waste - 1.0))
+        / (flops_per_s * constants.peak_share)
+    )  # fmt: skip
+    exponent = constants.smooth_exponent
+    smooth = (stream**exponent + arithmetic**exponent) ** (1.0 / exponent)
+    quantise = constants.quantise_passes * 3.0 * rows * depth / rate
+    factor = np.ones_like(rows)
+    if m_curve:
+        factor = np.interp(np.log(rows), np.log(constants.curve_rows), constants.curve_factor)
+    return GemmParts(factor * constants.floor_s, factor * stream, factor * (smooth - stream + quantise))
+
+
+def elementwise_s(moved_bytes: Array, bytes_per_s: float) -> Array:
+    """Seconds of a norm or an activation beyond its floor: bytes at 0.8 of the bandwidth.
+
+    The floor of 3 us per kernel is `ELEMENTWISE_FLOOR_S`. Not measured: the convention of the kernel tables.
+    """
+    return moved_bytes / (ELEMENTWISE_BANDWIDTH_SHARE * bytes_per_s)
+
+
+class DecodeAttention(NamedTuple):
+    """Decode attention of a layer stack, linear in what a batch holds; seconds per unit."""
+
+    floor_s: float
+    sequence_s: float
+    kv_token_s: float
+    query_token_s: float
+
+
+def decode_attention(
+    *, layers: int, heads: int, kv_heads: int, head_dim: int, kv_bytes: int,
+    constants: DecodeConstants, bytes_per_s: float,
+) -> DecodeAttention:  # fmt: skip
+    """Coefficients of `t = t0 + c B kv_heads + bytes / (share x bandwidth)` for all layers of one GPU.
+
+    Bytes are keys and values, read once per sequence however many queries it verifies, and queries and
+    outputs (2 bytes each). `heads` and `kv_heads` are those on the GPU. Mean error 8 % (rows with BF16 KV).
+    """
+    rate = bytes_per_s * constants.bandwidth_share
+    return DecodeAttention(
+        floor_s=layers * constants.floor_s,
+        sequence_s=layers * kv_heads * constants.sequence_head_s,
+        kv_token_s=layers * (2 * kv_heads * head_dim * kv_bytes) / rate,
+        query_token_s=layers * (2 * heads * head_dim * 2) / rate,
+    )
+
+
+class PrefillAttention(NamedTuple):
+    """Prefill attention of a layer stack; seconds per unit, `full_tiles` query tiles fill the GPU."""
+
+    floor_s: float
+    pair_s: float
+    full_tiles: float
+    half_length: float
+    query_token_s: float
+    kv_token_s: float
+
+
+def prefill_attention(
+    *, layers: int, heads: int, kv_heads: int, head_dim: int, kv_bytes: int,
+    constants: PrefillConstants, bytes_per_s: float, flops_per_s: float, sms: int,
+) -> PrefillAttention:  # fmt: skip
+    """Coefficients of `t = t0 + flops / (peak e util) (1 + s_half / S) + mm bytes / bandwidth`, all layers.
+
+    4 x head_dim FLOP a (query, key) pair and head; util = min(1, heads x query tiles of 128 / SMs). Bytes are
+    queries and outputs of the chunk, keys and values of its whole context. Mean error 6 %.
+    """
+    rate = bytes_per_s / constants.memory_multiple
+    return PrefillAttention(
+        floor_s=layers * constants.floor_s,
+        pair_s=layers * (4.0 * heads * head_dim) / (flops_per_s * constants.peak_share),
+        full_tiles=sms / heads,
+        half_length=constants.half_length,
+        query_token_s=layers * (2 * heads * head_dim * 2) / rate,
+        kv_token_s=layers * (2 * kv_heads * head_dim * kv_bytes) / rate,
+    )

@@ -1,0 +1,235 @@
+"""The price of one engine step, from integer totals of its batch.
+
+A step is `layers x (4 GEMM + attention + 3 elementwise + 2 all-reduce) + LM head + drafter + host`. GEMMs see
+the scheduled tokens, padded to a CUDA-graph size; attention reads KV once a sequence, whatever it verifies.
+Everything that depends on a row count is tabulated once: a price is a few look-ups and multiplications.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware.cudagraph import padded
+from hardware.draftercost import drafter_tables
+from hardware.forward import decode_coefficients, layer_stack, lm_head, prefill_coefficients
+from hardware.kernels import ATTENTION_QUERY_TILE, Array, PrefillAttention
+from hardware.placement import Placement
+
+TERMS = ("weights", "kv", "compute", "communication", "launch", "host", "drafter")
+"""Parts of a step in the order in which they are added."""
+
+
+class StepShape(NamedTuple):
+    """What a step holds: integers, each a sum over its sequences.
+
+    tokens: all scheduled tokens. decode_sequences: rows that decode or verify; prefill_sequences: rows with a
+    prompt chunk. logit_rows: 1 + drafts a decode row, 1 a prefill row. draft_tokens: drafts verified in this
+    step. kv_tokens: KV tokens that decode rows read, the new ones included; kv_tokens_in_window: those
+    inside a sliding window (no catalogue model has one). prefill_pairs: causal (query, key) pairs of the
+    chunks, `past n + n (n + 1) / 2` each. uniform: 1 when every row has exactly 1 + K tokens. draft_passes:
+    drafter forwards after this pass.
+    """
+
+    tokens: int
+    decode_sequences: int
+    prefill_sequences: int
+    logit_rows: int
+    draft_tokens: int
+    kv_tokens: int
+    kv_tokens_in_window: int
+    prefill_pairs: int
+    uniform: int
+    draft_passes: int
+
+
+class StepCost(Protocol):
+    """Prices steps. `seconds` is the sum of `terms` in `TERMS` order, to the last bit."""
+
+    def seconds(self, shape: StepShape) -> float:
+        """Seconds of one step."""
+        ...
+
+    def terms(self, columns: Mapping[str, NDArray[np.int64]]) -> dict[str, Array]:
+        """Seconds by term for many steps; columns are named as the fields of `StepShape`."""
+        ...
+
+    def summary(self) -> str:
+        """What is priced, in a few lines."""
+        ...
+
+
+class KernelCost:
+    """Sum of kernels with measured constants (`cost_model: kernels`)."""
+
+    def __init__(self, placement: Placement) -> None:
+        """Tabulate the placement up to its token budget; shapes beyond it raise IndexError."""
+        self.placement = placement
+        model, tp = placement.model, placement.tensor_parallel_size
+        largest = placement.max_num_batched_tokens
+        sizes = placement.capture_sizes
+        layers = layer_stack(placement, model, tp, placement.weight_dtype, largest)
+        head = lm_head(placement, model.vocab_size, model.hidden_size, tp, largest)
+        run = np.array([padded(tokens, sizes) for tokens in range(largest + 1)])
+        run[0] = 0
+        attention = decode_coefficients(placement, model, tp)
+        self._sequence_s = attention.sequence_s
+        self._kv_token_s = attention.kv_token_s
+        self._query_token_s = attention.query_token_s
+        self._decode_floor_s = attention.floor_s
+        self._c_q = placement.c_q
+        self._prefill = prefill_coefficients(placement, model, tp)
+        self._host_s, self._host_request_s = _host(placement)
+        self._drafter = drafter_tables(placement)
+        self._arrays = _Tables(
+            padded=run,
+            stream_s=layers.stream_s[run],
+            extra_s=layers.extra_s[run],
+            communication_s=layers.communication_s[run],
+            floor_s=layers.floor_s[run],
+            head_stream_s=head.stream_s,
+            head_extra_s=head.extra_s,
+            head_communication_s=head.communication_s,
+            head_floor_s=head.floor_s,
+        )
+        self._lists = [table.tolist() for table in self._arrays]
+        if self._drafter:
+            self._draft_lists = [table.tolist() for table in self._drafter[:3]]
+
+    def seconds(self, shape: StepShape) -> float:
+        """Seconds of one step: `terms` for a single shape, and their sum."""
+        tokens, decode, prefill, rows, drafts, kv_tokens, _, pairs, _, passes = shape
+        run, stream, extra, links, floor, head_stream, head_extra, head_links, head_floor = self._lists
+        weights = stream[tokens] + head_stream[rows]
+        compute = extra[tokens] + head_extra[rows]
+        communication = links[tokens] + head_links[rows]
+        launch = floor[tokens] + head_floor[rows]
+        kv = 0.0
+        if decode:
+            queries = self._c_q * (drafts / decode)
+            read = decode * self._sequence_s + kv_tokens * self._kv_token_s
+            read = read + (decode + drafts) * self._query_token_s
+            kv = read + (read + self._decode_floor_s) * queries
+            launch = launch + self._decode_floor_s
+        if prefill:
+            chunk = tokens - decode - drafts
+            compute = compute + _prefill_s(self._prefill, chunk, prefill, pairs)
+            launch = launch + self._prefill.floor_s
+        host = self._host_s + self._host_request_s * (decode + prefill)
+        drafter = 0.0
+        if passes and self._drafter:
+            first, later, each = self._draft_lists
+            requests = decode + prefill
+            tables = self._drafter
+            drafter = first[run[tokens] + tables.first_extra_rows * requests] + (passes - 1) * later[requests]
+            drafter = drafter + passes * (each[requests] + kv_tokens * tables.kv_token_s)
+            if prefill:
+                chunk = tokens - decode - drafts
+                attention = tables.prefill.floor_s + _prefill_s(tables.prefill, chunk, prefill, pairs)
+                drafter = drafter + attention
+        total: float = weights + kv + compute + communication + launch + host + drafter
+        return total
+
+    def terms(self, columns: Mapping[str, NDArray[np.int64]]) -> dict[str, Array]:
+        """Seconds by term, a row a step; the same operations in the same order as `seconds`."""
+        tokens, rows = columns["tokens"], columns["logit_rows"]
+        decode, prefill = columns["decode_sequences"], columns["prefill_sequences"]
+        drafts, kv_tokens = columns["draft_tokens"], columns["kv_tokens"]
+        table = self._arrays
+        queries = self._c_q * (drafts / np.maximum(decode, 1))
+        read = decode * self._sequence_s + kv_tokens * self._kv_token_s
+        read = read + (decode + drafts) * self._query_token_s
+        kv = read + (read + self._decode_floor_s) * queries
+        launch = table.floor_s[tokens] + table.head_floor_s[rows]
+        launch = launch + np.where(decode > 0, self._decode_floor_s, 0.0)
+        launch = launch + np.where(prefill > 0, self._prefill.floor_s, 0.0)
+        chunk = tokens - decode - drafts
+        chunks_s = _prefill_column_s(self._prefill, chunk, prefill, columns["prefill_pairs"])
+        return {
+            "weights": table.stream_s[tokens] + table.head_stream_s[rows],
+            "kv": np.where(decode > 0, kv, 0.0),
+            "compute": table.extra_s[tokens] + table.head_extra_s[rows] + chunks_s,
+            "communication": table.communication_s[tokens] + table.head_communication_s[rows],
+            "launch": launch,
+            "host": self._host_s + self._host_request_s * (decode + prefill),
+            "drafter": self._drafter_column_s(columns, chunk),
+        }
+
+    def _drafter_column_s(self, columns: Mapping[str, NDArray[np.int64]], chunk: NDArray[np.int64]) -> Array:
+        tokens, prefill, passes = columns["tokens"], columns["prefill_sequences"], columns["draft_passes"]
+        tables = self._drafter
+        if tables is None:
+            return np.zeros(len(tokens))
+        requests = columns["decode_sequences"] + prefill
+        first_rows = self._arrays.padded[tokens] + tables.first_extra_rows * requests
+        drafter = tables.first_s[first_rows] + (passes - 1) * tables.later_s[requests]
+        drafter = drafter + passes * (tables.each_s[requests] + columns["kv_tokens"] * tables.kv_token_s)
+        chunks_s = _prefill_column_s(tables.prefill, chunk, prefill, columns["prefill_pairs"])
+        attention = np.where(prefill > 0, tables.prefill.floor_s + chunks_s, 0.0)
+        return np.where(passes > 0, drafter + attention, 0.0)
+
+    def summary(self) -> str:
+        """GPU, GPU count, model, drafter, and where one decode step of one sequence goes, in milliseconds."""
+        placement = self.placement
+        drafts = placement.num_speculative_tokens
+        name = placement.drafter.name if placement.drafter else "none"
+        query = 1 + drafts
+        one = StepShape(query, 1, 0, query, drafts, 1024, 1024, 0, 1, drafts)
+        columns = {key: np.array([value]) for key, value in one._asdict().items()}
+        parts = ", ".join(f"{term} {1e3 * value[0]:.2f}" for term, value in self.terms(columns).items())
+        return (
+            f"kernels: {placement.model.name} on {placement.tensor_parallel_size} x "
+            f"{placement.accelerator.name}, drafter {name}, {drafts} draft tokens\n"
+            f"one sequence at 1,024 tokens: {1e3 * self.seconds(one):.2f} ms ({parts})"
+        )
+
+
+class _Tables(NamedTuple):
+    """Target pass, by scheduled tokens (padding applied), and LM head, by logit rows."""
+
+    padded: NDArray[np.int64]
+    stream_s: Array
+    extra_s: Array
+    communication_s: Array
+    floor_s: Array
+    head_stream_s: Array
+    head_extra_s: Array
+    head_communication_s: Array
+    head_floor_s: Array
+
+
+def _prefill_s(law: PrefillAttention, chunk: int, sequences: int, pairs: int) -> float:
+    """Seconds of prefill attention beyond its floor: `chunk` tokens of `sequences` rows, `pairs` in all.
+
+    The context whose KV is read is `sequences x pairs / chunk + (chunk - sequences) / 2`: exact for one row
+    and for equal rows, since a row of n tokens with a past of p has `p n + n (n + 1) / 2` pairs.
+    """
+    tiles = max(sequences, (chunk + ATTENTION_QUERY_TILE - 1) // ATTENTION_QUERY_TILE)
+    context = sequences * (pairs / chunk) + (chunk - sequences) * 0.5
+    arithmetic = pairs * law.pair_s * max(1.0, law.full_tiles / tiles)
+    arithmetic = arithmetic * (1.0 + law.half_length * (sequences / chunk))
+    return arithmetic + (chunk * law.query_token_s + context * law.kv_token_s)
+
+
+def _prefill_column_s(
+    law: PrefillAttention, chunk: NDArray[np.int64], sequences: NDArray[np.int64], pairs: NDArray[np.int64]
+) -> Array:
+    """`_prefill_s` for many steps; zero where no sequence prefills."""
+    some = np.maximum(chunk, 1)
+    tiles = np.maximum(np.maximum(sequences, (some + ATTENTION_QUERY_TILE - 1) // ATTENTION_QUERY_TILE), 1)
+    context = sequences * (pairs / some) + (some - sequences) * 0.5
+    arithmetic = pairs * law.pair_s * np.maximum(1.0, law.full_tiles / tiles)
+    arithmetic = arithmetic * (1.0 + law.half_length * (sequences / some))
+    total = arithmetic + (some * law.query_token_s + context * law.kv_token_s)
+    return np.where(sequences > 0, total, 0.0)
+
+
+def _host(placement: Placement) -> tuple[float, float]:
+    """Host seconds a step and a request, by the scheduling of the placement."""
+    profile = placement.profile
+    if placement.async_scheduling:
+        return profile.host_async_s, profile.host_async_s_per_request
+    return profile.host_sync_s, profile.host_sync_s_per_request

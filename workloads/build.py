@@ -1,0 +1,143 @@
+"""From a described workload to the table of its requests."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from workloads.arrivals import open_loop
+from workloads.lengths import LengthDistribution, correlated_uniforms
+from workloads.requests import IntArray, RequestTable
+
+
+class Purpose(IntEnum):
+    """What a stream of random numbers is for; each has its own, so changing one never moves another."""
+
+    ARRIVAL = 1
+    PROMPT = 2
+    OUTPUT = 3
+    PREFIX = 4
+    TRAFFIC_CLASS = 5
+
+
+def stream(seed: int, purpose: Purpose) -> np.random.Generator:
+    """The random numbers of one seed and purpose: counter-based Philox keyed by the pair.
+
+    ValueError for a seed outside 0 .. 2**64 - 1.
+    """
+    if not 0 <= seed < 1 << 64:
+        raise ValueError(f"the seed must be a whole number from 0 to 2**64 - 1, got {seed}")
+    return np.random.Generator(np.random.Philox(key=np.array([seed, purpose], dtype=np.uint64)))
+
+
+@dataclass(frozen=True)
+class WorkloadSpec:
+    """A synthetic workload, in the words of `vllm bench serve`.
+
+    `num_prompts` requests are counted; `num_warmups` more come before them and are simulated but not counted.
+    `max_tokens` is the cap a request states: longer outputs are cut there, shorter ones end by a stop token.
+    None takes the largest output the law can give. `ignore_eos` makes every request state exactly what it
+    writes. `request_rate` in requests/s (inf: all offered at 0, the closed loop's setting), `burstiness` the
+    gamma shape of the gaps. `prefix_tokens` are put in front of every sampled prompt (vLLM's
+    `--random-prefix-len`), shared by the requests of one of `prefix_groups` groups, drawn uniformly.
+    `class_mix` lists (traffic class, weight); empty means one class "default".
+
+    Raises ValueError for values out of range.
+    """
+
+    num_prompts: int
+    input: LengthDistribution
+    output: LengthDistribution
+    num_warmups: int = 0
+    rank_correlation: float = 0.0
+    max_tokens: int | None = None
+    ignore_eos: bool = False
+    request_rate: float = math.inf
+    burstiness: float = 1.0
+    prefix_tokens: int = 0
+    prefix_groups: int = 1
+    temperature: float = 0.0
+    class_mix: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        """ValueError naming every value that is out of range."""
+        names = [name for name, _ in self.class_mix]
+        weights = [weight for _, weight in self.class_mix]
+        checks = (
+            (self.num_prompts >= 1, f"num_prompts must be at least 1, got {self.num_prompts}"),
+            (self.num_warmups >= 0, f"num_warmups must not be negative, got {self.num_warmups}"),
+            (
+                -1 <= self.rank_correlation <= 1,
+                f"rank_correlation is outside [-1, 1]: {self.rank_correlation}",
+            ),
+            (
+                self.max_tokens is None or self.max_tokens >= 1,
+                f"max_tokens must be at least 1: {self.max_tokens}",
+            ),
+            (self.request_rate > 0, f"request_rate must be positive or inf, got {self.request_rate}"),
+            (self.burstiness > 0, f"burstiness must be positive, got {self.burstiness}"),
+            (self.prefix_tokens >= 0, f"prefix_tokens must not be negative, got {self.prefix_tokens}"),
+            (self.prefix_groups >= 1, f"prefix_groups must be at least 1, got {self.prefix_groups}"),
+            (0 <= self.temperature < math.inf, f"temperature must be 0 or more, got {self.temperature}"),
+            (len(set(names)) == len(names), f"class_mix names a class twice: {names}"),
+            (all(0 < w < math.inf for w in weights), f"class_mix weights must be positive, got {weights}"),
+        )
+        faults = [text for good, text in checks if not good]
+        if faults:
+            raise ValueError("; ".join(faults))
+
+    @property
+    def num_requests(self) -> int:
+        """Rows of the table: warm-ups and counted requests."""
+        return self.num_warmups + self.num_prompts
+
+
+def build_requests(spec: WorkloadSpec, seed: int) -> RequestTable:
+    """The `spec.num_warmups + spec.num_prompts` requests of a workload; the warm-ups are the first rows.
+
+    Same spec and seed, same bytes. Lengths, class and prefix group of row i depend on the seed and i only:
+    not on the number of rows, the rate or each other's settings. Its arrival does depend on the number of
+    rows, because vLLM stretches the gaps to end at n / rate.
+    """
+    n = spec.num_requests
+    u = stream(seed, Purpose.PROMPT).random(n)
+    v = stream(seed, Purpose.OUTPUT).random(n)
+    prompt = spec.input.quantile(u)
+    output = spec.output.quantile(correlated_uniforms(u, v, spec.rank_correlation))
+    cap = spec.output.maximum if spec.max_tokens is None else spec.max_tokens
+    output = np.minimum(output, cap)
+    return RequestTable.of(
+        prompt + spec.prefix_tokens,
+        output,
+        arrival_s=open_loop(n, spec.request_rate, spec.burstiness, stream(seed, Purpose.ARRIVAL)),
+        max_tokens=output if spec.ignore_eos else np.full(n, cap, dtype=np.int64),
+        class_id=_classes(spec, n, seed),
+        temperature=spec.temperature,
+        class_names=[name for name, _ in spec.class_mix] or ["default"],
+        segments=_prefix_segments(spec, prompt, seed) if spec.prefix_tokens else None,
+    )
+
+
+def _classes(spec: WorkloadSpec, n: int, seed: int) -> IntArray:
+    """Traffic class of each row, drawn by weight; all 0 without a mix."""
+    if not spec.class_mix:
+        return np.zeros(n, dtype=np.int64)
+    bounds = np.cumsum([weight for _, weight in spec.class_mix])
+    draws = stream(seed, Purpose.TRAFFIC_CLASS).random(n)
+    return np.searchsorted(bounds / bounds[-1], draws, side="right").astype(np.int64)
+
+
+def _prefix_segments(spec: WorkloadSpec, prompt: IntArray, seed: int) -> tuple[IntArray, IntArray, IntArray]:
+    """(offset, stream, tokens): two segments a row, the group's shared prefix and the row's private rest.
+
+    Group g is stream -1 - g, the private rest of row i stream i.
+    """
+    n = len(prompt)
+    draws = stream(seed, Purpose.PREFIX).random(n)
+    group = np.floor(draws * spec.prefix_groups).astype(np.int64)
+    streams = np.stack([-1 - group, np.arange(n, dtype=np.int64)], axis=1).ravel()
+    tokens = np.stack([np.full(n, spec.prefix_tokens, dtype=np.int64), prompt], axis=1).ravel()
+    return np.arange(0, 2 * n + 1, 2, dtype=np.int64), streams, tokens

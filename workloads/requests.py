@@ -1,0 +1,215 @@
+"""`RequestTable`: every request of a run, one row each, as immutable numpy columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray: TypeAlias = npt.NDArray[np.int64]
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+
+FLOAT_COLUMNS = ("arrival_s", "temperature")
+SEGMENT_COLUMNS = ("segment_offset", "segment_stream", "segment_tokens")
+
+
+def _floats(name: str, values: npt.ArrayLike) -> FloatArray:
+    """A read-only 1-D copy of `values` as floats."""
+    column = np.array(values, dtype=np.float64)
+    if column.ndim != 1:
+        raise ValueError(f"{name} has {column.ndim} dimensions; give one value a request")
+    column.setflags(write=False)
+    return column
+
+
+def _ints(name: str, values: npt.ArrayLike) -> IntArray:
+    """A read-only 1-D copy of `values` as integers; fractions are refused rather than cut."""
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise ValueError(f"{name} has {array.ndim} dimensions; give one value a request")
+    if array.size and array.dtype.kind not in "iu":
+        raise ValueError(f"{name} holds {array.dtype} values; give whole numbers")
+    column = array.astype(np.int64)
+    column.setflags(write=False)
+    return column
+
+
+@dataclass(frozen=True, eq=False)
+class RequestTable:
+    """The requests of a run; the row number is the request id everywhere, and the key of its luck.
+
+    Columns (shape `(n,)`): `arrival_s` seconds from the start of the run; `prompt_tokens`;
+    `output_tokens`, what the model will write; `max_tokens`, the cap the request states
+    (`output_tokens < max_tokens` means it ends by a stop token nobody knows ahead);
+    `class_id`, an index into `class_names`; `priority` (lower runs first, as in vLLM); `temperature`;
+    `session_id` and `turn` (row number and 0 for single requests).
+
+    A prompt may be given as segments: row i is the concatenation of segments
+    `segment_offset[i]:segment_offset[i + 1]`, each the first `segment_tokens` tokens of
+    `segment_stream`. Equal (stream, position) is the same token, so two prompts share a prefix exactly as
+    far as their segments say. Streams >= 0 are private (stream i belongs to row i), negative ones are
+    shared. All three None: row i is the first `prompt_tokens[i]` tokens of its private stream i.
+
+    The constructor copies and freezes the columns and raises ValueError for a column that is not 1-D or not
+    whole numbers; `validate` checks the values.
+    """
+
+    arrival_s: FloatArray
+    prompt_tokens: IntArray
+    output_tokens: IntArray
+    max_tokens: IntArray
+    class_id: IntArray
+    priority: IntArray
+    temperature: FloatArray
+    session_id: IntArray
+    turn: IntArray
+    segment_offset: IntArray | None = None
+    segment_stream: IntArray | None = None
+    segment_tokens: IntArray | None = None
+    class_names: tuple[str, ...] = ("default",)
+
+    def __post_init__(self) -> None:
+        """Copy and freeze the columns."""
+        for name in self.column_names() + SEGMENT_COLUMNS:
+            values = getattr(self, name)
+            if values is not None:
+                freeze = _floats if name in FLOAT_COLUMNS else _ints
+                object.__setattr__(self, name, freeze(name, values))
+        object.__setattr__(self, "class_names", tuple(self.class_names))
+
+    @classmethod
+    def column_names(cls) -> tuple[str, ...]:
+        """Names of the per-request columns, in order."""
+        skipped = (*SEGMENT_COLUMNS, "class_names")
+        return tuple(field.name for field in fields(cls) if field.name not in skipped)
+
+    @classmethod
+    def of(
+        cls,
+        prompt_tokens: npt.ArrayLike,
+        output_tokens: npt.ArrayLike,
+        *,
+        arrival_s: npt.ArrayLike | None = None,
+        max_tokens: npt.ArrayLike | None = None,
+        class_id: npt.ArrayLike | None = None,
+        temperature: float = 0.0,
+        class_names: Sequence[str] = ("default",),
+        segments: tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike] | None = None,
+    ) -> RequestTable:
+        """A validated table of single requests from the columns that matter; the others get neutral values.
+
+        Left out: `arrival_s` is all zeros, `max_tokens` the output length (every request ends by length),
+        `class_id` 0. `segments` is (offset, stream, tokens). Raises ValueError as `validate` does.
+        """
+        prompt = np.asarray(prompt_tokens)
+        rows = len(prompt)
+        zeros = np.zeros(rows, dtype=np.int64)
+        offset, stream, tokens = segments if segments is not None else (None, None, None)
+        table = cls(
+            arrival_s=_floats("arrival_s", zeros if arrival_s is None else arrival_s),
+            prompt_tokens=_ints("prompt_tokens", prompt),
+            output_tokens=_ints("output_tokens", output_tokens),
+            max_tokens=_ints("max_tokens", output_tokens if max_tokens is None else max_tokens),
+            class_id=_ints("class_id", zeros if class_id is None else class_id),
+            priority=zeros,
+            temperature=np.full(rows, temperature, dtype=np.float64),
+            session_id=np.arange(rows, dtype=np.int64),
+            turn=zeros,
+            segment_offset=None if offset is None else _ints("segment_offset", offset),
+            segment_stream=None if stream is None else _ints("segment_stream", stream),
+            segment_tokens=None if tokens is None else _ints("segment_tokens", tokens),
+            class_names=tuple(class_names),
+        )
+        table.validate()
+        return table
+
+    def __len__(self) -> int:
+        """Number of requests."""
+        return len(self.arrival_s)
+
+    def head(self, n: int) -> RequestTable:
+        """The first `n` requests (all of them if there are fewer), with segments. ValueError if n < 0."""
+        if n < 0:
+            raise ValueError(f"head({n}): give a number of requests >= 0")
+        columns = {name: getattr(self, name)[:n] for name in self.column_names()}
+        if self.segment_offset is None or self.segment_stream is None or self.segment_tokens is None:
+            return RequestTable(**columns, class_names=self.class_names)
+        offset = self.segment_offset[: min(n, len(self)) + 1]
+        return RequestTable(
+            **columns,
+            segment_offset=offset,
+            segment_stream=self.segment_stream[: offset[-1]],
+            segment_tokens=self.segment_tokens[: offset[-1]],
+            class_names=self.class_names,
+        )
+
+    def validate(self) -> None:
+        """Raise ValueError listing every fault of the table; return quietly when there is none."""
+        faults = self._shape_faults()
+        if not faults:
+            faults = [*self._value_faults(), *self._segment_faults()]
+        if faults:
+            raise ValueError("the request table is not usable:\n  " + "\n  ".join(faults))
+
+    def _shape_faults(self) -> list[str]:
+        """Columns whose length differs from `arrival_s`, and half-given segments."""
+        rows = len(self)
+        faults = [
+            f"{name} has {len(getattr(self, name))} rows, arrival_s has {rows}"
+            for name in self.column_names()
+            if len(getattr(self, name)) != rows
+        ]
+        missing = [name for name in SEGMENT_COLUMNS if getattr(self, name) is None]
+        if missing and len(missing) < len(SEGMENT_COLUMNS):
+            faults.append(
+                f"prompts are given as segments but {', '.join(missing)} is missing; give all or none"
+            )
+        return faults
+
+    def _value_faults(self) -> list[str]:
+        """Faults of single values and of the order of arrivals."""
+        backwards = np.concatenate(([False], np.diff(self.arrival_s) < 0)) if len(self) else np.zeros(0, bool)
+        over = self.output_tokens > self.max_tokens
+        unknown = (self.class_id < 0) | (self.class_id >= len(self.class_names))
+        checks = (
+            (~np.isfinite(self.arrival_s), "arrival_s is not a finite number"),
+            (self.arrival_s < 0, "arrival_s is negative; times count from the start of the run"),
+            (backwards, "arrival_s is earlier than in the row before; sort the requests by arrival"),
+            (self.prompt_tokens < 1, "prompt_tokens is below 1"),
+            (self.output_tokens < 1, "output_tokens is below 1"),
+            (over, "output_tokens is above max_tokens; no engine writes past the cap"),
+            (unknown, f"class_id has no name among {list(self.class_names)}"),
+            (~(self.temperature >= 0), "temperature is negative or not a number"),
+        )
+        return [_fault(bad, text) for bad, text in checks if bad.any()]
+
+    def _segment_faults(self) -> list[str]:
+        """Faults of the segment columns, empty without segments."""
+        if self.segment_offset is None or self.segment_stream is None or self.segment_tokens is None:
+            return []
+        offset, tokens = self.segment_offset, self.segment_tokens
+        if len(self.segment_stream) != len(tokens):
+            return [f"segment_stream has {len(self.segment_stream)} rows, segment_tokens has {len(tokens)}"]
+        if len(offset) != len(self) + 1:
+            return [
+                f"segment_offset has {len(offset)} rows; give one a request and one more ({len(self) + 1})"
+            ]
+        if offset[0] != 0 or offset[-1] != len(tokens) or (np.diff(offset) < 0).any():
+            return [f"segment_offset must rise from 0 to the number of segments ({len(tokens)})"]
+        running = np.concatenate(([0], np.cumsum(tokens)))
+        unequal = running[offset[1:]] - running[offset[:-1]] != self.prompt_tokens
+        checks = (
+            (tokens < 1, "segment_tokens is below 1"),
+            (unequal, "the tokens of the segments do not add up to prompt_tokens"),
+        )
+        return [_fault(bad, text) for bad, text in checks if bad.any()]
+
+
+def _fault(bad: npt.NDArray[np.bool_], text: str) -> str:
+    """One line naming a fault, how often it occurs and the first row (counted from 0) that has it."""
+    count = int(bad.sum())
+    rows = "row" if count == 1 else f"{count} rows, first"
+    return f"{text} ({rows} {int(bad.argmax())})"

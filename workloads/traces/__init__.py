@@ -1,0 +1,1 @@
+"""Recorded traffic: one reader a format, each saying what it read, kept and dropped."""

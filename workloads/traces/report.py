@@ -1,0 +1,114 @@
+"""What a trace file held: counts, spans and lengths, and the error of a file that cannot be used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from workloads.requests import FloatArray, IntArray, RequestTable
+
+
+class TraceError(ValueError):
+    """A trace file cannot be used; the message says what was found and what to do."""
+
+
+class Dropped(NamedTuple):
+    """Rows left out for one reason, and the line (counted from 1, header included) of the first."""
+
+    reason: str
+    rows: int
+    first_line: int
+
+
+class LengthSummary(NamedTuple):
+    """Token counts of the kept rows."""
+
+    mean: float
+    p50: float
+    p99: float
+    maximum: int
+
+    @classmethod
+    def of(cls, tokens: IntArray) -> LengthSummary:
+        """Summary of a non-empty column."""
+        p50, p99 = np.percentile(tokens, [50, 99])
+        return cls(float(tokens.mean()), float(p50), float(p99), int(tokens.max()))
+
+
+@dataclass(frozen=True)
+class TraceReport:
+    """What one trace file held. Times are as recorded; `speed` says how fast they are replayed.
+
+    `rows_read` = `rows_kept` + all dropped rows. `first_time` and `last_time` are the earliest and latest
+    kept time stamps as the file spells them. `gap_cv` is the coefficient of variation of the gaps between
+    arrivals (1 for Poisson), None with fewer than two gaps or no time between them.
+    """
+
+    path: str
+    format: str
+    rows_read: int
+    rows_kept: int
+    dropped: tuple[Dropped, ...]
+    first_time: str
+    last_time: str
+    span_s: float
+    gap_cv: float | None
+    prompt: LengthSummary
+    output: LengthSummary
+    speed: float = 1.0
+    notices: tuple[str, ...] = ()
+
+    @property
+    def request_rate(self) -> float | None:
+        """Recorded requests/s, 1 / mean gap; None when all arrive at once."""
+        return (self.rows_kept - 1) / self.span_s if self.span_s > 0 else None
+
+    def render(self) -> str:
+        """The report as a few lines of text, without a final newline."""
+        lines = [
+            f"{self.path}: {self.format}",
+            f"rows      {self.rows_read:,} read, {self.rows_kept:,} kept, "
+            f"{self.rows_read - self.rows_kept:,} dropped",
+        ]
+        lines += [
+            f"          {drop.rows:,} dropped: {drop.reason} (first at line {drop.first_line})"
+            for drop in self.dropped
+        ]
+        lines += [
+            f"time      {self.first_time} to {self.last_time}, span {self.span_s:,.3f} s",
+            f"arrivals  {self._arrivals()}",
+            f"prompt    {_tokens(self.prompt)}",
+            f"output    {_tokens(self.output)}",
+        ]
+        return "\n".join([*lines, *(f"notice    {notice}" for notice in self.notices)])
+
+    def _arrivals(self) -> str:
+        """Rate and burst in words."""
+        if self.request_rate is None:
+            return "all at the same time"
+        cv = "" if self.gap_cv is None else f", CV of gaps {self.gap_cv:.2f}"
+        replayed = "" if self.speed == 1 else f"; replayed at {self.request_rate * self.speed:.3f} requests/s"
+        return f"{self.request_rate:.3f} requests/s{cv}{replayed}"
+
+
+def _tokens(lengths: LengthSummary) -> str:
+    """One line of length statistics."""
+    return (
+        f"mean {lengths.mean:,.1f}, p50 {lengths.p50:,.0f}, p99 {lengths.p99:,.0f}, "
+        f"max {lengths.maximum:,} tokens"
+    )
+
+
+class Trace(NamedTuple):
+    """The requests of a trace file and the report on how they were read."""
+
+    requests: RequestTable
+    report: TraceReport
+
+
+def gap_cv(arrival_s: FloatArray) -> float | None:
+    """Standard deviation over mean of the gaps; None with fewer than two gaps or none above 0."""
+    gaps = np.diff(arrival_s)
+    return float(gaps.std() / gaps.mean()) if len(gaps) > 1 and gaps.mean() > 0 else None

@@ -1,0 +1,203 @@
+"""Frozen configuration of the simulated cluster, in vLLM's field names.
+
+Every number here is already resolved: defaults that depend on an engine build or a GPU
+(memory, graph ladder, host time) are decided before these records are made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+EAGLE_FAMILY = ("eagle", "eagle3", "mtp")
+"""Methods whose drafter reads the target's hidden states and keeps a KV layer of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculativeConfig:
+    """How drafts are proposed.
+
+    Args:
+        method: `eagle`, `eagle3`, `mtp`, `draft_model` or `ngram`.
+        num_speculative_tokens: drafts a round (K), at least 1.
+        drafter_max_model_len: positions the drafter can handle, tokens. While the longest
+            sequence of a step plus K exceeds it, the drafter does not run in that step.
+        parallel_drafting: all K drafts in one drafter pass.
+        reroll_on_reject: price a second target pass in a step with a rejection. For engines
+            whose recurrent state cannot be cut back (checkpoint and replay); vLLM and SGLang
+            need none on attention models.
+    """
+
+    method: str
+    num_speculative_tokens: int
+    drafter_max_model_len: int | None = None
+    parallel_drafting: bool = False
+    reroll_on_reject: bool = False
+
+    @property
+    def num_lookahead_tokens(self) -> int:
+        """KV slots held past the scheduled tokens, for the drafter to write into."""
+        return 0 if self.method == "ngram" else self.num_speculative_tokens
+
+    @property
+    def draft_slots(self) -> int:
+        """Budget tokens charged for each scheduled request on top of its own."""
+        serial = 1 if self.method == "draft_model" else 0
+        if self.parallel_drafting:
+            return self.num_speculative_tokens - 1 + serial
+        return serial
+
+    @property
+    def draft_passes(self) -> int:
+        """Sequential drafter forwards in a step that proposes."""
+        if self.method == "ngram":
+            return 0
+        return 1 if self.parallel_drafting else self.num_speculative_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """One engine replica: limits, and the scheduler's rules as named switches.
+
+    The switches below `async_scheduling` are the differences between vLLM builds
+    (`hardware/catalog/engines`); their defaults are vLLM 0.33.0's.
+
+    Args:
+        max_num_seqs: sequences running at once.
+        max_num_batched_tokens: token budget of a step.
+        num_gpu_blocks: KV blocks in the pool; one is the null block that is never handed out.
+        block_size: tokens a block.
+        max_model_len: tokens, prompt and output.
+        enable_prefix_caching: reuse the KV of shared prefixes.
+        enable_chunked_prefill: a prompt may be computed in pieces.
+        long_prefill_token_threshold: most prompt tokens of one request in a step; 0 is off.
+        long_prefill_token_threshold_adaptive: never cap below an equal share of the budget.
+        policy: `fcfs` or `priority` (lower number first).
+        watermark: fraction of the pool kept free when admitting beside running requests.
+        async_scheduling: schedule step n+1 before the output of step n is known.
+        scheduler_reserve_full_isl: admit only if the whole known sequence fits.
+        lookahead_at_admission: reserve the drafter's slots already at admission.
+        pads_one_token_admission: an admission with one token left takes K placeholder drafts.
+        trims_drafts_to_max_tokens: never draft past `max_tokens`.
+        prefix_hash_covers_next_token: with an EAGLE drafter, a block's hash covers the next token
+            (otherwise the last matching block is dropped).
+        spares_lone_long_prefill: the long-prefill cap is off while one request is in the system.
+        skips_unused_drafts: no drafter pass in a step none of whose drafts can be used.
+        speculative: the drafting method, or None.
+
+    Raises:
+        ValueError: for limits no engine would start with, all of them in one message.
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    num_gpu_blocks: int
+    block_size: int = 16
+    max_model_len: int = 8192
+    enable_prefix_caching: bool = False
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    long_prefill_token_threshold_adaptive: bool = False
+    policy: str = "fcfs"
+    watermark: float = 0.0
+    async_scheduling: bool = False
+    scheduler_reserve_full_isl: bool = True
+    lookahead_at_admission: bool = True
+    pads_one_token_admission: bool = True
+    trims_drafts_to_max_tokens: bool = False
+    prefix_hash_covers_next_token: bool = True
+    spares_lone_long_prefill: bool = True
+    skips_unused_drafts: bool = True
+    speculative: SpeculativeConfig | None = None
+
+    def __post_init__(self) -> None:
+        faults = []
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len"):
+            if getattr(self, name) < 1:
+                faults.append(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.num_gpu_blocks < 2:
+            faults.append(f"num_gpu_blocks is {self.num_gpu_blocks}; one is the null block, so at least 2")
+        if self.policy not in ("fcfs", "priority"):
+            faults.append(f"policy is {self.policy!r}; use 'fcfs' or 'priority'")
+        if not 0.0 <= self.watermark < 1.0:
+            faults.append(f"watermark is {self.watermark}; it is a fraction of the pool below 1")
+        if faults:
+            raise ValueError("; ".join(faults))
+
+    @property
+    def num_speculative_tokens(self) -> int:
+        """K, or 0 without speculation."""
+        return self.speculative.num_speculative_tokens if self.speculative else 0
+
+    @property
+    def usable_blocks(self) -> int:
+        """KV blocks that requests can hold."""
+        return self.num_gpu_blocks - 1
+
+    @property
+    def usable_tokens(self) -> int:
+        """KV tokens that requests can hold."""
+        return self.usable_blocks * self.block_size
+
+    @property
+    def uses_eagle(self) -> bool:
+        """Whether the drafter is of the EAGLE family."""
+        return self.speculative is not None and self.speculative.method in EAGLE_FAMILY
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """The load generator's own time, seconds. It is part of every latency a benchmark prints.
+
+    Args:
+        send_s: request leaving the client until the engine can read it.
+        receive_s: chunk leaving the engine until the client has it.
+        turn_s: last chunk received until the same user's next request is ready.
+        send_serial_s: one send occupies the client this long; sends queue behind each other.
+        chunk_s: handling one chunk; the chunks of a step are handled one after another.
+    """
+
+    send_s: float = 0.008
+    receive_s: float = 0.0025
+    turn_s: float = 0.0015
+    send_serial_s: float = 0.0005
+    chunk_s: float = 0.00002
+
+
+NO_CLIENT = ClientConfig(0.0, 0.0, 0.0, 0.0, 0.0)
+"""A client that costs nothing: latencies are the engine's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentConfig:
+    """How many replicas stand behind which router.
+
+    Args:
+        replicas: engines, each with its own GPUs.
+        router: `round_robin`, `random` or `least_outstanding`.
+    """
+
+    replicas: int = 1
+    router: str = "round_robin"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadConfig:
+    """How requests are offered.
+
+    Args:
+        max_concurrency: most requests in flight (the client's cap), or None.
+        num_warmups: the first so many requests are simulated and not counted.
+    """
+
+    max_concurrency: int | None = None
+    num_warmups: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Latency limits of one request, seconds (None: no limit), and the share that must meet them."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2el_s: float | None = None
+    attainment: float = 0.99

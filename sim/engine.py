@@ -1,0 +1,327 @@
+"""One replica's state machine: schedule, price, commit. It knows no simpy and does no I/O.
+
+The loop is vLLM's. `turn(now)` commits the batch that ended at `now`, reads the inbox, and
+schedules while there is work and room for another batch in flight: one when synchronous, two when
+asynchronous. Asynchronously step n+1 is scheduled when step n starts, so a newcomer waits for two
+steps, and a request that ends unforeseen costs one step too many.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from math import inf
+
+from hardware.stepcost import StepCost, StepShape
+from sim.config import EngineConfig
+from sim.errors import Stall
+from sim.recorder import Recorder
+from sim.scheduler import Scheduler
+from sim.sequence import FINISHED, NEVER, Batch, Sequence
+
+
+class Request(Sequence):
+    """A sequence with its luck and what the run notes about it.
+
+    Args:
+        accepted: drafts accepted in its successive verifications, at full depth.
+        proposals: whether its successive samplings find drafts; None = always.
+        counted: it belongs to the measured part of the run.
+    """
+
+    __slots__ = (
+        "accepted",
+        "accepted_tokens",
+        "admitted_s",
+        "arrived_s",
+        "cached_tokens",
+        "chunks",
+        "counted",
+        "draft_tokens",
+        "first_place",
+        "first_token_s",
+        "last_iteration",
+        "proposals",
+        "samplings",
+        "verifications",
+    )
+
+    def __init__(
+        self,
+        id: int,
+        prompt_tokens: int,
+        max_tokens: int,
+        stop_at: int = NEVER,
+        priority: int = 0,
+        segments: tuple[tuple[object, int], ...] | None = None,
+        accepted: bytes = b"",
+        proposals: bytes | None = None,
+        counted: bool = True,
+    ) -> None:
+        super().__init__(id, prompt_tokens, max_tokens, stop_at, priority, segments)
+        self.accepted = accepted
+        self.proposals = proposals
+        self.counted = counted
+        self.arrived_s = self.admitted_s = self.first_token_s = inf
+        self.first_place = 0
+        self.cached_tokens = 0
+        self.chunks = 0
+        self.samplings = 0
+        self.verifications = 0
+        self.draft_tokens = 0
+        self.accepted_tokens = 0
+        self.last_iteration = -1
+
+
+class Flight:
+    """A batch in flight: its rows' tokens, when it runs, and the shape it was priced at."""
+
+    __slots__ = (
+        "batch",
+        "end_s",
+        "kv_blocks_used",
+        "reroll",
+        "running",
+        "sampled",
+        "shape",
+        "start_s",
+        "waiting",
+    )
+
+    def __init__(self, batch: Batch, scheduler: Scheduler) -> None:
+        self.batch = batch
+        self.sampled: list[int] = []
+        self.reroll = 0
+        self.start_s = self.end_s = inf
+        self.running, self.waiting = len(scheduler.running), len(scheduler.waiting)
+        self.kv_blocks_used = scheduler.kv.total_blocks - scheduler.kv.free_blocks
+        self.shape: StepShape | None = None
+
+
+class Engine:
+    """One engine: scheduler, price and luck, advanced from turn to turn.
+
+    Args:
+        config: limits and rules.
+        cost: prices a step's shape.
+        recorder: gets a row an iteration.
+        replica: this engine's number.
+    """
+
+    def __init__(self, config: EngineConfig, cost: StepCost, recorder: Recorder, replica: int = 0) -> None:
+        self.config = config
+        self.cost = cost
+        self.recorder = recorder
+        self.replica = replica
+        self.scheduler = Scheduler(config)
+        self.inbox: deque[Request] = deque()
+        self.finished: list[tuple[Request, int]] = []
+        self.iterations = 0
+        self.last_end_s = 0.0
+        self._ends_s = array("d")
+        self._flights: deque[Flight] = deque()
+        self._depth = 2 if config.async_scheduling else 1
+        self._proposes = config.speculative is not None and not config.async_scheduling
+        self.steps_without_drafter = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is in flight, queued or running."""
+        return not (self._flights or self.inbox or len(self.scheduler))
+
+    def refusal(self, request: Sequence) -> str | None:
+        """Returns why a request could never be served here, or None.
+
+        At its end it may hold prompt, output and the drafts of the steps in flight.
+        """
+        config, total = self.config, request.prompt_tokens + request.max_tokens
+        if total > config.max_model_len:
+            return f"prompt + max_tokens = {total} exceeds max_model_len {config.max_model_len}"
+        drafts, lookahead = config.num_speculative_tokens, self.scheduler.lookahead
+        most = min(total - 1 + drafts * self._depth + lookahead, config.max_model_len)
+        if most > config.usable_tokens:
+            return (
+                f"prompt + max_tokens and drafts need {most} KV tokens, the pool has {config.usable_tokens}"
+            )
+        return None
+
+    def turn(self, now: float) -> float:
+        """Advances at `now`: when the oldest batch ends, or when a request arrives at an idle engine.
+
+        Returns:
+            When the engine has to be called next; inf when it is idle.
+
+        Raises:
+            Stall: work is left, nothing is in flight, and nothing can be scheduled.
+        """
+        flights, scheduler = self._flights, self.scheduler
+        if flights and flights[0].end_s <= now:
+            self._commit(flights.popleft())
+            if flights:
+                self._start(flights[0], now)
+        while self.inbox:
+            scheduler.add(self.inbox.popleft())
+        while len(flights) < self._depth and len(scheduler):
+            batch = scheduler.schedule()
+            if not batch.sequences:
+                if batch.preempted:
+                    continue
+                break
+            for sequence in batch.new:
+                assert isinstance(sequence, Request)
+                sequence.admitted_s = now
+            for sequence, tokens in batch.cached:
+                assert isinstance(sequence, Request)
+                sequence.cached_tokens += tokens
+            flights.append(Flight(batch, scheduler))
+            if len(flights) == 1:
+                self._start(flights[0], now)
+        if flights:
+            return flights[0].end_s
+        if len(scheduler):
+            raise Stall(self._diagnosis(now))
+        return inf
+
+    def _start(self, flight: Flight, now: float) -> None:
+        """Runs the oldest batch from `now`: its luck is drawn and its shape priced.
+
+        Priced here and not when scheduled: only now is it known how many tokens the step before
+        really accepted, so how much KV this one reads.
+        """
+        flight.sampled = self._sample(flight.batch)
+        shape = self._shape(flight.batch)
+        seconds = self.cost.seconds(shape)
+        if self.config.speculative and self.config.speculative.reroll_on_reject:
+            verified = sum(1 for d in flight.batch.num_drafts if d)
+            accepted = sum(n - 1 for n, d in zip(flight.sampled, flight.batch.num_drafts, strict=True) if d)
+            if verified and accepted < shape.draft_tokens:
+                flight.reroll = 1
+                seconds += self.cost.seconds(shape._replace(draft_passes=0))
+        flight.shape = shape
+        flight.start_s = now
+        flight.end_s = now + seconds
+
+    def _sample(self, batch: Batch) -> list[int]:
+        """Returns the tokens each row yields: 1 + accepted drafts, 0 for a prefill chunk."""
+        sampled, void, histogram = [], batch.void, self.recorder.rounds_by_accepted
+        for sequence, drafts, samples in zip(batch.sequences, batch.num_drafts, batch.samples, strict=True):
+            if not samples:
+                sampled.append(0)
+            elif not drafts or (void and sequence.id in void):
+                sampled.append(1)
+            else:
+                assert isinstance(sequence, Request)
+                turn = sequence.verifications
+                agreed = sequence.accepted[turn] if turn < len(sequence.accepted) else 0
+                sequence.verifications = turn + 1
+                if agreed > drafts:
+                    agreed = drafts
+                sequence.draft_tokens += drafts
+                sequence.accepted_tokens += agreed
+                if sequence.counted:
+                    histogram[agreed] += 1
+                sampled.append(1 + agreed)
+        return sampled
+
+    def _shape(self, batch: Batch) -> StepShape:
+        """Returns the integers a step is priced by: sums over its rows."""
+        rows = len(batch.sequences)
+        drafts = sum(batch.num_drafts)
+        config = self.config
+        passes = self._draft_passes(batch)
+        if batch.total_tokens == rows + drafts:
+            kv = sum([sequence.num_computed_tokens for sequence in batch.sequences])
+            uniform = int(batch.total_tokens == rows * (1 + config.num_speculative_tokens))
+            return StepShape(batch.total_tokens, rows, 0, rows + drafts, drafts, kv, kv, 0, uniform, passes)
+        decodes = kv = pairs = 0
+        for sequence, n, d in zip(batch.sequences, batch.num_tokens, batch.num_drafts, strict=True):
+            end = sequence.num_computed_tokens
+            if n == 1 + d:
+                decodes += 1
+                kv += end
+            else:
+                pairs += n * (end - n) + n * (n + 1) // 2
+        logit_rows = rows + drafts
+        return StepShape(
+            batch.total_tokens, decodes, rows - decodes, logit_rows, drafts, kv, kv, pairs, 0, passes
+        )
+
+    def _draft_passes(self, batch: Batch) -> int:
+        """Returns the drafter forwards after this batch.
+
+        None where the longest sequence is past the drafter's positions. Where no draft could be used,
+        an EAGLE drafter runs one, to keep its KV in step; a draft model runs all of them (vLLM 0.33).
+        """
+        speculative = self.config.speculative
+        if speculative is None:
+            return 0
+        if batch.drafter_too_short:
+            self.steps_without_drafter += 1
+            return 0
+        passes = speculative.draft_passes
+        return min(passes, 1) if batch.skips_drafts and self.config.uses_eagle else passes
+
+    def _commit(self, flight: Flight) -> None:
+        """Takes a finished batch in: the scheduler's books first, then the notes of the run."""
+        batch, now = flight.batch, flight.end_s
+        outcome = self.scheduler.commit(batch, flight.sampled)
+        if self._proposes:
+            self._propose(batch)
+        gaps = [0] * (self.config.num_speculative_tokens + 2)
+        place, previous, current = 0, self.iterations - 1, self.iterations
+        for sequence, kept in zip(batch.sequences, outcome.kept, strict=True):
+            if not kept:
+                continue
+            assert isinstance(sequence, Request)
+            place += 1
+            sequence.chunks += 1
+            if sequence.last_iteration == previous and sequence.chunks > 1:
+                if sequence.counted:
+                    gaps[kept] += 1
+            elif sequence.chunks == 1:
+                sequence.first_token_s = now
+                sequence.first_place = place
+            elif sequence.counted:
+                self.recorder.odd_gap(now, now - self._ends_s[sequence.last_iteration], kept)
+            sequence.last_iteration = current
+            if sequence.state == FINISHED:
+                self.finished.append((sequence, place))
+        self._record(flight, place, sum(outcome.kept), gaps)
+        self._ends_s.append(now)
+        self.iterations += 1
+
+    def _propose(self, batch: Batch) -> None:
+        """Hands the drafts of a synchronous step over: K for each row that sampled and found some."""
+        drafts = self.config.num_speculative_tokens
+        counts = []
+        for sequence, samples in zip(batch.sequences, batch.samples, strict=True):
+            found = samples
+            if samples and isinstance(sequence, Request) and sequence.proposals is not None:
+                step = sequence.samplings
+                sequence.samplings = step + 1
+                found = step < len(sequence.proposals) and bool(sequence.proposals[step])
+            counts.append(drafts if found else 0)
+        self.scheduler.propose(batch, counts)
+
+    def _record(self, flight: Flight, chunks: int, output_tokens: int, gaps: list[int]) -> None:
+        """Writes the iteration's row."""
+        assert flight.shape is not None
+        state = (flight.reroll, flight.running, flight.waiting, flight.kv_blocks_used)
+        row = (self.replica, *flight.shape, *state, chunks, output_tokens)
+        self.recorder.iteration(flight.start_s, flight.end_s, row, gaps)
+
+    def _diagnosis(self, now: float) -> str:
+        """Says why nothing can be scheduled although requests are left."""
+        scheduler = self.scheduler
+        head = next(iter(scheduler.waiting), None)
+        kv = scheduler.kv
+        lines = [
+            f"replica {self.replica} stands still at {now:.6f} s: {len(scheduler.running)} running, "
+            f"{len(scheduler.waiting)} waiting, {kv.free_blocks} of {kv.total_blocks} KV blocks free"
+        ]
+        if head is not None:
+            lines.append(
+                f"first in line: request {head.id} with {head.num_tokens} known tokens "
+                f"(prompt {head.prompt_tokens}, max_tokens {head.max_tokens})"
+            )
+        return "; ".join(lines)

@@ -1,0 +1,245 @@
+"""KV blocks: who holds how many, and, with prefix caching, which ones.
+
+Two lengths are kept apart. A sequence *holds* physical blocks (`Sequence.num_blocks`) and has
+a *logical* length (`Sequence.num_computed_tokens`). A rejected draft lowers the logical length
+and frees nothing; the next step overwrites the stale slots. Only finish and preemption free.
+
+`KVCache` counts. `PrefixCache` also knows each block's content, so that a later prompt can
+start from it; it hands out and evicts blocks in vLLM's order, because which block goes first
+decides the later hits.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from sim.sequence import Sequence
+
+
+class Hit(NamedTuple):
+    """A prefix found in the cache: its blocks and its length in tokens."""
+
+    blocks: tuple[int, ...]
+    tokens: int
+
+
+NO_HIT = Hit((), 0)
+
+
+class KVCache:
+    """A pool of equal blocks, counted.
+
+    Args:
+        num_gpu_blocks: blocks in the pool; one of them is the null block, never handed out.
+        block_size: tokens a block.
+    """
+
+    def __init__(self, num_gpu_blocks: int, block_size: int) -> None:
+        self.block_size = block_size
+        self.total_blocks = num_gpu_blocks - 1
+        self.free_blocks = self.total_blocks
+
+    def lookup(self, sequence: Sequence) -> Hit:
+        """Returns the longest cached prefix of `sequence`: none here."""
+        return NO_HIT
+
+    def admit(self, sequence: Sequence, hit: Hit, slots: int, reserve: int, watermark_blocks: int) -> bool:
+        """Gives a waiting sequence its first blocks.
+
+        Args:
+            sequence: holds no block yet.
+            hit: what `lookup` found.
+            slots: tokens that need a slot after this step (lookahead included).
+            reserve: tokens that must fit although only `slots` are taken now.
+            watermark_blocks: blocks to leave free.
+
+        Returns:
+            False, with nothing changed, if it does not fit.
+        """
+        blocks = -(-slots // self.block_size)
+        if max(blocks, -(-reserve // self.block_size)) + watermark_blocks > self.free_blocks:
+            return False
+        self.free_blocks -= blocks
+        sequence.num_blocks = blocks
+        sequence.slots = blocks * self.block_size
+        return True
+
+    def grow(self, sequence: Sequence, slots: int) -> bool:
+        """Makes a running sequence hold at least `slots` tokens; False if the pool cannot."""
+        growth = -(-slots // self.block_size) - sequence.num_blocks
+        if growth <= 0:
+            return True
+        if growth > self.free_blocks:
+            return False
+        self.free_blocks -= growth
+        sequence.num_blocks += growth
+        sequence.slots = sequence.num_blocks * self.block_size
+        return True
+
+    def register(self, sequence: Sequence, num_tokens: int) -> None:
+        """Makes the first `num_tokens` of `sequence` findable by others: nothing to do here."""
+
+    def free(self, sequence: Sequence) -> None:
+        """Takes all blocks back from a finished or preempted sequence."""
+        self.free_blocks += sequence.num_blocks
+        sequence.num_blocks = 0
+        sequence.slots = 0
+
+    def check(self, holders: Iterable[Sequence]) -> None:
+        """Proves used + free = total.
+
+        Args:
+            holders: every unfinished sequence.
+
+        Raises:
+            AssertionError: with the figures, if a block was lost or made.
+        """
+        used = sum(sequence.num_blocks for sequence in holders)
+        assert used + self.free_blocks == self.total_blocks, (
+            f"KV blocks do not add up: {used} used + {self.free_blocks} free != {self.total_blocks}"
+        )
+
+
+class PrefixCache(KVCache):
+    """A pool that knows its blocks' contents.
+
+    A full block's *key* stands for everything up to its end: the pair (key before it, the pieces
+    of token streams it holds). Equal keys mean equal prefixes.
+
+    Args:
+        num_gpu_blocks: as in `KVCache`.
+        block_size: as in `KVCache`.
+        hash_lookahead_tokens: tokens past a block that its key covers (1 with an EAGLE drafter,
+            whose KV at a block's last position reads the next token).
+        drops_last_block: a hit gives up its last block (older builds with an EAGLE drafter).
+    """
+
+    def __init__(
+        self,
+        num_gpu_blocks: int,
+        block_size: int,
+        hash_lookahead_tokens: int = 0,
+        drops_last_block: bool = False,
+    ) -> None:
+        super().__init__(num_gpu_blocks, block_size)
+        self.hash_lookahead_tokens = hash_lookahead_tokens
+        self.drops_last_block = drops_last_block
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_gpu_blocks))
+        self._users = [0] * num_gpu_blocks
+        self._key_of: list[int | None] = [None] * num_gpu_blocks
+        self._blocks_with: dict[int, dict[int, None]] = {}
+        self._held: dict[int, list[int]] = {}
+        self._num_registered: dict[int, int] = {}
+        self._interned: dict[tuple[object, ...], int] = {}
+
+    def _keys(self, sequence: Sequence) -> list[int]:
+        """Returns the keys of the sequence's known full blocks, extending its list as tokens arrive."""
+        keys = sequence.block_keys
+        size, ahead = self.block_size, self.hash_lookahead_tokens
+        while (len(keys) + 1) * size + ahead <= sequence.num_tokens:
+            start = len(keys) * size
+            content = (keys[-1] if keys else -1, *sequence.pieces(start, start + size + ahead))
+            keys.append(self._interned.setdefault(content, len(self._interned)))
+        return keys
+
+    def lookup(self, sequence: Sequence) -> Hit:
+        """Returns the longest cached prefix, in whole blocks, at least one known token short."""
+        blocks: list[int] = []
+        for key in self._keys(sequence)[: (sequence.num_tokens - 1) // self.block_size]:
+            found = self._blocks_with.get(key)
+            if not found:
+                break
+            blocks.append(next(iter(found)))
+        if self.drops_last_block and blocks:
+            blocks.pop()
+        return Hit(tuple(blocks), len(blocks) * self.block_size) if blocks else NO_HIT
+
+    def admit(self, sequence: Sequence, hit: Hit, slots: int, reserve: int, watermark_blocks: int) -> bool:
+        """As `KVCache.admit`; blocks of the hit that nobody else holds leave the free list too."""
+        size = self.block_size
+        idle = sum(1 for block in hit.blocks if self._users[block] == 0)
+        new = max(-(-slots // size) - len(hit.blocks), 0)
+        needed = max(-(-max(slots, reserve) // size) - len(hit.blocks), 0)
+        if needed + idle + watermark_blocks > self.free_blocks:
+            return False
+        for block in hit.blocks:
+            if self._users[block] == 0:
+                del self._free[block]
+            self._users[block] += 1
+        self._held[sequence.id] = list(hit.blocks)
+        self._num_registered[sequence.id] = len(hit.blocks)
+        self._take(sequence, new)
+        return True
+
+    def grow(self, sequence: Sequence, slots: int) -> bool:
+        """As `KVCache.grow`."""
+        growth = -(-slots // self.block_size) - sequence.num_blocks
+        if growth <= 0:
+            return True
+        if growth > self.free_blocks:
+            return False
+        self._take(sequence, growth)
+        return True
+
+    def _take(self, sequence: Sequence, count: int) -> None:
+        """Hands `count` blocks from the front of the free list to `sequence`; their contents are gone."""
+        held = self._held[sequence.id]
+        for _ in range(count):
+            block, _ = self._free.popitem(last=False)
+            key = self._key_of[block]
+            if key is not None:
+                self._key_of[block] = None
+                del self._blocks_with[key][block]
+                if not self._blocks_with[key]:
+                    del self._blocks_with[key]
+            self._users[block] = 1
+            held.append(block)
+        self.free_blocks = len(self._free)
+        sequence.num_blocks = len(held)
+        sequence.slots = len(held) * self.block_size
+
+    def register(self, sequence: Sequence, num_tokens: int) -> None:
+        """Makes the full blocks among the first `num_tokens` findable."""
+        keys = self._keys(sequence)
+        first = self._num_registered[sequence.id]
+        full = min(num_tokens // self.block_size, len(keys))
+        if full <= first:
+            return
+        for block, key in zip(self._held[sequence.id][first:full], keys[first:full], strict=True):
+            self._key_of[block] = key
+            self._blocks_with.setdefault(key, {})[block] = None
+        self._num_registered[sequence.id] = full
+
+    def free(self, sequence: Sequence) -> None:
+        """As `KVCache.free`. Tail blocks go first; those without a key are reused at once."""
+        reusable: list[int] = []
+        evictable: list[int] = []
+        for block in reversed(self._held.pop(sequence.id, [])):
+            self._users[block] -= 1
+            if self._users[block] == 0:
+                (reusable if self._key_of[block] is None else evictable).append(block)
+        self._num_registered.pop(sequence.id, None)
+        for block in reversed(reusable):
+            self._free[block] = None
+            self._free.move_to_end(block, last=False)
+        self._free.update(dict.fromkeys(evictable))
+        self.free_blocks = len(self._free)
+        sequence.num_blocks = 0
+        sequence.slots = 0
+
+    def check(self, holders: Iterable[Sequence]) -> None:
+        """Proves used + free = total, each shared block counted once, and that keys agree both ways."""
+        users = [0] * (self.total_blocks + 1)
+        for sequence in holders:
+            for block in self._held.get(sequence.id, ()):
+                users[block] += 1
+        assert users == self._users, "a KV block's user count differs from the sequences that hold it"
+        used = sum(1 for count in users if count)
+        assert used + len(self._free) == self.total_blocks, (
+            f"KV blocks do not add up: {used} used + {len(self._free)} free != {self.total_blocks}"
+        )
+        for key, blocks in self._blocks_with.items():
+            assert all(self._key_of[block] == key for block in blocks), "a cached block lost its key"

@@ -1,0 +1,264 @@
+"""What a benchmark prints, computed from a run's columns after the run.
+
+Names and definitions are `vllm bench serve`'s, on the client's clock. TTFT runs from the send to the
+first chunk; TPOT is (end to end - TTFT) / (output tokens - 1), a value a request; ITL is the pause
+before each streamed chunk, pooled over requests, and a chunk carries 1 + accepted tokens. So with
+speculation ITL rises while TPOT falls. `itl_per_token` is ours: the same pauses divided by the tokens
+of the chunk, one sample a token.
+
+Warm-up requests are simulated and not counted. The place of a chunk within its step (the client
+handles them one after another) is part of TTFT and E2EL and cancels between neighbouring chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.config import Slo
+from sim.recorder import FINISHED, Columns
+from sim.samples import F64, Samples
+from sim.simulation import RunResult
+
+Value = float | int | str | list[float] | None
+PERCENTS = [50.0, 90.0, 95.0, 99.0]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The counted, finished requests of a run, a value each (seconds, client's clock).
+
+    Attributes:
+        sent_s, ttft_s, e2el_s, tpot_s: TPOT is 0 for a request of one token, as vLLM's goodput has it.
+        prompt_tokens, output_tokens: lengths.
+    """
+
+    sent_s: F64
+    ttft_s: F64
+    e2el_s: F64
+    tpot_s: F64
+    prompt_tokens: npt.NDArray[np.int64]
+    output_tokens: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, requests: Columns) -> Counted:
+        """Selects them from a run's request columns."""
+        chosen = (requests["counted"] == 1) & (requests["status"] == FINISHED)
+        sent, first, last = (
+            np.asarray(requests[name][chosen], dtype=np.float64)
+            for name in ("sent_s", "first_chunk_s", "last_chunk_s")
+        )
+        output = requests["output_tokens"][chosen].astype(np.int64)
+        tpot = np.where(output > 1, (last - first) / np.maximum(output - 1, 1), 0.0)
+        prompt = requests["prompt_tokens"][chosen].astype(np.int64)
+        return cls(sent, first - sent, last - sent, tpot, prompt, output)
+
+    @property
+    def duration_s(self) -> float:
+        """First send to last completion; 0 if nothing finished."""
+        return float((self.sent_s + self.e2el_s).max() - self.sent_s.min()) if len(self.sent_s) else 0.0
+
+    def attained(self, slo: Slo) -> npt.NDArray[np.bool_]:
+        """Returns which requests met all limits of `slo`."""
+        pairs = ((self.ttft_s, slo.ttft_s), (self.tpot_s, slo.tpot_s), (self.e2el_s, slo.e2el_s))
+        met = np.ones(len(self.sent_s), dtype=bool)
+        for values, limit in pairs:
+            met &= values <= (inf if limit is None else limit)
+        return met
+
+
+def step_gaps(iterations: Columns) -> F64:
+    """Returns the seconds from the end of an iteration to the end of the next on its replica (first: inf)."""
+    end = np.asarray(iterations["end_s"], dtype=np.float64)
+    replica = iterations["replica"]
+    gaps = np.full(len(end), inf)
+    for index in np.unique(replica):
+        rows = np.flatnonzero(replica == index)
+        gaps[rows[1:]] = np.diff(end[rows])
+    return gaps
+
+
+def inter_token_latencies(result: RunResult) -> tuple[Samples, Samples]:
+    """Returns ITL by chunk and by token, seconds.
+
+    A chunk that follows one of the iteration before waited for exactly that iteration, so ITL is a
+    weighted sample of iterations; the few longer pauses (preemption, a full budget) are added.
+    """
+    counts = result.iterations["gaps_by_tokens"].astype(np.int64)
+    used = counts.sum(axis=1) > 0
+    counts, gaps = counts[used], step_gaps(result.iterations)[used]
+    tokens = np.arange(counts.shape[1])
+    odd_s = np.asarray(result.odd_gaps["gap_s"], dtype=np.float64)
+    odd_tokens = result.odd_gaps["tokens"].astype(np.int64)
+    by_chunk = Samples(
+        np.concatenate([gaps, odd_s]),
+        np.concatenate([counts.sum(axis=1), np.ones(len(odd_s), dtype=np.int64)]),
+    )
+    per_token = (gaps[:, None] / np.maximum(tokens, 1)).ravel()
+    by_token = Samples(
+        np.concatenate([per_token, odd_s / np.maximum(odd_tokens, 1)]),
+        np.concatenate([(counts * tokens).ravel(), odd_tokens]),
+    )
+    return by_chunk, by_token
+
+
+def _peaks(result: RunResult, counted: Counted) -> tuple[float, int]:
+    """Returns vLLM's peaks over one-second bins: streamed chunks (not tokens), and requests present."""
+    if not len(counted.sent_s):
+        return 0.0, 0
+    start = counted.sent_s.min()
+    bins = int(np.ceil(counted.duration_s)) + 1
+    gaps = result.iterations["gaps_by_tokens"].sum(axis=1)
+    receive = result.scenario.client.receive_s
+    seen_s = np.concatenate(
+        [
+            np.asarray(result.iterations["end_s"], dtype=np.float64) + receive,
+            np.asarray(result.odd_gaps["end_s"], dtype=np.float64) + receive,
+            counted.sent_s + counted.ttft_s,
+        ]
+    )
+    weights = np.concatenate([gaps, np.ones(len(seen_s) - len(gaps), dtype=np.int64)])
+    places = (seen_s - start).astype(np.int64)
+    inside = (places >= 0) & (places < bins) & (weights > 0)
+    chunks = np.bincount(places[inside], weights=weights[inside], minlength=bins)
+    first = (counted.sent_s - start).astype(np.int64)
+    last = (counted.sent_s + counted.e2el_s - start).astype(np.int64)
+    present = np.cumsum(
+        np.bincount(first, minlength=bins + 1) - np.bincount(last + 1, minlength=bins + 1)[: bins + 1]
+    )
+    return float(chunks.max()), int(present.max())
+
+
+def _statistics(name: str, samples: Samples) -> dict[str, float]:
+    """Returns mean, median, standard deviation and percentiles in milliseconds under vLLM's key names."""
+    median, p90, p95, p99 = samples.percentiles(PERCENTS)
+    values = {
+        "mean": samples.mean(),
+        "median": median,
+        "std": samples.std(),
+        "p90": p90,
+        "p95": p95,
+        "p99": p99,
+    }
+    return {f"{statistic}_{name}_ms": 1e3 * value for statistic, value in values.items()}
+
+
+def acceptance(result: RunResult) -> dict[str, Value]:
+    """Returns vLLM's `spec_decode_*` keys over the counted requests; empty without speculation.
+
+    Tokens past the end of a request count as accepted although they are not emitted, as in vLLM's
+    counters; rounds without a proposal are not drafts.
+    """
+    k = result.scenario.engine.num_speculative_tokens
+    if not k:
+        return {}
+    counts = np.array(result.rounds_by_accepted)
+    rounds = int(counts.sum())
+    accepted = int(counts @ np.arange(len(counts)))
+    chosen = result.requests["counted"] == 1
+    drafted = int(result.requests["draft_tokens"][chosen].sum())
+    reached = np.cumsum(counts[::-1])[::-1][1:]
+    return {
+        "spec_decode_acceptance_rate": 100.0 * accepted / drafted if drafted else 0.0,
+        "spec_decode_acceptance_length": 1.0 + accepted / rounds if rounds else 0.0,
+        "spec_decode_num_drafts": rounds,
+        "spec_decode_draft_tokens": drafted,
+        "spec_decode_accepted_tokens": accepted,
+        "spec_decode_per_position_acceptance_rates": [float(n) / rounds if rounds else 0.0 for n in reached],
+    }
+
+
+def benchmark(result: RunResult, slo: Slo | None = None) -> dict[str, Value]:
+    """Returns the figures of `vllm bench serve --save-result`, under its keys, and `itl_per_token`.
+
+    Args:
+        result: a finished run.
+        slo: limits for `request_goodput`; None leaves it None, as vLLM does.
+    """
+    counted = Counted.of(result.requests)
+    duration = counted.duration_s
+    rate = 1.0 / duration if duration else 0.0
+    by_chunk, by_token = inter_token_latencies(result)
+    total_in, total_out = int(counted.prompt_tokens.sum()), int(counted.output_tokens.sum())
+    peak_chunks, peak_requests = _peaks(result, counted)
+    finished = len(counted.sent_s)
+    goodput = counted.attained(slo).sum() * rate if slo else None
+    values: dict[str, Value] = {
+        "duration": duration,
+        "completed": finished,
+        "failed": int((result.requests["counted"] == 1).sum()) - finished,
+        "total_input_tokens": total_in,
+        "total_output_tokens": total_out,
+        "request_throughput": finished * rate,
+        "request_goodput": None if goodput is None else float(goodput),
+        "output_throughput": total_out * rate,
+        "total_token_throughput": (total_in + total_out) * rate,
+        "max_output_tokens_per_s": peak_chunks,
+        "max_concurrent_requests": peak_requests,
+    }
+    values |= acceptance(result)
+    values |= _statistics("ttft", Samples.of(counted.ttft_s))
+    values |= _statistics("tpot", Samples.of(counted.tpot_s[counted.output_tokens > 1]))
+    values |= _statistics("itl", by_chunk)
+    values |= _statistics("e2el", Samples.of(counted.e2el_s))
+    values |= _statistics("itl_per_token", by_token)
+    return values
+
+
+def engine_load(result: RunResult) -> dict[str, float]:
+    """Returns how busy the engines were, over the time in which counted requests were present.
+
+    `mean_batch` (sequences decoding, by iteration), `mean_running` and `mean_waiting` (by time),
+    `peak_kv_usage` (share of the pool), `gpu_busy` (share of time), `preemptions`, `rejected`,
+    `drafter_off_share` (iterations in which the longest sequence was past the drafter's positions).
+    """
+    requests, rows = result.requests, result.iterations
+    chosen = requests["counted"] == 1
+    if not len(rows["end_s"]):
+        return {}
+    decoding = rows["decode_sequences"] > 0
+    seconds = np.asarray(rows["end_s"], dtype=np.float64) - np.asarray(rows["start_s"], dtype=np.float64)
+    span = float(rows["end_s"].max() - rows["start_s"].min()) * result.scenario.deployment.replicas
+    return {
+        "mean_batch": float(rows["decode_sequences"][decoding].mean()) if decoding.any() else 0.0,
+        "mean_running": float(rows["running"] @ seconds / span),
+        "mean_waiting": float(rows["waiting"] @ seconds / span),
+        "peak_kv_usage": float(rows["kv_blocks_used"].max() / result.scenario.engine.usable_blocks),
+        "gpu_busy": float(seconds.sum() / span),
+        "preemptions": float(requests["preemptions"][chosen].sum()),
+        "rejected": float((requests["status"][chosen] != FINISHED).sum()),
+        "prefix_hit_share": float(
+            requests["cached_tokens"][chosen].sum() / max(int(requests["prompt_tokens"][chosen].sum()), 1)
+        ),
+        "drafter_off_share": result.steps_without_drafter / len(seconds),
+    }
+
+
+def by_replica(result: RunResult, slo: Slo | None = None) -> list[Mapping[str, float]]:
+    """Returns request and token throughput, mean latencies (engine's clock, ms) and load of each replica."""
+    rows: list[Mapping[str, float]] = []
+    requests = result.requests
+    span = Counted.of(requests).duration_s
+    for index in range(result.scenario.deployment.replicas):
+        mine = (requests["counted"] == 1) & (requests["status"] == FINISHED) & (requests["replica"] == index)
+        steps = result.iterations["replica"] == index
+        busy = (result.iterations["end_s"][steps] - result.iterations["start_s"][steps]).sum()
+        wait = requests["admitted_s"][mine] - requests["arrived_s"][mine]
+        first = requests["first_token_s"][mine] - requests["arrived_s"][mine]
+        rows.append(
+            {
+                "replica": index,
+                "requests": int(mine.sum()),
+                "output_tokens": int(requests["output_tokens"][mine].sum()),
+                "output_throughput": float(requests["output_tokens"][mine].sum() / span) if span else 0.0,
+                "mean_queue_ms": float(1e3 * wait.mean()) if mine.any() else 0.0,
+                "mean_engine_ttft_ms": float(1e3 * first.mean()) if mine.any() else 0.0,
+                "gpu_busy_s": float(busy),
+                "iterations": int(steps.sum()),
+            }
+        )
+    return rows

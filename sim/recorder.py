@@ -1,0 +1,117 @@
+"""Append-only columns of a run: one row an iteration, one row a request. Nothing is derived here."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence as Rows
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hardware.stepcost import StepShape
+
+Columns = dict[str, npt.NDArray[Any]]
+
+ITERATION_COLUMNS = (
+    "replica",
+    *StepShape._fields,
+    "reroll",
+    "running",
+    "waiting",
+    "kv_blocks_used",
+    "chunks",
+    "output_tokens",
+)
+FINISHED, REJECTED = 0, 1
+"""Values of the request column `status`."""
+
+REQUEST_TIMES = (
+    "sent_s",
+    "arrived_s",
+    "admitted_s",
+    "first_token_s",
+    "finished_s",
+    "first_chunk_s",
+    "last_chunk_s",
+)
+REQUEST_COUNTS = (
+    "status",
+    "replica",
+    "output_tokens",
+    "cached_tokens",
+    "chunks",
+    "verifications",
+    "draft_tokens",
+    "accepted_tokens",
+    "preemptions",
+)
+
+
+class Recorder:
+    """Collects what one run did.
+
+    Args:
+        num_requests: rows of the request table.
+        max_chunk_tokens: most tokens of one streamed chunk (K + 1).
+    """
+
+    def __init__(self, num_requests: int, max_chunk_tokens: int) -> None:
+        self._integers = array("q")
+        self._times = array("d")
+        self._gaps = array("q")
+        self._width = max_chunk_tokens + 1
+        self._odd_gap_s = array("d")
+        self._odd_gap_end_s = array("d")
+        self._odd_gap_tokens = array("q")
+        self.rounds_by_accepted = [0] * max_chunk_tokens
+        self._requests: Columns = {name: np.full(num_requests, np.nan) for name in REQUEST_TIMES} | {
+            name: np.zeros(num_requests, dtype=np.int64) for name in REQUEST_COUNTS
+        }
+
+    def iteration(
+        self, start_s: float, end_s: float, row: tuple[int, ...], gaps_by_tokens: Rows[int]
+    ) -> None:
+        """Adds an iteration.
+
+        Args:
+            start_s: when its GPU work began.
+            end_s: when its tokens left.
+            row: the values of `ITERATION_COLUMNS`.
+            gaps_by_tokens: counted chunks that follow a chunk of the iteration before on the same
+                replica, by the tokens they carry (index 0 unused).
+        """
+        self._times.extend((start_s, end_s))
+        self._integers.extend(row)
+        self._gaps.extend(gaps_by_tokens)
+
+    def odd_gap(self, end_s: float, gap_s: float, tokens: int) -> None:
+        """Adds a counted chunk, sent at `end_s`, whose predecessor came more than one iteration before."""
+        self._odd_gap_end_s.append(end_s)
+        self._odd_gap_s.append(gap_s)
+        self._odd_gap_tokens.append(tokens)
+
+    def request(self, request_id: int, **values: float) -> None:
+        """Sets columns of a request's row."""
+        for name, value in values.items():
+            self._requests[name][request_id] = value
+
+    def requests(self) -> Columns:
+        """Returns the request columns."""
+        return dict(self._requests)
+
+    def iterations(self) -> Columns:
+        """Returns the iteration columns; `gaps_by_tokens` has shape `(iterations, K + 2)`."""
+        table = np.frombuffer(self._integers, dtype=np.int64).reshape(-1, len(ITERATION_COLUMNS))
+        times = np.frombuffer(self._times, dtype=np.float64).reshape(-1, 2)
+        columns: Columns = {name: table[:, i] for i, name in enumerate(ITERATION_COLUMNS)}
+        gaps = np.frombuffer(self._gaps, dtype=np.int64).reshape(-1, self._width)
+        return columns | {"start_s": times[:, 0], "end_s": times[:, 1], "gaps_by_tokens": gaps}
+
+    def odd_gaps(self) -> Columns:
+        """Returns the odd gaps: `end_s`, `gap_s` (seconds), and `tokens` of the chunk after each."""
+        return {
+            "end_s": np.frombuffer(self._odd_gap_end_s, dtype=np.float64),
+            "gap_s": np.frombuffer(self._odd_gap_s, dtype=np.float64),
+            "tokens": np.frombuffer(self._odd_gap_tokens, dtype=np.int64),
+        }

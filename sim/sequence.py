@@ -1,0 +1,175 @@
+"""One request inside an engine, and one step's decision about all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+WAITING, RUNNING, PREEMPTED, FINISHED = "W", "R", "P", "F"
+NEVER = 1 << 62
+"""A token count that no request reaches."""
+
+
+class Sequence:
+    """One request inside an engine (vLLM's `Request`): token counts, KV held, state.
+
+    Args:
+        id: global request id.
+        prompt_tokens: prompt length.
+        max_tokens: most output tokens asked for.
+        stop_at: the n-th output token is a stop token; only `Scheduler.commit` reads it.
+        priority: lower runs first, under the priority policy.
+        segments: the prompt as `(stream, n)`, the first n tokens of each stream; None is a
+            private stream. Two prompts share a prefix as far as their segments say.
+        output_stream: names the stream its output tokens belong to.
+    """
+
+    __slots__ = (
+        "arrival",
+        "block_keys",
+        "drafts_are_void",
+        "id",
+        "is_prefill_chunk",
+        "max_tokens",
+        "num_blocks",
+        "num_computed_tokens",
+        "num_drafts",
+        "num_in_flight_tokens",
+        "num_output_placeholders",
+        "num_preemptions",
+        "num_stale_tokens",
+        "num_tokens",
+        "output_stream",
+        "priority",
+        "prompt_tokens",
+        "segments",
+        "slots",
+        "state",
+        "stop_at",
+    )
+
+    def __init__(
+        self,
+        id: int,
+        prompt_tokens: int,
+        max_tokens: int,
+        stop_at: int = NEVER,
+        priority: int = 0,
+        segments: tuple[tuple[object, int], ...] | None = None,
+        output_stream: object = None,
+    ) -> None:
+        self.id = id
+        self.prompt_tokens = prompt_tokens
+        self.max_tokens = max_tokens
+        self.stop_at = stop_at
+        self.priority = priority
+        self.segments = segments if segments is not None else ((("in", id), prompt_tokens),)
+        self.output_stream = output_stream if output_stream is not None else ("out", id)
+        self.arrival = 0
+        self.state = WAITING
+        self.num_tokens = prompt_tokens
+        self.num_computed_tokens = 0
+        self.num_drafts = 0
+        self.drafts_are_void = False
+        self.num_output_placeholders = 0
+        self.num_in_flight_tokens = 0
+        self.num_stale_tokens = 0
+        self.is_prefill_chunk = True
+        self.num_preemptions = 0
+        self.num_blocks = 0
+        self.slots = 0
+        self.block_keys: list[int] = []
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Output tokens known so far."""
+        return self.num_tokens - self.prompt_tokens
+
+    def pieces(self, start: int, end: int) -> Iterator[tuple[object, int, int]]:
+        """Yields the pieces (stream, from, to) of token streams that positions `start..end` consist of."""
+        offset = 0
+        for stream, count in (*self.segments, (self.output_stream, NEVER)):
+            low, high = max(start - offset, 0), min(end - offset, count)
+            if low < high:
+                yield stream, low, high
+            offset += count
+            if offset >= end:
+                return
+
+    def drafts_unused_after(self, tokens: int) -> bool:
+        """Whether drafts proposed after computing `tokens` more are sure never to be verified.
+
+        Either the step samples nothing (a prefill chunk), or its token is the last one even if
+        every draft is rejected. A stop token cannot be foreseen.
+        """
+        if self.num_computed_tokens + tokens < self.num_tokens:
+            return True
+        certain = self.num_tokens - self.prompt_tokens + (2 if self.num_output_placeholders else 1)
+        return certain >= self.max_tokens
+
+
+class Batch:
+    """One step's decision: parallel lists, a place a scheduled sequence, in scheduling order.
+
+    Attributes:
+        sequences: the scheduled sequences.
+        num_tokens: tokens each computes, drafts included.
+        num_drafts: of which drafts to verify.
+        samples: whether each samples (it is not short of its last known token).
+        void: ids whose drafts are placeholders: verified, sure to be rejected, no draft to anyone.
+        new, resumed, preempted: sequences admitted for the first or another time, or thrown out.
+        cached: (sequence, tokens) found in the prefix cache at admission.
+        padded: sequences admitted with placeholder drafts.
+        total_tokens: all tokens of the step.
+        skips_drafts: no draft proposed after this step could be used, so the drafter does not run.
+        drafter_too_short: longest sequence plus K exceed the drafter's positions: it does not run.
+    """
+
+    __slots__ = (
+        "cached",
+        "drafter_too_short",
+        "new",
+        "num_drafts",
+        "num_tokens",
+        "padded",
+        "preempted",
+        "resumed",
+        "samples",
+        "sequences",
+        "skips_drafts",
+        "total_tokens",
+        "void",
+    )
+
+    def __init__(self) -> None:
+        self.sequences: list[Sequence] = []
+        self.num_tokens: list[int] = []
+        self.num_drafts: list[int] = []
+        self.samples: list[bool] = []
+        self.void: set[int] = set()
+        self.new: list[Sequence] = []
+        self.resumed: list[Sequence] = []
+        self.preempted: list[Sequence] = []
+        self.cached: list[tuple[Sequence, int]] = []
+        self.padded: list[Sequence] = []
+        self.total_tokens = 0
+        self.skips_drafts = False
+        self.drafter_too_short = False
+
+    def place(self, sequence: Sequence, num_tokens: int, num_drafts: int) -> None:
+        """Adds a row."""
+        self.sequences.append(sequence)
+        self.num_tokens.append(num_tokens)
+        self.num_drafts.append(num_drafts)
+
+    def withdraw(self, sequence: Sequence) -> int | None:
+        """Takes back the row of a sequence preempted in this very step.
+
+        Returns:
+            The tokens it had been given, or None if it has no row.
+        """
+        if sequence not in self.sequences:
+            return None
+        row = self.sequences.index(sequence)
+        del self.sequences[row], self.num_drafts[row]
+        self.void.discard(sequence.id)
+        return self.num_tokens.pop(row)

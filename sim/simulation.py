@@ -1,0 +1,221 @@
+"""Composition root: puts client, router and replicas together and runs them to the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hardware.stepcost import StepCost
+from sim.clients import Client
+from sim.config import ClientConfig, DeploymentConfig, EngineConfig, LoadConfig
+from sim.engine import Engine, Request
+from sim.environment import Environment
+from sim.errors import Stall
+from sim.recorder import FINISHED, REJECTED, Columns, Recorder
+from sim.replica import Replica
+from sim.router import ROUTERS
+from sim.sequence import NEVER
+from sim.speculation.acceptance import Acceptance, AcceptanceSpec
+from workloads.requests import RequestTable
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Everything one run needs besides its requests and its seed.
+
+    Args:
+        engine: limits and rules of each replica.
+        cost: prices a step of a replica.
+        acceptance: by traffic class name; the key `""` serves classes not named. Empty without
+            speculation.
+        deployment: replicas and router.
+        client: the load generator's delays.
+        load: how requests are offered.
+    """
+
+    engine: EngineConfig
+    cost: StepCost
+    acceptance: Mapping[str, AcceptanceSpec] = field(default_factory=dict)
+    deployment: DeploymentConfig = field(default_factory=DeploymentConfig)
+    client: ClientConfig = field(default_factory=ClientConfig)
+    load: LoadConfig = field(default_factory=LoadConfig)
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What happened in one run. Times are seconds from its start.
+
+    Attributes:
+        scenario: what was run.
+        seed: of its luck.
+        requests: columns, a row a request (row number = request id): those of
+            `recorder.REQUEST_TIMES` and `REQUEST_COUNTS`, `prompt_tokens`, `max_tokens`, `class_id`,
+            and `counted` (False for warm-ups). `sent_s`, `first_chunk_s`, `last_chunk_s` are on the
+            client's clock, the others on the engine's.
+        iterations: columns, a row an iteration: `recorder.ITERATION_COLUMNS`, `start_s`, `end_s`,
+            and `gaps_by_tokens`.
+        odd_gaps: pauses longer than one iteration (preemption, a full budget): `end_s`, `gap_s`, `tokens`.
+        rounds_by_accepted: counted verifications, by the drafts accepted in them (0 to K).
+        refusals: reasons for which requests were refused, with counts.
+        steps_without_drafter: steps in which the longest sequence was past the drafter's positions.
+    """
+
+    scenario: Scenario
+    seed: int
+    requests: Columns
+    iterations: Columns
+    odd_gaps: Columns
+    rounds_by_accepted: tuple[int, ...]
+    refusals: Mapping[str, int]
+    steps_without_drafter: int
+
+
+class Cluster:
+    """Client, router and replicas on one clock.
+
+    Args:
+        scenario: the configuration.
+        table: the requests.
+        seed: of the luck.
+    """
+
+    def __init__(self, scenario: Scenario, table: RequestTable, seed: int) -> None:
+        self.scenario = scenario
+        self.table = table
+        k = scenario.engine.num_speculative_tokens
+        self.env = Environment()
+        self.recorder = Recorder(len(table), k + 1)
+        self.refusals: dict[str, int] = {}
+        self.acceptance = (
+            {name: Acceptance(s, k, seed) for name, s in scenario.acceptance.items()} if k else {}
+        )
+        self.router = ROUTERS[scenario.deployment.router](seed)
+        self.client = Client(
+            self.env, table.arrival_s, scenario.client, scenario.load, self.recorder, self._arrive
+        )
+        self.replicas = [
+            Replica(self.env, Engine(scenario.engine, scenario.cost, self.recorder, index), self._ended)
+            for index in range(scenario.deployment.replicas)
+        ]
+
+    def _arrive(self, row: int, now: float) -> None:
+        """A request has reached the cluster: it is refused, or goes to a replica."""
+        request = self._request(row)
+        refusal = self.replicas[0].engine.refusal(request)
+        if refusal is not None:
+            self.refusals[refusal] = self.refusals.get(refusal, 0) + 1
+            self.recorder.request(row, status=REJECTED, arrived_s=now)
+            self.client.refused(now)
+            return
+        chosen = self.router.pick(row, self.replicas)
+        self.recorder.request(row, replica=chosen)
+        self.replicas[chosen].submit(request, now)
+
+    def _request(self, row: int) -> Request:
+        """Builds a request from its row, with its luck drawn for life."""
+        table = self.table
+        prompt, output, most = (
+            int(column[row]) for column in (table.prompt_tokens, table.output_tokens, table.max_tokens)
+        )
+        accepted, proposals = b"", None
+        if self.acceptance:
+            name = table.class_names[int(table.class_id[row])]
+            process = self.acceptance.get(name) or self.acceptance[""]
+            accepted = process.accepted(row, prompt, output)
+            proposals = process.proposals(row, output)
+        return Request(
+            row,
+            prompt,
+            most,
+            stop_at=output if output < most else NEVER,
+            priority=int(table.priority[row]),
+            segments=_segments(table, row),
+            accepted=accepted,
+            proposals=proposals,
+            counted=row >= self.scenario.load.num_warmups,
+        )
+
+    def _ended(self, request: Request, place: int, now: float) -> None:
+        """A request has ended: notes its row and tells the client."""
+        self.recorder.request(
+            request.id,
+            status=FINISHED,
+            arrived_s=request.arrived_s,
+            admitted_s=request.admitted_s,
+            first_token_s=request.first_token_s,
+            finished_s=now,
+            output_tokens=request.num_output_tokens,
+            cached_tokens=request.cached_tokens,
+            chunks=request.chunks,
+            verifications=request.verifications,
+            draft_tokens=request.draft_tokens,
+            accepted_tokens=request.accepted_tokens,
+            preemptions=request.num_preemptions,
+        )
+        self.client.answered(request, place, now)
+
+    def run(self) -> None:
+        """Runs to the end.
+
+        Raises:
+            Stall: nothing is due any more, but requests are left.
+        """
+        self.env.run()
+        left = [replica.engine for replica in self.replicas if not replica.engine.idle]
+        if left:
+            states = "; ".join(f"replica {e.replica}: {len(e.scheduler)} requests inside" for e in left)
+            raise Stall(f"nothing is due any more, but {states}")
+        for replica in self.replicas:
+            replica.engine.scheduler.check()
+
+
+def _segments(table: RequestTable, row: int) -> tuple[tuple[object, int], ...] | None:
+    """Returns a row's prompt as (stream, n) pieces; None for a private stream."""
+    if table.segment_offset is None or table.segment_stream is None or table.segment_tokens is None:
+        return None
+    first, end = int(table.segment_offset[row]), int(table.segment_offset[row + 1])
+    return tuple(
+        (int(stream), int(tokens))
+        for stream, tokens in zip(
+            table.segment_stream[first:end], table.segment_tokens[first:end], strict=True
+        )
+    )
+
+
+def simulate(scenario: Scenario, table: RequestTable, seed: int) -> RunResult:
+    """Simulates `table` on `scenario` until every request has ended.
+
+    Args:
+        scenario: the configuration.
+        table: the requests; its row numbers are their ids.
+        seed: of acceptance luck and random routing.
+
+    Returns:
+        Columns of requests and iterations.
+
+    Raises:
+        Stall: with a diagnosis, if the engine stands still with work left.
+    """
+    cluster = Cluster(scenario, table, seed)
+    cluster.run()
+    recorder = cluster.recorder
+    rows = np.arange(len(table))
+    requests = recorder.requests() | {
+        "request_id": rows,
+        "class_id": table.class_id,
+        "prompt_tokens": table.prompt_tokens,
+        "max_tokens": table.max_tokens,
+        "counted": rows >= scenario.load.num_warmups,
+    }
+    return RunResult(
+        scenario=scenario,
+        seed=seed,
+        requests=requests,
+        iterations=recorder.iterations(),
+        odd_gaps=recorder.odd_gaps(),
+        rounds_by_accepted=tuple(recorder.rounds_by_accepted),
+        refusals=cluster.refusals,
+        steps_without_drafter=sum(r.engine.steps_without_drafter for r in cluster.replicas),
+    )

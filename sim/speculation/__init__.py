@@ -1,0 +1,1 @@
+"""Speculation: how many drafts are accepted, by whom, and the closed forms."""

@@ -1,0 +1,54 @@
+"""Luck as a pure function: counter-based random bits.
+
+A draw depends on (seed, request id, purpose, counter) and on nothing else: not on batch order,
+replica, window or process. So two policies, two draft lengths or two fleets meet the same luck.
+The mixer is the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+U64 = npt.NDArray[np.uint64]
+U32 = npt.NDArray[np.uint32]
+
+LEVEL, ROUND, PROPOSAL, ROUTE = 1, 2, 3, 4
+"""Purposes: a request's own level, its verification rounds, its proposals, its route."""
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def _mix_int(x: int) -> int:
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
+
+
+def key(seed: int, request_id: int, purpose: int) -> int:
+    """Returns the 64-bit key of one stream of draws."""
+    return _mix_int((_mix_int((seed * _GOLDEN + purpose) & _MASK) + request_id * _GOLDEN) & _MASK)
+
+
+def bits64(stream: int, first: int, count: int) -> U64:
+    """Returns draws `first .. first + count` of a stream, 64 bits each, shape `(count,)`."""
+    x = np.arange(first + 1, first + 1 + count, dtype=np.uint64)
+    x *= np.uint64(_GOLDEN)
+    x += np.uint64(stream)
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x
+
+
+def bits32(stream: int, count: int) -> U32:
+    """Returns the first `count` draws of 32 bits: each 64-bit draw serves two, low half first."""
+    return bits64(stream, 0, (count + 1) // 2).view("<u4")[:count]
+
+
+def bits_once(seed: int, request_id: int, purpose: int) -> int:
+    """Returns one 64-bit draw for a request."""
+    return _mix_int((key(seed, request_id, purpose) + _GOLDEN) & _MASK)

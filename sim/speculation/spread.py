@@ -1,0 +1,110 @@
+"""Requests differ: how much each accepts, for a given spread.
+
+A request draws one level u, once. At draft position i it accepts with probability
+`Beta^-1(u; m_i c, (1 - m_i) c)`, c being the concentration; the positions move together (one u).
+u takes 1,024 equally likely values, so that everything about a request is a row of a table.
+
+Counters pool rounds, and a request that accepts little spends more rounds on the same output. So
+where a counter is given, the means m_i are solved for the survival pooled over rounds (weight
+1/tau(u)), and the mean acceptance length stays where it was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+F64 = npt.NDArray[np.float64]
+
+LEVELS = 1024
+_U = (np.arange(LEVELS) + 0.5) / LEVELS
+_MEANS = np.linspace(0.0, 1.0, 129)
+
+
+@dataclass(frozen=True, slots=True)
+class LowAtom:
+    """A share of requests that the drafter never gets right: their conditional acceptance is
+    uniform between `low` and `high`, whatever the rest does."""
+
+    weight: float
+    low: float
+    high: float
+
+
+def beta_quantiles(mean: float, concentration: float, u: F64) -> F64:
+    """Returns the quantiles at `u` of Beta(mean c, (1 - mean) c).
+
+    Integrates the density on the logit scale, where it is smooth and falls off exponentially on
+    both sides whatever the parameters; the error against exact quantiles is below 2e-4.
+    """
+    if mean <= 0.0 or mean >= 1.0 or np.isinf(concentration):
+        return np.full(u.shape, min(max(mean, 0.0), 1.0))
+    a, b = mean * concentration, (1.0 - mean) * concentration
+    centre = np.log(a / b)
+    x = np.linspace(centre - 30.0 / min(a, 1.0) - 8.0, centre + 30.0 / min(b, 1.0) + 8.0, 8001)
+    log_density = -a * np.logaddexp(0.0, -x) - b * np.logaddexp(0.0, x)
+    density = np.exp(log_density - log_density.max())
+    mass = np.concatenate(([0.0], np.cumsum((density[1:] + density[:-1]) / 2)))
+    logits = np.interp(u * mass[-1], mass, x)
+    return np.asarray(1.0 / (1.0 + np.exp(-logits)))
+
+
+class Spread:
+    """The table of conditional acceptance by mean and level for one concentration.
+
+    Args:
+        concentration: a + b of the Beta; inf = all requests alike.
+        low_atom: requests apart, or None.
+    """
+
+    def __init__(self, concentration: float, low_atom: LowAtom | None = None) -> None:
+        u, apart = _U, np.zeros(LEVELS, dtype=bool)
+        atom = np.zeros(LEVELS)
+        if low_atom is not None:
+            apart = low_atom.weight > _U
+            atom = low_atom.low + (low_atom.high - low_atom.low) * _U / low_atom.weight
+            u = np.clip((_U - low_atom.weight) / (1.0 - low_atom.weight), 0.5 / LEVELS, 1.0)
+        rows = [np.where(apart, atom, beta_quantiles(mean, concentration, u)) for mean in _MEANS]
+        self._rows: F64 = np.array(rows, dtype=np.float64)
+
+    def conditional(self, mean: float) -> F64:
+        """Returns the conditional acceptance of each level, shape `(LEVELS,)`, for mean `mean`."""
+        place = mean * (len(_MEANS) - 1)
+        below = min(int(place), len(_MEANS) - 2)
+        share = place - below
+        return np.asarray(self._rows[below] * (1.0 - share) + self._rows[below + 1] * share)
+
+    def survival_by_request(self, means: Sequence[float]) -> F64:
+        """Returns survival by level and position, shape `(LEVELS, K)`, for means over requests."""
+        table: F64 = np.column_stack([self.conditional(mean) for mean in means])
+        return np.multiply.accumulate(table, axis=1)
+
+    def survival_pooled(self, by_position: Sequence[float]) -> F64:
+        """Returns survival by level and position whose pool over rounds is `by_position`.
+
+        Args:
+            by_position: P(first i drafts accepted), non-increasing, K of them.
+        """
+        weights = np.ones(LEVELS)
+        survival = np.zeros((LEVELS, len(by_position)))
+        for _ in range(60):
+            alive = np.ones(LEVELS)
+            for position, target in enumerate(by_position):
+                pooled = self._rows @ (weights * alive) / weights.sum()
+                mean = float(np.interp(target, pooled, _MEANS))
+                alive = alive * self.conditional(mean)
+                survival[:, position] = alive
+            renewed = 1.0 / (1.0 + survival.sum(axis=1))
+            settled = np.abs(renewed - weights).max() < 1e-12
+            weights = renewed
+            if settled:
+                break
+        return survival
+
+
+def pooled_length(survival: F64) -> float:
+    """Returns the acceptance length pooled over rounds: the harmonic mean over requests."""
+    return float(1.0 / np.mean(1.0 / (1.0 + survival.sum(axis=1))))

@@ -1,0 +1,54 @@
+"""What of a prediction is backed by measurement, and what is not: printed with every run."""
+
+from __future__ import annotations
+
+from experiments.schema import Experiment
+from experiments.schema_serve import Serve
+
+MEASURED_CONTEXT_TOKENS = 600
+"""Longest contexts in the served measurements with speculation that the model was held against."""
+
+
+def backing(config: Experiment, mean_prompt_tokens: float) -> list[str]:
+    """Returns one sentence for what is backed and one for each thing that is not.
+
+    Args:
+        config: one point of the experiment.
+        mean_prompt_tokens: of its requests.
+    """
+    serve = config.serve
+    said = [
+        "Backed by measurement: kernel times (H100 tables), scheduler decisions (recorded vLLM 0.33.0 "
+        "steps), and served step times of BF16 32B and 70B models with EAGLE-3 and draft models up to "
+        f"{MEASURED_CONTEXT_TOKENS} tokens of context."
+    ]
+    missing = list(_unmeasured(serve))
+    if mean_prompt_tokens > MEASURED_CONTEXT_TOKENS:
+        missing.append(
+            f"long contexts with speculation (mean prompt here {mean_prompt_tokens:.0f} tokens; acceptance "
+            "falls beyond a drafter's training length and is taken as stated)"
+        )
+    if config.acceptance is not None:
+        missing.append("the acceptance itself: it is an input, measure it on your own traffic")
+    said += [f"Not backed: {text}." for text in missing]
+    if serve.cost_model == "roofline":
+        said.append("cost_model roofline is a datasheet bound; served steps take about twice as long.")
+    return said
+
+
+def _unmeasured(serve: Serve) -> list[str]:
+    found = []
+    if serve.quantization == "fp8" and serve.speculative_config is not None:
+        found.append("FP8 weights with speculation (FP8 kernels are measured, no served run is)")
+    if serve.kv_cache_dtype == "fp8":
+        found.append("an FP8 KV cache")
+    if serve.tensor_parallel_size > 1:
+        found.append(
+            "tensor parallelism over NVLink (all-reduce kernels are measured, served runs with "
+            "speculation are not)"
+        )
+    if serve.speculative_config is not None and serve.speculative_config.method == "ngram":
+        found.append("n-gram drafting (host time of the matcher is not priced)")
+    if serve.engine == "vllm-0.33":
+        found.append("host time and memory of vLLM 0.33 itself (constants of a January 2026 build)")
+    return found

@@ -1,0 +1,312 @@
+"""From one validated point of an experiment to what a run needs: scenario, prices, memory, requests."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from experiments import lookups
+from experiments.schema import Experiment
+from experiments.schema_acceptance import Process, processes
+from experiments.schema_serve import Serve, SpeculativeConfig
+from experiments.schema_workload import Lengths, PerConcurrency, Workload
+from hardware.engine_profile import EngineProfile
+from hardware.memory import KvBudget, kv_budget
+from hardware.model import DrafterSpec
+from hardware.placement import Placement
+from hardware.roofline import RooflineCost
+from hardware.stepcost import KernelCost, StepCost
+from sim import config as sim_config
+from sim.simulation import Scenario
+from sim.speculation.acceptance import AcceptanceSpec
+from sim.speculation.spread import LowAtom
+from workloads.arrivals import open_loop
+from workloads.build import Purpose, WorkloadSpec, build_requests, stream
+from workloads.lengths import Capped, Empirical, Fixed, LengthDistribution, LogNormal, Uniform
+from workloads.requests import RequestTable
+from workloads.traces.azure import read_azure
+
+COST_MODELS: dict[str, type[KernelCost | RooflineCost]] = {"kernels": KernelCost, "roofline": RooflineCost}
+
+SCHEDULER_RULES = (
+    "lookahead_at_admission",
+    "pads_one_token_admission",
+    "trims_drafts_to_max_tokens",
+    "prefix_hash_covers_next_token",
+    "spares_lone_long_prefill",
+    "skips_unused_drafts",
+)
+"""Fields that an engine profile and `EngineConfig` share."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A point, ready to run.
+
+    Args:
+        scenario: what is simulated.
+        plain_cost: prices the same engine without a drafter, to tell what speculation adds.
+        budget: the KV pool, line by line.
+        slo: limits, or None.
+        gpus: GPUs of the whole deployment.
+    """
+
+    scenario: Scenario
+    plain_cost: StepCost
+    budget: KvBudget
+    slo: sim_config.Slo | None
+    gpus: int
+
+
+def build(config: Experiment) -> Built:
+    """Builds a point.
+
+    Raises:
+        ValueError: when model, GPU, drafter and settings do not go together.
+        hardware.memory.DoesNotFit: when no KV block is left; the message is the budget.
+    """
+    serve = config.serve
+    place = placement(serve)
+    budget = kv_budget(
+        place,
+        num_gpu_blocks_override=serve.num_gpu_blocks_override,
+        kv_cache_memory_bytes=serve.kv_cache_memory_bytes,
+    )
+    text = serve.model_dump_json()
+    cost = _priced(text, drafting=True)
+    plain = _priced(text, drafting=False) if place.drafter is not None else cost
+    scenario = Scenario(
+        engine=engine_config(serve, place.profile, budget.num_gpu_blocks),
+        cost=cost,
+        acceptance=acceptance_specs(config),
+        deployment=sim_config.DeploymentConfig(config.deployment.replicas, config.deployment.router),
+        client=client_config(config),
+        load=sim_config.LoadConfig(
+            config.workload.max_concurrency, requests_asked(config.workload, config.workload.num_warmups)
+        ),
+    )
+    slo = None
+    if config.slo is not None:
+        asked = config.slo
+        limits = [_seconds(limit) for limit in (asked.ttft_ms, asked.tpot_ms, asked.e2el_ms)]
+        slo = sim_config.Slo(limits[0], limits[1], limits[2], asked.attainment)
+    gpus = serve.tensor_parallel_size * config.deployment.replicas
+    return Built(scenario, plain, budget, slo, gpus)
+
+
+@lru_cache(maxsize=16)
+def _priced(serve_json: str, drafting: bool) -> StepCost:
+    """Prices an engine, with or without its drafter. Kept, since the points of a sweep share few engines."""
+    serve = Serve.model_validate_json(serve_json)
+    place = placement(serve)
+    if not drafting:
+        place = dataclasses.replace(place, drafter=None, num_speculative_tokens=0)
+    return COST_MODELS[serve.cost_model](place)
+
+
+def placement(serve: Serve) -> Placement:
+    """Returns what the engine runs on; raises ValueError when the parts do not go together."""
+    speculative = serve.speculative_config
+    return Placement.of(
+        lookups.model(serve.model),
+        lookups.accelerator(serve.gpu),
+        lookups.engine(serve.engine),
+        tensor_parallel_size=serve.tensor_parallel_size,
+        drafter=drafter(speculative) if speculative else None,
+        num_speculative_tokens=(speculative.num_speculative_tokens or 0) if speculative else 0,
+        draft_tensor_parallel_size=speculative.draft_tensor_parallel_size if speculative else None,
+        async_scheduling=serve.async_scheduling,
+        max_num_seqs=serve.max_num_seqs,
+        max_num_batched_tokens=serve.max_num_batched_tokens,
+        gpu_memory_utilization=serve.gpu_memory_utilization,
+        quantization=serve.quantization,
+        dtype=serve.dtype,
+        kv_cache_dtype=serve.kv_cache_dtype,
+        block_size=serve.block_size,
+    )
+
+
+def drafter(speculative: SpeculativeConfig) -> DrafterSpec:
+    """Returns the drafter of a speculative_config."""
+    if speculative.method == "ngram":
+        return lookups.drafter("ngram")
+    assert speculative.model is not None, "the rules ask for a drafter model"
+    spec = lookups.drafter(speculative.model)
+    if speculative.parallel_drafting is not None and speculative.parallel_drafting != spec.parallel_drafting:
+        spec = dataclasses.replace(spec, parallel_drafting=speculative.parallel_drafting)
+    return spec
+
+
+def engine_config(serve: Serve, profile: EngineProfile, num_gpu_blocks: int) -> sim_config.EngineConfig:
+    """Returns the scheduler's limits and rules for a resolved `serve` block."""
+    assert serve.max_num_seqs and serve.max_num_batched_tokens and serve.max_model_len
+    speculative = serve.speculative_config
+    drafting = None
+    if speculative is not None:
+        assert speculative.method is not None and speculative.num_speculative_tokens
+        drafting = sim_config.SpeculativeConfig(
+            speculative.method,
+            speculative.num_speculative_tokens,
+            drafter_max_model_len=speculative.max_model_len,
+            parallel_drafting=bool(speculative.parallel_drafting),
+            reroll_on_reject=serve.reroll_on_reject,
+        )
+    return sim_config.EngineConfig(
+        max_num_seqs=serve.max_num_seqs,
+        max_num_batched_tokens=serve.max_num_batched_tokens,
+        num_gpu_blocks=num_gpu_blocks,
+        block_size=serve.block_size,
+        max_model_len=serve.max_model_len,
+        enable_prefix_caching=serve.enable_prefix_caching,
+        enable_chunked_prefill=serve.enable_chunked_prefill,
+        long_prefill_token_threshold=serve.long_prefill_token_threshold,
+        policy=serve.scheduling_policy,
+        watermark=serve.watermark,
+        async_scheduling=bool(serve.async_scheduling),
+        scheduler_reserve_full_isl=bool(serve.scheduler_reserve_full_isl),
+        speculative=drafting,
+        **{rule: getattr(profile, rule) for rule in SCHEDULER_RULES},
+    )
+
+
+def acceptance_specs(config: Experiment) -> dict[str, AcceptanceSpec]:
+    """Returns the acceptance process of each traffic class; empty without speculation."""
+    speculative = config.serve.speculative_config
+    if speculative is None:
+        return {}
+    k = speculative.num_speculative_tokens or 0
+    if speculative.rejection_sample_method == "synthetic":
+        if speculative.synthetic_acceptance_rates is not None:
+            return {"": AcceptanceSpec.synthetic_rates(speculative.synthetic_acceptance_rates)}
+        assert speculative.synthetic_acceptance_length is not None
+        return {"": AcceptanceSpec.synthetic_length(speculative.synthetic_acceptance_length, k)}
+    return {name: _acceptance_spec(process) for name, process in processes(config.acceptance).items()}
+
+
+def _acceptance_spec(process: Process) -> AcceptanceSpec:
+    atom = process.low_atom
+    probability = process.proposal_probability
+    return AcceptanceSpec(
+        by_position=process.by_position,
+        conditional_acceptance=process.conditional_acceptance,
+        acceptance_length=process.acceptance_length,
+        draft_acceptance_rate=process.draft_acceptance_rate,
+        measured_at_k=process.measured_at_k,
+        concentration=process.concentration,
+        low_atom=LowAtom(atom.weight, atom.low, atom.high) if atom else None,
+        decay=process.decay,
+        context_multiplier=process.context_multiplier or (),
+        proposal_probability=1.0 if probability is None else probability,
+        proposal_persistence=process.proposal_persistence,
+        source=process.source,
+    )
+
+
+def client_config(config: Experiment) -> sim_config.ClientConfig:
+    """Returns the client's delays in seconds."""
+    names = ("send", "receive", "turn", "send_serial", "chunk")
+    return sim_config.ClientConfig(*(getattr(config.client, f"{name}_ms") / 1e3 for name in names))
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1e3
+
+
+def requests_asked(workload: Workload, asked: int | PerConcurrency | None) -> int:
+    """Returns a number of requests; a number per concurrency needs `max_concurrency`."""
+    if isinstance(asked, PerConcurrency):
+        assert workload.max_concurrency, "the rules ask for max_concurrency"
+        return max(asked.per_concurrency * workload.max_concurrency, asked.min)
+    return asked or 0
+
+
+def _law(lengths: Lengths) -> LengthDistribution:
+    """Returns the distribution a `input:` or `output:` block describes."""
+    if lengths.fixed is not None:
+        return Fixed(lengths.fixed)
+    if lengths.uniform is not None:
+        return Uniform(lengths.uniform.low, lengths.uniform.high)
+    if lengths.lognormal is not None:
+        law = lengths.lognormal
+        return LogNormal(law.mu, law.sigma, law.min, law.max)
+    assert lengths.quantiles is not None, "the rules ask for exactly one distribution"
+    return Empirical(tuple(p for p, _ in lengths.quantiles), tuple(v for _, v in lengths.quantiles))
+
+
+def workload_spec(workload: Workload) -> WorkloadSpec:
+    """Returns the synthetic workload of a block without a trace."""
+    if workload.preset is not None:
+        preset = lookups.preset(workload.preset)
+        prompts, outputs, correlation = preset.input, preset.output, preset.rank_correlation
+        cap: int | None = preset.max_tokens
+    else:
+        assert workload.input_len or workload.input, "the rules ask for lengths"
+        prompts = Fixed(workload.input_len) if workload.input_len else _law(workload.input or Lengths())
+        outputs = Fixed(workload.output_len) if workload.output_len else _law(workload.output or Lengths())
+        correlation, cap = 0.0, None
+    if workload.output_cap is not None:
+        outputs = Capped(outputs, workload.output_cap)
+        cap = workload.output_cap if cap is None else min(cap, workload.output_cap)
+    prefix = workload.prefix
+    return WorkloadSpec(
+        num_prompts=requests_asked(workload, workload.num_prompts),
+        num_warmups=requests_asked(workload, workload.num_warmups),
+        input=prompts,
+        output=outputs,
+        rank_correlation=correlation if workload.rank_correlation is None else workload.rank_correlation,
+        max_tokens=workload.max_tokens or cap,
+        ignore_eos=workload.ignore_eos,
+        request_rate=math.inf if workload.request_rate is None else workload.request_rate,
+        burstiness=workload.burstiness,
+        prefix_tokens=prefix.tokens if prefix else 0,
+        prefix_groups=prefix.groups if prefix else 1,
+        temperature=workload.temperature,
+    )
+
+
+def requests(config: Experiment, seed: int) -> RequestTable:
+    """Returns the requests of a point; the same for every K and GPU at the same seed."""
+    workload = config.workload
+    if workload.trace is None:
+        return build_requests(workload_spec(workload), seed)
+    assert config.serve.max_model_len
+    table = _trace_requests(workload, config.serve.max_model_len)
+    if workload.request_rate is None:
+        return table
+    arrivals = open_loop(
+        len(table), workload.request_rate, workload.burstiness, stream(seed, Purpose.ARRIVAL)
+    )
+    return dataclasses.replace(table, arrival_s=arrivals)
+
+
+@lru_cache(maxsize=4)
+def _trace_requests(workload: Workload, max_model_len: int) -> RequestTable:
+    """Returns the rows of a trace that are asked for, arrivals as recorded."""
+    assert workload.trace is not None
+    table = read_azure(
+        Path(workload.trace), speed=workload.speed, limit=workload.limit, max_tokens=workload.max_tokens
+    ).requests
+    keep = np.ones(len(table), dtype=bool)
+    if workload.on_too_long == "drop":
+        keep = table.prompt_tokens + table.output_tokens <= max_model_len
+    rows = np.flatnonzero(keep)
+    if workload.num_prompts is not None:
+        rows = rows[
+            : requests_asked(workload, workload.num_warmups) + requests_asked(workload, workload.num_prompts)
+        ]
+    output = table.output_tokens[rows]
+    most = np.minimum(table.max_tokens[rows], max_model_len - table.prompt_tokens[rows])
+    if workload.ignore_eos:
+        most = output
+    return RequestTable.of(
+        table.prompt_tokens[rows],
+        np.minimum(output, most),
+        arrival_s=table.arrival_s[rows] - table.arrival_s[rows[0]],
+        max_tokens=most,
+        temperature=workload.temperature,
+    )

@@ -1,0 +1,178 @@
+"""The command line. Results on stdout, progress and warnings on stderr; exit 0 done, 1 a run failed,
+2 the input is wrong, 130 interrupted."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="specfleet",
+    help="Does speculative decoding pay on your model, your GPU, your traffic?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="An experiment YAML.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[key=value]...", help="Changes to the file, for example serve.max_num_seqs=64."),
+]
+
+
+def _fail(message: str, code: int) -> None:
+    print(message, file=sys.stderr)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Turns a user's mistake into messages and exit 2, whatever module noticed it."""
+    from experiments.faults import InputFaults
+    from hardware.memory import DoesNotFit
+    from workloads.traces.report import TraceError
+
+    try:
+        yield
+    except InputFaults as faults:
+        _fail(faults.render(), 2)
+    except (DoesNotFit, TraceError) as error:
+        _fail(str(error), 2)
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        _fail(str(error), 2)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        import sim
+
+        print(f"specfleet {sim.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Discrete-event simulator of LLM serving clusters with speculative decoding."""
+
+
+@app.command()
+def run(
+    file: File,
+    overrides: Overrides = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Processes (default: all cores).")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Results folder (default: results/NAME).")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Keep the points that are finished.")] = False,
+    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the figures.")] = True,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
+) -> None:
+    """Simulate every point of an experiment; print the table, write a results folder with plots."""
+    from experiments.progress import Reporter
+    from experiments.report_text import report
+    from experiments.run import Run, default_jobs
+
+    with _plain_errors():
+        this = Run(file, overrides or (), out)
+        todo = this.prepare(resume)
+    reporter = Reporter(len(todo), quiet)
+    for notice in this.loaded.notices:
+        reporter.say(f"note: {notice}")
+    interrupted = False
+    try:
+        this.execute(todo, jobs or default_jobs(), reporter)
+    except KeyboardInterrupt:
+        interrupted = True
+    rows = this.summary()
+    if rows:
+        print(report(this, rows))
+        if plots:
+            _draw(this.folder)
+    print(f"results: {this.folder}")
+    if interrupted:
+        whole = sum(task.done for task in this.tasks)
+        _fail(f"interrupted: {whole} of {len(this.tasks)} simulations are whole; go on with --resume", 130)
+    if this.failures:
+        _fail(f"{len(this.failures)} of {len(this.tasks)} simulations failed: {this.failures[0][1]}", 1)
+
+
+def _draw(folder: Path) -> list[Path]:
+    from experiments.plots import draw
+
+    return draw(folder)
+
+
+@app.command()
+def check(file: File, overrides: Overrides = None) -> None:
+    """Validate an experiment, print its points and what fits in memory; run nothing."""
+    from experiments.check import check_text
+
+    with _plain_errors():
+        text, fits = check_text(file, overrides or ())
+    print(text)
+    if not fits:
+        raise typer.Exit(2)
+
+
+@app.command()
+def plot(run: Annotated[Path, typer.Argument(metavar="RUN", help="A results folder.")]) -> None:
+    """Draw the figures of a finished run again."""
+    with _plain_errors():
+        for path in _draw(run):
+            print(path)
+
+
+@app.command()
+def catalog(
+    kind: Annotated[
+        str | None, typer.Argument(help="models, drafters, accelerators, engines, workloads or acceptance.")
+    ] = None,
+    name: Annotated[str | None, typer.Argument(help="One entry, with its source.")] = None,
+) -> None:
+    """List what can be named in an experiment: models, drafters, GPUs, engines, workloads, acceptance."""
+    from experiments.catalog_text import catalog_text
+
+    with _plain_errors():
+        print(catalog_text(kind, name))
+
+
+@app.command()
+def trace(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A trace: the Azure LLM inference CSV, 2023 or 2024.")
+    ],
+    speed: Annotated[float, typer.Option(help="Replay this much faster.")] = 1.0,
+    limit: Annotated[int | None, typer.Option(min=1, help="Rows to keep.")] = None,
+) -> None:
+    """Say what a trace file holds, what was dropped and why."""
+    from workloads.traces.azure import read_azure
+
+    with _plain_errors():
+        print(read_azure(file, speed=speed, limit=limit).report.render())
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point of the `specfleet` command."""
+    _run(lambda: app(arguments))
+
+
+def _run(command: Callable[[], object]) -> None:
+    try:
+        command()
+    except BrokenPipeError:
+        sys.stderr.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Progress on stderr: points done, time left, what is running. Plain lines where stderr is no terminal."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+PLAIN_LINE_EVERY_S = 5.0
+
+
+class Reporter:
+    """Shows how far a run is.
+
+    Args:
+        total: simulations to run.
+        quiet: show nothing.
+    """
+
+    def __init__(self, total: int, quiet: bool) -> None:
+        self.total = total
+        self.done = 0
+        self.quiet = quiet
+        self._console = Console(stderr=True)
+        self._bar: Progress | None = None
+        self._started = self._last_line = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal and not self.quiet:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                console=self._console,
+                transient=True,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task("starting", total=self.total)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def running(self, name: str) -> None:
+        """Shows what is being simulated."""
+        if self._bar is not None:
+            self._bar.update(self._task, description=name)
+
+    def finished(self, name: str) -> None:
+        """Counts one simulation."""
+        self.done += 1
+        if self._bar is not None:
+            self._bar.update(self._task, advance=1, description=f"finished {name}")
+        elif not self.quiet:
+            self._plain(name)
+
+    def _plain(self, name: str) -> None:
+        now = time.monotonic()
+        if self.done < self.total and now - self._last_line < PLAIN_LINE_EVERY_S:
+            return
+        self._last_line = now
+        spent = now - self._started
+        left = spent / self.done * (self.total - self.done)
+        self._console.print(
+            f"{self.done}/{self.total} simulations, {spent:.0f} s, about {left:.0f} s left; finished {name}",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+    def say(self, message: str) -> None:
+        """Prints a line above the bar."""
+        if not self.quiet:
+            (self._bar.console if self._bar else self._console).print(
+                message, highlight=False, markup=False, soft_wrap=True
+            )

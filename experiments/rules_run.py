@@ -1,0 +1,77 @@
+"""Rules that need the parts themselves: whether the engine fits its GPUs, and what a trace holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from experiments.build import placement
+from experiments.rules_base import Conflict
+from experiments.schema import Experiment
+from experiments.schema_serve import Serve
+from hardware.memory import DoesNotFit, kv_budget
+from workloads.traces.azure import read_azure
+from workloads.traces.report import TraceError
+
+
+def conflicts(config: Experiment) -> Iterator[Conflict]:
+    """What keeps a filled point from running although each of its values is sound."""
+    yield from _memory(config.serve)
+    workload = config.workload
+    if workload.trace is None or not Path(workload.trace).is_file() or config.serve.max_model_len is None:
+        return
+    refusal, longest = _trace(workload.trace, workload.limit, workload.max_tokens)
+    limit = config.serve.max_model_len
+    if refusal is not None:
+        yield Conflict.at(refusal, "workload.trace")
+    elif workload.on_too_long == "error" and longest > limit:
+        yield Conflict.at(
+            f"its longest request has {longest} tokens, serve.max_model_len is {limit}; raise that, or set "
+            "workload.on_too_long: drop",
+            "workload.trace",
+            "serve.max_model_len",
+        )
+
+
+def _memory(serve: Serve) -> Iterator[Conflict]:
+    """The weights and at least one KV block must fit."""
+    said = _placement_fault(serve.model_dump_json())
+    if said is not None:
+        message, key = said
+        yield Conflict.at(
+            message, key, "serve.model", "serve.tensor_parallel_size", "serve.speculative_config"
+        )
+
+
+@lru_cache(maxsize=256)
+def _placement_fault(serve_json: str) -> tuple[str, str] | None:
+    """Returns what is wrong with an engine on its GPUs and the key to blame, or None."""
+    serve = Serve.model_validate_json(serve_json)
+    if serve.max_model_len is None or serve.max_num_seqs is None:
+        return None
+    try:
+        place = placement(serve)
+    except (ValueError, AssertionError) as error:
+        return (str(error), "serve") if str(error) else None
+    try:
+        kv_budget(
+            place,
+            num_gpu_blocks_override=serve.num_gpu_blocks_override,
+            kv_cache_memory_bytes=serve.kv_cache_memory_bytes,
+        )
+    except DoesNotFit as error:
+        return str(error), "serve.gpu"
+    return None
+
+
+@lru_cache(maxsize=16)
+def _trace(path: str, limit: int | None, max_tokens: int | None) -> tuple[str | None, int]:
+    """Returns why a trace cannot be used, or None, and the tokens of its longest request."""
+    try:
+        table = read_azure(Path(path), limit=limit, max_tokens=max_tokens).requests
+    except (TraceError, OSError, UnicodeDecodeError) as error:
+        return str(error), 0
+    return None, int(np.max(table.prompt_tokens + table.output_tokens))

@@ -1,0 +1,246 @@
+"""Rules about the drafter and its acceptance: `serve.speculative_config` and `acceptance`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from experiments import lookups
+from experiments.lookups import found
+from experiments.rules_base import Conflict
+from experiments.schema import Experiment
+from experiments.schema_acceptance import QUANTITIES, Process, processes
+from experiments.schema_serve import SpeculativeConfig
+
+WITHOUT_EFFECT = ("moe_backend", "attention_backend", "revision", "code_revision", "draft_load_config")
+"""Fields of `speculative_config` that cannot change a prediction."""
+
+NOT_MODELLED = (
+    "num_speculative_tokens_per_batch_size",
+    "quantization",
+    "kv_cache_dtype",
+    "enforce_eager",
+    "disable_padded_drafter_batch",
+    "disable_eagle_block_drop",
+    "use_local_argmax_reduction",
+    "use_heterogeneous_vocab",
+    "enable_adaptive_verification",
+    "suffix_decoding_max_tree_depth",
+    "suffix_decoding_max_cached_requests",
+    "suffix_decoding_max_spec_factor",
+    "suffix_decoding_min_token_prob",
+    "dspark_draft_topk",
+    "index_share_for_mtp_iteration",
+)
+"""Fields of `speculative_config` that would change a prediction and are not modelled: defaults only."""
+
+_HARMLESS = {
+    "kv_cache_dtype": ("auto",),
+    "enforce_eager": (False,),
+    "index_share_for_mtp_iteration": (False,),
+}
+"""Values that say no more than the default."""
+
+DEFAULT_CLASS = "default"
+"""The traffic class of requests that have no other."""
+
+_BLOCK = "serve.speculative_config"
+
+
+def conflicts(config: Experiment) -> Iterator[Conflict]:
+    """Everything wrong with the drafter and its acceptance in a filled point."""
+    speculative = config.serve.speculative_config
+    if speculative is not None:
+        yield from _unmodelled(speculative)
+        yield from _method(speculative)
+        yield from _drafter(config, speculative)
+        yield from _synthetic(config, speculative)
+    by_class = processes(config.acceptance)
+    if by_class and not by_class.keys() & {"", DEFAULT_CLASS}:
+        message = (
+            f"has no process for the traffic class {DEFAULT_CLASS}, the only one of this workload; give one "
+            f"process without a class, or the class {DEFAULT_CLASS}"
+        )
+        yield Conflict.at(message, "acceptance")
+    for name, process in by_class.items():
+        block = f"acceptance.{name}" if name else "acceptance"
+        yield from _process(process, block)
+        if speculative is not None:
+            yield from _process_and_drafter(process, speculative, block)
+
+
+def notices(speculative: SpeculativeConfig) -> Iterator[str]:
+    """Fields that were given and change nothing."""
+    for key in WITHOUT_EFFECT:
+        if getattr(speculative, key) is not None:
+            yield f"{_BLOCK}.{key} has no effect on the prediction"
+
+
+def _unmodelled(speculative: SpeculativeConfig) -> Iterator[Conflict]:
+    """Fields whose effect the simulator lacks must keep their defaults."""
+    for key in NOT_MODELLED:
+        value = getattr(speculative, key)
+        default = SpeculativeConfig.model_fields[key].default
+        if value != default and value not in _HARMLESS.get(key, ()):
+            yield Conflict.at("would change the answer and is not modelled yet; remove it", f"{_BLOCK}.{key}")
+    if speculative.draft_sample_method != "greedy":
+        message = "probabilistic drafting is not modelled yet; use greedy, vLLM's default"
+        yield Conflict.at(message, f"{_BLOCK}.draft_sample_method")
+    if speculative.rejection_sample_method == "block":
+        message = "block verification is not modelled yet; use standard or synthetic"
+        yield Conflict.at(message, f"{_BLOCK}.rejection_sample_method")
+
+
+def _method(speculative: SpeculativeConfig) -> Iterator[Conflict]:
+    """Method, model, K and n-gram window must fit together."""
+    method, model = speculative.method, speculative.model
+    if speculative.num_speculative_tokens is None:
+        message = "num_speculative_tokens is required; give the number of drafts a round, 0 for no drafter"
+        yield Conflict.at(message, _BLOCK, f"{_BLOCK}.num_speculative_tokens")
+    if method is None:
+        name = model if isinstance(model, str) else "an inline model" if model else "no model"
+        yield Conflict.at(
+            f"method cannot be inferred safely from {name}; add method: eagle3, eagle, draft_model or ngram",
+            _BLOCK,
+            f"{_BLOCK}.method",
+            f"{_BLOCK}.model",
+        )
+        return
+    if method == "ngram" and model is not None:
+        message = "method ngram looks drafts up in the text and has no model; remove it"
+        yield Conflict.at(message, f"{_BLOCK}.model", f"{_BLOCK}.method")
+    if method != "ngram" and model is None:
+        message = f"method {method} needs a drafter; add model: with its name"
+        yield Conflict.at(message, f"{_BLOCK}.method", f"{_BLOCK}.model")
+    shortest, longest = speculative.prompt_lookup_min, speculative.prompt_lookup_max
+    for key, value in (("prompt_lookup_min", shortest), ("prompt_lookup_max", longest)):
+        if method != "ngram" and value is not None:
+            message = f"belongs to method ngram, and the method is {method}; remove it"
+            yield Conflict.at(message, f"{_BLOCK}.{key}", f"{_BLOCK}.method")
+    if method == "ngram" and shortest and longest and shortest > longest:
+        message = f"{shortest} is above prompt_lookup_max, {longest}; lower it"
+        yield Conflict.at(message, f"{_BLOCK}.prompt_lookup_min", f"{_BLOCK}.prompt_lookup_max")
+
+
+def _drafter(config: Experiment, speculative: SpeculativeConfig) -> Iterator[Conflict]:
+    """The drafter against its target."""
+    tp, longest = config.serve.tensor_parallel_size, config.serve.max_model_len
+    draft_tp, limit = speculative.draft_tensor_parallel_size, speculative.max_model_len
+    if draft_tp is not None and draft_tp not in (1, tp):
+        yield Conflict.at(
+            f"{draft_tp} is neither 1 nor the target's tensor_parallel_size, {tp}; vLLM takes only these",
+            f"{_BLOCK}.draft_tensor_parallel_size",
+            "serve.tensor_parallel_size",
+        )
+    if limit is not None and longest is not None and limit > longest:
+        yield Conflict.at(
+            f"{limit} is above the target's max_model_len, {longest}; lower it",
+            f"{_BLOCK}.max_model_len",
+            "serve.max_model_len",
+        )
+    named = speculative.model
+    if named is None or speculative.method in (None, "ngram"):
+        return
+    drafter = found(lambda: lookups.drafter(named))
+    if drafter is not None and drafter.method != speculative.method:
+        yield Conflict.at(
+            f"{drafter.name} is a drafter for method {drafter.method}, not {speculative.method}; change one",
+            f"{_BLOCK}.method",
+            f"{_BLOCK}.model",
+        )
+
+
+def _synthetic(config: Experiment, speculative: SpeculativeConfig) -> Iterator[Conflict]:
+    """Where the acceptance comes from: the acceptance block, or vLLM's synthetic mode, never both."""
+    rates, length = speculative.synthetic_acceptance_rates, speculative.synthetic_acceptance_length
+    k = speculative.num_speculative_tokens or 0
+    how = f"{_BLOCK}.rejection_sample_method"
+    keys = (f"{_BLOCK}.synthetic_acceptance_rates", f"{_BLOCK}.synthetic_acceptance_length")
+    if speculative.rejection_sample_method != "synthetic":
+        for key, value in zip(keys, (rates, length), strict=True):
+            if value is not None:
+                yield Conflict.at("needs rejection_sample_method: synthetic; add it", key, how)
+        if k and config.acceptance is None:
+            message = (
+                f"{k} drafts a round and no acceptance: block; add one, for example conditional_acceptance"
+            )
+            yield Conflict.at(message, f"{_BLOCK}.num_speculative_tokens", "acceptance")
+        return
+    if config.acceptance is not None:
+        message = "rejection_sample_method: synthetic brings its own acceptance; remove one of the two"
+        yield Conflict.at(message, "acceptance", how)
+    if (rates is None) == (length is None):
+        message = "synthetic needs exactly one of synthetic_acceptance_rates and synthetic_acceptance_length"
+        yield Conflict.at(message, how, *keys)
+    if rates is not None:
+        yield from _positions(rates, k, keys[0])
+    if length is not None and k and length > k + 1:
+        message = f"{length:g} tokens a round are more than {k} drafts and one; use at most {k + 1}"
+        yield Conflict.at(message, keys[1], f"{_BLOCK}.num_speculative_tokens")
+
+
+def _positions(survival: tuple[float, ...], k: int, key: str) -> Iterator[Conflict]:
+    """P(first i drafts all accepted) never rises with i, and has an entry for each of K drafts."""
+    if any(later > earlier for earlier, later in pairwise(survival)):
+        yield Conflict.at(
+            "rises from one position to the next; the entries are P(first i drafts all accepted), so they "
+            "never increase",
+            key,
+        )
+    if len(survival) < k:
+        message = f"has {len(survival)} entries and {k} drafts are made; add the missing positions"
+        yield Conflict.at(message, key, f"{_BLOCK}.num_speculative_tokens")
+
+
+def _process(process: Process, block: str) -> Iterator[Conflict]:
+    """One process by itself."""
+    given = [key for key in QUANTITIES if getattr(process, key) is not None]
+    if not given:
+        yield Conflict.at(f"says nothing; give exactly one of {', '.join(QUANTITIES)}", block)
+    elif len(given) > 1:
+        message = f"{' and '.join(given)} say the same thing twice; keep exactly one"
+        yield Conflict.at(message, *(f"{block}.{key}" for key in reversed(given)))
+    elif process.profile is not None:
+        try:
+            lookups.acceptance_profile(process.profile)
+        except ValueError as error:
+            yield Conflict.at(str(error), f"{block}.profile")
+    length, at_k = process.acceptance_length, process.measured_at_k
+    if length is not None and at_k is not None and length > at_k + 1:
+        message = f"{length:g} tokens a round are more than {at_k} drafts and one; use at most {at_k + 1}"
+        yield Conflict.at(message, f"{block}.acceptance_length", f"{block}.measured_at_k")
+    if process.by_position is not None and process.decay != 1:
+        message = "by_position already gives every position; remove decay"
+        yield Conflict.at(message, f"{block}.decay", f"{block}.by_position")
+    atom = process.low_atom
+    if atom is not None and atom.low > atom.high:
+        message = f"low, {atom.low:g}, is above high, {atom.high:g}; swap them"
+        yield Conflict.at(message, f"{block}.low_atom.low", f"{block}.low_atom.high")
+    yield from _context(process, block)
+
+
+def _context(process: Process, block: str) -> Iterator[Conflict]:
+    """Context lengths rise from 0 up, multipliers are positive."""
+    nodes = process.context_multiplier
+    if nodes is None:
+        return
+    tokens = [node[0] for node in nodes]
+    rising = all(later > earlier for earlier, later in pairwise(tokens))
+    if not nodes or not rising or tokens[0] < 0 or any(multiplier <= 0 for _, multiplier in nodes):
+        message = "must be [tokens, multiplier] pairs, tokens rising from 0 or more, multipliers above 0"
+        yield Conflict.at(message, f"{block}.context_multiplier")
+
+
+def _process_and_drafter(process: Process, speculative: SpeculativeConfig, block: str) -> Iterator[Conflict]:
+    """One process against the drafter it describes."""
+    if process.by_position is not None:
+        yield from _positions(
+            process.by_position, speculative.num_speculative_tokens or 0, f"{block}.by_position"
+        )
+    if process.proposal_persistence is not None and process.proposal_probability is None:
+        message = "needs proposal_probability; add it"
+        yield Conflict.at(message, f"{block}.proposal_persistence", f"{block}.proposal_probability")
+    for key in ("proposal_probability", "proposal_persistence"):
+        if getattr(process, key) is not None and speculative.method not in (None, "ngram"):
+            message = f"belongs to method ngram; {speculative.method} proposes in every round, remove it"
+            yield Conflict.at(message, f"{block}.{key}", f"{_BLOCK}.method")

@@ -1,0 +1,219 @@
+"""Runs the points of an experiment and writes what each found.
+
+A point's folder appears whole or not at all: it is written beside its place and renamed, and
+`_SUCCESS` is its last file. So an interrupted run leaves finished points behind, and `--resume`
+goes on from them.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from experiments.analysis import overheads, step_split
+from experiments.build import Built, build, requests, requests_asked
+from experiments.schema import Experiment
+from experiments.sweep import Point
+from sim.metrics import Counted, Value, benchmark, by_replica, engine_load
+from sim.recorder import FINISHED
+from sim.simulation import RunResult, simulate
+
+Figures = dict[str, Value]
+Started = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One simulation: a point and a seed.
+
+    Args:
+        point: where in the sweep.
+        seed: of requests and luck.
+        folder: the run's folder.
+    """
+
+    point: Point
+    seed: int
+    folder: Path
+
+    @property
+    def id(self) -> str:
+        """Names the task's folder under `points/`."""
+        return f"{self.point.id},seed={self.seed}"
+
+    @property
+    def path(self) -> Path:
+        """The task's folder."""
+        return self.folder / "points" / self.id
+
+    @property
+    def done(self) -> bool:
+        """Whether its folder is complete."""
+        return (self.path / "_SUCCESS").exists()
+
+    @property
+    def weight(self) -> int:
+        """Rough size, to start the longest first."""
+        workload = self.point.config.workload
+        return requests_asked(workload, workload.num_prompts) or 1
+
+
+def tasks(points: tuple[Point, ...], replications: int, seed: int, folder: Path) -> list[Task]:
+    """Returns every (point, seed), point by point."""
+    return [Task(point, seed + i, folder) for point in points for i in range(replications)]
+
+
+def run_task(task: Task) -> str:
+    """Simulates one task and writes its folder; returns its id.
+
+    Raises:
+        SimulationError, ValueError: when the point cannot be run; nothing is left behind.
+    """
+    config = task.point.config
+    built = build(config)
+    table = requests(config, task.seed)
+    result = simulate(built.scenario, table, task.seed)
+    unfinished = task.path.with_name(f".{task.id}.{os.getpid()}")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    write_json(unfinished / "bench.json", bench_json(config, result, built, table.arrival_s))
+    write_json(unfinished / "engine.json", engine_json(result, built))
+    write_requests(unfinished / "requests.csv", result)
+    (unfinished / "_SUCCESS").touch()
+    shutil.rmtree(task.path, ignore_errors=True)
+    unfinished.rename(task.path)
+    return task.id
+
+
+def bench_json(
+    config: Experiment,
+    result: RunResult,
+    built: Built,
+    arrival_s: np.ndarray[tuple[int], np.dtype[np.float64]],
+) -> Mapping[str, object]:
+    """Returns the result file of `vllm bench serve --save-result`, key for key.
+
+    `date` is fixed: the same seed gives the same bytes.
+    """
+    workload, model = config.workload, config.serve.model
+    name = model if isinstance(model, str) else str(model.get("name", "inline"))
+    rate = workload.request_rate
+    figures = benchmark(result, built.slo)
+    shown = {key: value for key, value in figures.items() if not key.startswith(("p90", "p95"))}
+    chosen = (result.requests["counted"] == 1) & (result.requests["status"] == FINISHED)
+    due = np.where(result.requests["counted"] == 1, arrival_s, 0.0)[chosen]
+    counted = Counted.of(result.requests)
+    return {
+        "date": "19700101-000000",
+        "endpoint_type": "specfleet",
+        "backend": "specfleet",
+        "label": None,
+        "model_id": name,
+        "tokenizer_id": name,
+        "num_prompts": int((result.requests["counted"] == 1).sum()),
+        "request_rate": "inf" if rate is None or np.isinf(rate) else rate,
+        "burstiness": workload.burstiness,
+        "max_concurrency": workload.max_concurrency,
+        **{key: value for key, value in shown.items() if "itl_per_token" not in key},
+        "rtfx": 0.0,
+        "latencies": counted.e2el_s.tolist(),
+        "queue_times": (counted.sent_s - due).tolist(),
+    }
+
+
+def engine_json(result: RunResult, built: Built) -> Mapping[str, object]:
+    """Returns what a client cannot see: percentiles by token, load, step split, overheads, replicas."""
+    figures = benchmark(result, built.slo)
+    ours = {k: v for k, v in figures.items() if "itl_per_token" in k or k.startswith(("p90", "p95"))}
+    counted = Counted.of(result.requests)
+    load = engine_load(result)
+    attained = float(counted.attained(built.slo).mean()) if built.slo and len(counted.sent_s) else None
+    throughput = float(str(figures["output_throughput"]))
+    lengths: Figures = {"acceptance_length": figures.get("spec_decode_acceptance_length") or 1.0}
+    return {
+        **ours,
+        **lengths,
+        **load,
+        **step_split(result),
+        **overheads(result, built.plain_cost),
+        "slo_attainment": attained,
+        "output_throughput_per_gpu": throughput / built.gpus,
+        "output_throughput_per_user": throughput / load["mean_running"] if load.get("mean_running") else 0.0,
+        "kv_cache_tokens": built.budget.tokens,
+        "steps": len(result.iterations["start_s"]),
+        "refusals": dict(result.refusals),
+        "replicas": by_replica(result, built.slo),
+    }
+
+
+def write_requests(path: Path, result: RunResult) -> None:
+    """Writes a row a request: counts as they are, times in milliseconds."""
+    columns = result.requests
+    order = ["request_id", "class_id", "counted", "status", "replica", "prompt_tokens", "max_tokens"]
+    times = [name for name in columns if name.endswith("_s")]
+    counts = [name for name in columns if name not in order and name not in times]
+    header = [*order, *counts, *(f"{name[:-2]}_ms" for name in times)]
+    values: list[list[object]] = [columns[name].astype(np.int64).tolist() for name in [*order, *counts]]
+    values += [[f"{1e3 * t:.6f}" if t == t else "" for t in columns[name].tolist()] for name in times]
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(zip(*values, strict=True))
+
+
+def write_json(path: Path, content: object) -> None:
+    """Writes JSON with a final newline."""
+    path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def run_tasks(
+    todo: list[Task], jobs: int, started: Started, failed: Callable[[Task, BaseException], None]
+) -> Generator[Task, None, None]:
+    """Runs tasks, the largest first, in `jobs` processes; yields each as it finishes.
+
+    Args:
+        todo: what to run.
+        jobs: processes; 1 runs here.
+        started: told what is running.
+        failed: told of a task that could not be run; the others go on.
+    """
+    ordered = sorted(todo, key=lambda task: -task.weight)
+    if jobs <= 1 or len(ordered) <= 1:
+        for task in ordered:
+            started(task.id)
+            try:
+                run_task(task)
+            except Exception as error:
+                failed(task, error)
+            yield task
+        return
+    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    context = multiprocessing.get_context(method)
+    with ProcessPoolExecutor(min(jobs, len(ordered)), context, _leave_interrupts_alone) as pool:
+        futures: dict[Future[str], Task] = {pool.submit(run_task, task): task for task in ordered}
+        try:
+            for future in as_completed(futures):
+                if (raised := future.exception()) is not None:
+                    failed(futures[future], raised)
+                yield futures[future]
+                started(", ".join([task.id for f, task in futures.items() if f.running()][:jobs]))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
+
+
+def _leave_interrupts_alone() -> None:
+    """Ctrl-C reaches workers too, but the main process stops them: a half-written folder is never renamed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

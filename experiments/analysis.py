@@ -19,6 +19,16 @@ def decode_shapes(iterations: Columns) -> Shapes:
     return {name: iterations[name][chosen].astype(np.int64) for name in StepShape._fields}
 
 
+def prefill_free(shapes: Shapes) -> Shapes:
+    """Returns the steps without a prompt chunk, or all of them where there are none.
+
+    A prompt chunk costs the same with and without drafts, and under load most steps carry one: it
+    would hide what verification adds.
+    """
+    pure = shapes["prefill_sequences"] == 0
+    return {name: column[pure] for name, column in shapes.items()} if pure.any() else shapes
+
+
 def without_drafts(shapes: Shapes) -> Shapes:
     """Returns the same batches at the same contexts with nothing drafted and nothing verified."""
     drafts = shapes["draft_tokens"]
@@ -46,12 +56,14 @@ def step_split(result: RunResult) -> dict[str, float]:
 def overheads(result: RunResult, plain_cost: StepCost) -> dict[str, float]:
     """Returns the two sides of the trade, each relative to the plain step at the same batch and context.
 
-    `verify_overhead`: the step without drafting, over the plain step, minus 1. `draft_overhead`: what
-    the drafter adds, over the plain step. `tokens_per_step`: tokens a sequence gets from a step in
-    which it decodes; equal to the acceptance length where every step drafts. `gain` is
-    `tokens_per_step / (1 + verify_overhead + draft_overhead)`.
+    Over the steps without a prompt chunk. `verify_overhead`: the step without drafting, over the plain
+    step, minus 1. `draft_overhead`: what the drafter adds, over the plain step. `tokens_per_step`: tokens
+    a sequence gets from a step in which it decodes; equal to the acceptance length where every step
+    drafts. `gain` is `tokens_per_step / (1 + verify_overhead + draft_overhead)`: what a decoding step
+    gains. Under load the user gains less, since prompts take their share of the time whatever is drafted.
     """
-    shapes = decode_shapes(result.iterations)
+    decoding = decode_shapes(result.iterations)
+    shapes = prefill_free(decoding)
     if not len(shapes["tokens"]) or not result.scenario.engine.num_speculative_tokens:
         return {}
     terms = result.scenario.cost.terms(shapes)
@@ -61,7 +73,7 @@ def overheads(result: RunResult, plain_cost: StepCost) -> dict[str, float]:
     draft = float(terms["drafter"].sum()) / base
     requests = result.requests
     accepted = int(requests["accepted_tokens"].sum())
-    per_step = 1.0 + accepted / int(shapes["decode_sequences"].sum())
+    per_step = 1.0 + accepted / int(decoding["decode_sequences"].sum())
     return {
         "verify_overhead": verify,
         "draft_overhead": draft,

@@ -126,6 +126,30 @@ def check(file: File, overrides: Overrides = None) -> None:
 
 
 @app.command()
+def explain(
+    file: File,
+    overrides: Overrides = None,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences decoding.")] = 64,
+    context: Annotated[int, typer.Option(min=1, help="Cached tokens of each.")] = 2048,
+    k: Annotated[int | None, typer.Option(min=0, help="Drafts a round (default: the file's).")] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw the step, PNG or SVG.")] = None,
+) -> None:
+    """Show where one decoding step's time goes, with and without drafts."""
+    from experiments.explain import explain_file
+
+    with _plain_errors():
+        try:
+            said, text = explain_file(file, overrides or (), batch, context, k)
+        except ValueError as error:
+            _fail(str(error), 2)
+        print(text)
+        if figure is not None:
+            from experiments.plotexplain import draw_explanation
+
+            draw_explanation(said, figure)
+
+
+@app.command()
 def plot(run: Annotated[Path, typer.Argument(metavar="RUN", help="A results folder.")]) -> None:
     """Draw the figures of a finished run again."""
     with _plain_errors():

@@ -200,5 +200,7 @@ def load(run: Path | str) -> Results:
     for name in ("manifest.json", "summary.csv"):
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder} has no {name}; it is not the folder of a finished run")
+    if not (folder / "summary.csv").read_text().strip():
+        raise FileNotFoundError(f"{folder} holds no finished point; see its manifest.json for the failures")
     manifest = json.loads((folder / "manifest.json").read_text())
     return Results(folder, manifest, pd.read_csv(folder / "summary.csv"))

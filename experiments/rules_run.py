@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.build import placement
+from experiments.build import acceptance_specs, placement
 from experiments.rules_base import Conflict
 from experiments.schema import Experiment
 from experiments.schema_serve import Serve
 from hardware.memory import DoesNotFit, kv_budget
+from sim.speculation.acceptance import AcceptanceSpec, survival_table
 from workloads.traces.azure import read_azure
 from workloads.traces.report import TraceError
 
@@ -20,6 +21,7 @@ from workloads.traces.report import TraceError
 def conflicts(config: Experiment) -> Iterator[Conflict]:
     """What keeps a filled point from running although each of its values is sound."""
     yield from _memory(config.serve)
+    yield from _acceptance(config)
     workload = config.workload
     if workload.trace is None or not Path(workload.trace).is_file() or config.serve.max_model_len is None:
         return
@@ -34,6 +36,31 @@ def conflicts(config: Experiment) -> Iterator[Conflict]:
             "workload.trace",
             "serve.max_model_len",
         )
+
+
+def _acceptance(config: Experiment) -> Iterator[Conflict]:
+    """The stated acceptance must be one that some process has."""
+    speculative = config.serve.speculative_config
+    if speculative is None or not speculative.num_speculative_tokens:
+        return
+    k = speculative.num_speculative_tokens
+    try:
+        said = _unreachable(tuple(acceptance_specs(config).values()), k)
+    except ValueError as error:
+        said = str(error)
+    if said is not None:
+        yield Conflict.at(said, "acceptance", "serve.speculative_config.num_speculative_tokens")
+
+
+@lru_cache(maxsize=256)
+def _unreachable(specs: tuple[AcceptanceSpec, ...], k: int) -> str | None:
+    """Returns why no process accepts like that at K drafts, or None."""
+    try:
+        for spec in specs:
+            survival_table(spec, k)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def _memory(serve: Serve) -> Iterator[Conflict]:

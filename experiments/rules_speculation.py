@@ -52,7 +52,7 @@ def conflicts(config: Experiment) -> Iterator[Conflict]:
     speculative = config.serve.speculative_config
     if speculative is not None:
         yield from _unmodelled(speculative)
-        yield from _method(speculative)
+        yield from _method(speculative, bool(config.serve.async_scheduling))
         yield from _drafter(config, speculative)
         yield from _synthetic(config, speculative)
     by_class = processes(config.acceptance)
@@ -91,7 +91,7 @@ def _unmodelled(speculative: SpeculativeConfig) -> Iterator[Conflict]:
         yield Conflict.at(message, f"{_BLOCK}.rejection_sample_method")
 
 
-def _method(speculative: SpeculativeConfig) -> Iterator[Conflict]:
+def _method(speculative: SpeculativeConfig, asynchronous: bool) -> Iterator[Conflict]:
     """Method, model, K and n-gram window must fit together."""
     method, model = speculative.method, speculative.model
     if speculative.num_speculative_tokens is None:
@@ -106,6 +106,11 @@ def _method(speculative: SpeculativeConfig) -> Iterator[Conflict]:
             f"{_BLOCK}.model",
         )
         return
+    if method == "ngram" and asynchronous:
+        message = (
+            "n-gram drafting on the host cannot be scheduled asynchronously (vLLM refuses it); remove it"
+        )
+        yield Conflict.at(message, "serve.async_scheduling", f"{_BLOCK}.method")
     if method == "ngram" and model is not None:
         message = "method ngram looks drafts up in the text and has no model; remove it"
         yield Conflict.at(message, f"{_BLOCK}.model", f"{_BLOCK}.method")

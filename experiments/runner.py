@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import multiprocessing
 import os
 import shutil
@@ -172,8 +173,18 @@ def write_requests(path: Path, result: RunResult) -> None:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Writes JSON with a final newline."""
-    path.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+    """Writes JSON with a final newline; infinities, which JSON lacks, as vLLM writes them ("inf")."""
+    path.write_text(json.dumps(_finite(content), indent=1, allow_nan=False) + "\n")
+
+
+def _finite(content: object) -> object:
+    if isinstance(content, float) and math.isinf(content):
+        return "inf" if content > 0 else "-inf"
+    if isinstance(content, Mapping):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return content
 
 
 def run_tasks(

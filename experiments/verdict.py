@@ -54,17 +54,23 @@ def crossing(xs: Sequence[float], ratios: Sequence[float], half_widths: Sequence
 
 def sentence(found: Crossing, last_tested: float) -> str:
     """Says a crossing in words."""
-    if found.last_paying is None:
+    if found.last_paying is None and found.pays_again_from is not None:
+        text = f"pays only from {found.pays_again_from:g}"
+    elif found.last_paying is None:
         text = "does not pay at any load tested"
     elif found.crosses_at is None:
         return f"pays up to {last_tested:g}"
     else:
-        text = f"pays up to {found.last_paying:g}, stops at about {found.crosses_at:.0f}"
-    if found.pays_again_from is not None:
-        text += f" (pays again from {found.pays_again_from:g})"
+        text = f"pays up to {found.last_paying:g}, stops at about {_rounded(found.crosses_at)}"
+        if found.pays_again_from is not None:
+            text += f" (pays again from {found.pays_again_from:g})"
     if found.close:
         text += " (within the noise of these replications)"
     return text
+
+
+def _rounded(x: float) -> str:
+    return f"{x:.0f}" if x >= 10 else f"{x:.2g}"
 
 
 def verdicts(
@@ -92,7 +98,9 @@ def verdicts(
 
 
 def in_words(rows: Sequence[Row], x: str, lines: str, baseline: object) -> list[str]:
-    """Returns a sentence a line and question."""
+    """Returns a sentence a line and question; none where the loads are not numbers or are the lines."""
+    if x == lines or not all(isinstance(row.get(x), int | float) for row in rows):
+        return []
     last = max(float(str(row[x])) for row in rows)
     name, load = lines.rpartition(".")[2], x.rpartition(".")[2]
     label = "K" if name == "num_speculative_tokens" else name

@@ -139,6 +139,11 @@ class Engine:
             return f"prompt + max_tokens = {total} exceeds max_model_len {config.max_model_len}"
         drafts, lookahead = config.num_speculative_tokens, self.scheduler.lookahead
         most = min(total - 1 + drafts * self._depth + lookahead, config.max_model_len)
+        budget = config.max_num_batched_tokens
+        if not config.enable_chunked_prefill and total > budget:
+            return f"without chunked prefill, prompt + max_tokens = {total} exceeds a step of {budget} tokens"
+        if 1 + drafts + 2 * self.scheduler.draft_slots > budget:
+            return f"1 + {drafts} drafts and the drafter's slots exceed a step of {budget} tokens"
         if most > config.usable_tokens:
             return (
                 f"prompt + max_tokens and drafts need {most} KV tokens, the pool has {config.usable_tokens}"
@@ -172,7 +177,8 @@ class Engine:
                 sequence.admitted_s = now
             for sequence, tokens in batch.cached:
                 assert isinstance(sequence, Request)
-                sequence.cached_tokens += tokens
+                if not sequence.num_preemptions:
+                    sequence.cached_tokens = tokens
             flights.append(Flight(batch, scheduler))
             if len(flights) == 1:
                 self._start(flights[0], now)
@@ -202,12 +208,15 @@ class Engine:
         flight.end_s = now + seconds
 
     def _sample(self, batch: Batch) -> list[int]:
-        """Returns the tokens each row yields: 1 + accepted drafts, 0 for a prefill chunk."""
+        """Returns the tokens each row yields: 1 + accepted drafts, 0 for a prefill chunk.
+
+        Placeholders, and the wasted step of a request that has ended, are no verifications.
+        """
         sampled, void, histogram = [], batch.void, self.recorder.rounds_by_accepted
         for sequence, drafts, samples in zip(batch.sequences, batch.num_drafts, batch.samples, strict=True):
             if not samples:
                 sampled.append(0)
-            elif not drafts or (void and sequence.id in void):
+            elif not drafts or sequence.state == FINISHED or (void and sequence.id in void):
                 sampled.append(1)
             else:
                 assert isinstance(sequence, Request)

@@ -210,7 +210,7 @@ def benchmark(result: RunResult, slo: Slo | None = None) -> dict[str, Value]:
 
 
 def engine_load(result: RunResult) -> dict[str, float]:
-    """Returns how busy the engines were, over the time in which counted requests were present.
+    """Returns how busy the engines were, over the whole run, warm-ups included.
 
     `mean_batch` (sequences decoding, by iteration), `mean_running` and `mean_waiting` (by time),
     `peak_kv_usage` (share of the pool), `gpu_busy` (share of time), `preemptions`, `rejected`,

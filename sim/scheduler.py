@@ -94,7 +94,7 @@ class Scheduler:
     def _long_prefill_cap(self) -> int:
         """Most tokens of one sequence in this step (`NEVER` when the cap is off)."""
         cap = self.config.long_prefill_token_threshold
-        present = len(self)
+        present = max(len(self), 1)
         if cap <= 0 or (present <= 1 and self.config.spares_lone_long_prefill):
             return NEVER
         if self.config.long_prefill_token_threshold_adaptive:
@@ -197,7 +197,9 @@ class Scheduler:
             computed = sequence.num_computed_tokens + hit.tokens
             tokens = sequence.num_tokens - computed
             room = budget - self.draft_slots
-            pads = tokens == 1 and self._pads(batch, computed, num_running_rows)
+            pads = (
+                tokens == 1 and cap > self.num_spec_tokens and self._pads(batch, computed, num_running_rows)
+            )
             if pads:
                 tokens += self.num_spec_tokens
                 if tokens > room:

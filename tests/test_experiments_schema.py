@@ -158,7 +158,7 @@ def test_a_mapping_of_traffic_classes_needs_one_for_the_traffic_there_is(tmp_pat
 def test_acceptance_may_differ_by_traffic_class(tmp_path: Path) -> None:
     rest = """acceptance:
   code: {by_position: [0.8, 0.6, 0.5], concentration: 18}
-  default: {conditional_acceptance: 0.6, concentration: .inf, low_atom: {weight: 0.06, low: 0.1, high: 0.4}}"""
+  default: {conditional_acceptance: 0.6, concentration: .inf, low_atom: {weight: .06, low: .1, high: .4}}"""
     found = load_text(tmp_path, speculative(EAGLE3, rest)).acceptance
     assert isinstance(found, dict)
     assert list(found) == ["code", "default"]

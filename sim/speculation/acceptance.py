@@ -9,6 +9,7 @@ survival exceeds it. A round is drawn at full depth and cut to the drafts schedu
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,9 +66,27 @@ class AcceptanceSpec:
         if len(given) != 1:
             stated = " and ".join(given) or "none of them"
             raise ValueError(f"state exactly one of {', '.join(QUANTITIES)}; {stated} given")
+        if faults := list(self._faults()):
+            raise ValueError("; ".join(faults))
+
+    def _faults(self) -> Iterator[str]:
         steps = self.by_position or ()
         if any(not 0.0 <= s <= 1.0 for s in steps) or list(steps) != sorted(steps, reverse=True):
-            raise ValueError(f"by_position {list(steps)} must not increase and lie in [0, 1]")
+            yield f"by_position {list(steps)} must not increase and lie in [0, 1]"
+        for name in ("conditional_acceptance", "draft_acceptance_rate", "decay"):
+            value = getattr(self, name)
+            if value is not None and not 0.0 <= value <= 1.0:
+                yield f"{name} is {value:g}; it must lie in [0, 1]"
+        if not self.concentration > 0.0:
+            yield f"concentration is {self.concentration:g}; it must be positive (inf: all requests alike)"
+        share, stay = self.proposal_probability, self.proposal_persistence
+        if not 0.0 < share <= 1.0:
+            yield f"proposal_probability is {share:g}; it must lie in (0, 1]"
+        elif stay is not None and share < 1.0 and not 2.0 - 1.0 / share <= stay < 1.0:
+            yield (
+                f"proposal_persistence {stay:g} does not go with proposal_probability {share:g}: it must lie "
+                f"in [{max(2.0 - 1.0 / share, 0.0):.3f}, 1)"
+            )
 
     @staticmethod
     def synthetic_rates(rates: tuple[float, ...]) -> AcceptanceSpec:
@@ -105,12 +124,26 @@ def survival_table(spec: AcceptanceSpec, k: int) -> F64:
         raise ValueError(
             f"acceptance_length {length:g} is outside [1, {measured_at + 1}] for K = {measured_at}"
         )
+    alpha = _alpha_of_length(spread, length, measured_at, spec.decay)
+    return spread.survival_by_request([alpha * spec.decay**i for i in range(k)])
+
+
+def _alpha_of_length(spread: Spread, length: float, k: int, decay: float) -> float:
+    """Returns the mean conditional acceptance that gives a pooled length at `k`, by bisection."""
+
+    def reached(alpha: float) -> float:
+        return pooled_length(spread.survival_by_request([alpha * decay**i for i in range(k)]))
+
+    if reached(1.0) < length - 1e-6:
+        raise ValueError(
+            f"acceptance_length {length:g} cannot be reached with this decay and low_atom: at most "
+            f"{reached(1.0):.2f} for K = {k}"
+        )
     low, high = 0.0, 1.0
     for _ in range(40):
         alpha = (low + high) / 2
-        table = spread.survival_by_request([alpha * spec.decay**i for i in range(measured_at)])
-        low, high = (alpha, high) if pooled_length(table) < length else (low, alpha)
-    return spread.survival_by_request([(low + high) / 2 * spec.decay**i for i in range(k)])
+        low, high = (alpha, high) if reached(alpha) < length else (low, alpha)
+    return (low + high) / 2
 
 
 class Acceptance:
@@ -145,13 +178,19 @@ class Acceptance:
         thresholds = self._thresholds[level]
         factor = self.context_factor(prompt_tokens)
         if factor != 1.0:
-            kept = self.survival[level] * factor ** np.arange(1, self.k + 1)
-            thresholds = np.floor(np.minimum(kept, 1.0) * _ONE).astype(np.uint64)
+            thresholds = np.floor(self._scaled(level, factor) * _ONE).astype(np.uint64)
         draws = bits32(key(self.seed, request_id, ROUND), rounds)
         counts = np.zeros(rounds, dtype=np.uint8)
         for threshold in thresholds:
             counts += draws < threshold
         return counts.tobytes()
+
+    def _scaled(self, level: int, factor: float) -> F64:
+        """Returns a level's survival with every conditional acceptance times `factor`, at most 1."""
+        alive = self.survival[level]
+        before = np.concatenate(([1.0], alive[:-1]))
+        conditional = np.divide(alive, before, out=np.zeros_like(alive), where=before > 0.0)
+        return np.multiply.accumulate(np.minimum(conditional * factor, 1.0))
 
     def proposals(self, request_id: int, steps: int) -> bytes | None:
         """Returns, for a request's first `steps` samplings, whether each finds drafts (1) or none (0).

@@ -38,7 +38,8 @@ def beta_quantiles(mean: float, concentration: float, u: F64) -> F64:
     """Returns the quantiles at `u` of Beta(mean c, (1 - mean) c).
 
     Integrates the density on the logit scale, where it is smooth and falls off exponentially on
-    both sides whatever the parameters; the error against exact quantiles is below 2e-4.
+    both sides whatever the parameters. The error against exact quantiles is below 2e-4 for means in
+    .05 .. .95 and concentrations in 1 .. 300.
     """
     if mean <= 0.0 or mean >= 1.0 or np.isinf(concentration):
         return np.full(u.shape, min(max(mean, 0.0), 1.0))
@@ -87,6 +88,9 @@ class Spread:
 
         Args:
             by_position: P(first i drafts accepted), non-increasing, K of them.
+
+        Raises:
+            ValueError: if the requests apart keep it from being reached.
         """
         weights = np.ones(LEVELS)
         survival = np.zeros((LEVELS, len(by_position)))
@@ -94,6 +98,11 @@ class Spread:
             alive = np.ones(LEVELS)
             for position, target in enumerate(by_position):
                 pooled = self._rows @ (weights * alive) / weights.sum()
+                if target > pooled[-1] + 1e-9:
+                    raise ValueError(
+                        f"by_position {list(by_position)} cannot be reached with this low_atom: position "
+                        f"{position + 1} is at most {pooled[-1]:.3f}"
+                    )
                 mean = float(np.interp(target, pooled, _MEANS))
                 alive = alive * self.conditional(mean)
                 survival[:, position] = alive

@@ -50,7 +50,7 @@ def beta_quantiles(mean: float, concentration: float, u: F64) -> F64:
     density = np.exp(log_density - log_density.max())
     mass = np.concatenate(([0.0], np.cumsum((density[1:] + density[:-1]) / 2)))
     logits = np.interp(u * mass[-1], mass, x)
-    return np.asarray(1.0 / (1.0 + np.exp(-logits)))
+    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(logits, -700.0, 700.0))))
 
 
 class Spread:

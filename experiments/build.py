@@ -24,6 +24,7 @@ from hardware.stepcost import KernelCost, StepCost
 from sim import config as sim_config
 from sim.simulation import Scenario
 from sim.speculation.acceptance import AcceptanceSpec
+from sim.speculation.policy import PolicySpec
 from sim.speculation.spread import LowAtom
 from workloads.arrivals import open_loop
 from workloads.build import Purpose, WorkloadSpec, build_requests, stream
@@ -89,6 +90,7 @@ def build(config: Experiment) -> Built:
         load=sim_config.LoadConfig(
             config.workload.max_concurrency, requests_asked(config.workload, config.workload.num_warmups)
         ),
+        policy=policy_spec(serve),
     )
     slo = None
     if config.slo is not None:
@@ -172,6 +174,23 @@ def engine_config(serve: Serve, profile: EngineProfile, num_gpu_blocks: int) -> 
         speculative=drafting,
         **{rule: getattr(profile, rule) for rule in SCHEDULER_RULES},
     )
+
+
+def policy_spec(serve: Serve) -> PolicySpec | None:
+    """Returns how K is chosen while running; None is always num_speculative_tokens."""
+    speculative = serve.speculative_config
+    if speculative is None:
+        return None
+    if speculative.num_speculative_tokens_per_batch_size is not None:
+        return PolicySpec("batch_size", {"schedule": speculative.num_speculative_tokens_per_batch_size})
+    chosen = serve.draft_policy.chosen if serve.draft_policy else None
+    if chosen is None:
+        return None
+    name, block = chosen
+    parameters = block.model_dump()
+    if "tpot_ms" in parameters:
+        parameters["tpot_s"] = parameters.pop("tpot_ms") / 1e3
+    return PolicySpec(name, parameters)
 
 
 def acceptance_specs(config: Experiment) -> dict[str, AcceptanceSpec]:

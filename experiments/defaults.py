@@ -67,7 +67,10 @@ def _serve(serve: Serve) -> Serve:
         max_model_len = model.max_position_embeddings
     if speculative is not None:
         speculative = _speculative(speculative, serve.tensor_parallel_size, max_model_len)
-    serve = serve.model_copy(update={"speculative_config": speculative, "max_model_len": max_model_len})
+    update: dict[str, object] = {"speculative_config": speculative, "max_model_len": max_model_len}
+    if speculative is None:
+        update["draft_policy"] = None
+    serve = serve.model_copy(update=update)
     return _engine(serve)
 
 

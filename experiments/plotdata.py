@@ -106,7 +106,7 @@ def text(value: object) -> str:
         return "none"
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:g}"
-    found = _of_mapping(value) if isinstance(value, str) and value.startswith("{") else str(value)
+    found = _of_mapping(str(value)) if str(value).startswith("{") else str(value)
     return found if len(found) <= _LONGEST_LABEL else found[: _LONGEST_LABEL - 2] + ".."
 
 
@@ -118,6 +118,9 @@ def _of_mapping(value: str) -> str:
         return value
     words = [str(mapping[key]) for key in ("name", "base", "method") if key in mapping]
     words += [f"K = {mapping[_K]}"] if _K in mapping else []
+    if not words and len(mapping) == 1:
+        name, inner = next(iter(mapping.items()))
+        words = [str(name), *(f"{k} {v}" for k, v in (inner.items() if isinstance(inner, dict) else ()))]
     return " ".join(words) or value
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.backing import backing
+from experiments.plotdata import text
 from experiments.results import Row
 from experiments.run import Run
 from experiments.verdict import in_words
@@ -56,7 +57,7 @@ def table_text(rows: Sequence[Row], axes: Sequence[str], lines: str | None) -> s
         if lines and previous is not None and row[lines] != previous:
             table.add_row()
         previous = row[lines] if lines else None
-        cells = [str(row.get(axis, "")) for axis in axes]
+        cells = [text(row.get(axis, "")) for axis in axes]
         table.add_row(*cells, *(_cell(row, key, form) for key, _, form in shown))
     buffer = io.StringIO()
     Console(file=buffer, width=220, color_system=None).print(table)

@@ -10,13 +10,13 @@ from experiments.lookups import found
 from experiments.rules_base import Conflict
 from experiments.schema import Experiment
 from experiments.schema_acceptance import QUANTITIES, Process, processes
+from experiments.schema_policy import DraftPolicy
 from experiments.schema_serve import SpeculativeConfig
 
 WITHOUT_EFFECT = ("moe_backend", "attention_backend", "revision", "code_revision", "draft_load_config")
 """Fields of `speculative_config` that cannot change a prediction."""
 
 NOT_MODELLED = (
-    "num_speculative_tokens_per_batch_size",
     "quantization",
     "kv_cache_dtype",
     "enforce_eager",
@@ -55,6 +55,7 @@ def conflicts(config: Experiment) -> Iterator[Conflict]:
         yield from _method(speculative, bool(config.serve.async_scheduling))
         yield from _drafter(config, speculative)
         yield from _synthetic(config, speculative)
+        yield from _policy(config.serve.draft_policy, speculative)
     by_class = processes(config.acceptance)
     if by_class and not by_class.keys() & {"", DEFAULT_CLASS}:
         message = (
@@ -67,6 +68,29 @@ def conflicts(config: Experiment) -> Iterator[Conflict]:
         yield from _process(process, block)
         if speculative is not None:
             yield from _process_and_drafter(process, speculative, block)
+
+
+def _policy(policy: DraftPolicy | None, speculative: SpeculativeConfig) -> Iterator[Conflict]:
+    """K while running comes from one place, and never exceeds num_speculative_tokens."""
+    k = speculative.num_speculative_tokens or 0
+    schedule, key = (
+        speculative.num_speculative_tokens_per_batch_size,
+        f"{_BLOCK}.num_speculative_tokens_per_batch_size",
+    )
+    if policy is not None and schedule is not None:
+        yield Conflict.at("choose K in one place; remove one of the two", key, "serve.draft_policy")
+    if policy is not None and policy.chosen is None:
+        names = ", ".join(type(policy).model_fields)
+        yield Conflict.at(f"must be exactly one of {names}", "serve.draft_policy")
+    if policy is not None and policy.batch_size is not None:
+        schedule, key = policy.batch_size.schedule, "serve.draft_policy.batch_size.schedule"
+    for entry in schedule or ():
+        if len(entry) != 3 or entry[0] < 1 or entry[1] < entry[0] or not 0 <= entry[2] <= k:
+            message = (
+                f"{list(entry)} is no [lowest batch, highest batch, K] with K from 0 to "
+                f"num_speculative_tokens, {k}"
+            )
+            yield Conflict.at(message, key, f"{_BLOCK}.num_speculative_tokens")
 
 
 def notices(speculative: SpeculativeConfig) -> Iterator[str]:

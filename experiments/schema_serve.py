@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from experiments.schema_base import Block, Count, Fraction, Named
+from experiments.schema_policy import DraftPolicy
 from experiments.yamlfile import Value, whole
 
 Method: TypeAlias = Literal["eagle3", "eagle", "draft_model", "ngram"]
@@ -47,7 +48,7 @@ class SpeculativeConfig(Block):
     draft_sample_method: Literal["greedy", "probabilistic"] = "greedy"
     """How the drafter picks its tokens; only greedy is modelled."""
     num_speculative_tokens_per_batch_size: tuple[tuple[int, ...], ...] | None = None
-    """(lowest batch, highest batch, K) triples; not modelled."""
+    """(lowest batch, highest batch, K) triples: K by the number of scheduled requests."""
     quantization: str | None = None
     """Of the drafter; not modelled."""
     kv_cache_dtype: str | None = None
@@ -178,6 +179,8 @@ class Serve(Block):
     """Bytes of KV cache a GPU, whatever the memory model says."""
     async_scheduling: bool | None = None
     """Schedule a step before the last one's output is known."""
+    draft_policy: DraftPolicy | None = None
+    """How K is chosen while running; always num_speculative_tokens if left out. Not vLLM's."""
     reroll_on_reject: bool = False
     """Price a second target pass after a rejection: recurrent states that cannot be cut back need it."""
     cost_model: Literal["kernels", "roofline"] = "kernels"

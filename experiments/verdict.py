@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from experiments.plotdata import text as named
 from experiments.results import Row
 
 QUESTIONS = {
@@ -77,7 +78,7 @@ def verdicts(
     rows: Sequence[Row], x: str, lines: str, baseline: object
 ) -> list[tuple[object, dict[str, Crossing]]]:
     """Returns, for each value of the axis `lines` but the baseline, its crossing by question."""
-    values = list(dict.fromkeys(row[lines] for row in rows))
+    values = list({repr(row[lines]): row[lines] for row in rows}.values())
     found = []
     for value in values:
         if value == baseline:
@@ -107,5 +108,5 @@ def in_words(rows: Sequence[Row], x: str, lines: str, baseline: object) -> list[
     text = []
     for value, answers in verdicts(rows, x, lines, baseline):
         said = "; ".join(f"on {QUESTIONS[q]} it {sentence(c, last)}" for q, c in answers.items())
-        text.append(f"{label} = {value}: {said} ({load}).")
+        text.append(f"{label} = {named(value)}: {said} ({load}).")
     return text

@@ -18,6 +18,7 @@ from sim.errors import Stall
 from sim.recorder import Recorder
 from sim.scheduler import Scheduler
 from sim.sequence import FINISHED, NEVER, Batch, Sequence
+from sim.speculation.policy import Policy
 
 
 class Request(Sequence):
@@ -27,6 +28,8 @@ class Request(Sequence):
         accepted: drafts accepted in its successive verifications, at full depth.
         proposals: whether its successive samplings find drafts; None = always.
         counted: it belongs to the measured part of the run.
+        temperature: of its sampling.
+        confidence: survival by position that its drafter expects of its own drafts.
     """
 
     __slots__ = (
@@ -36,6 +39,7 @@ class Request(Sequence):
         "arrived_s",
         "cached_tokens",
         "chunks",
+        "confidence",
         "counted",
         "draft_tokens",
         "first_place",
@@ -43,6 +47,7 @@ class Request(Sequence):
         "last_iteration",
         "proposals",
         "samplings",
+        "temperature",
         "verifications",
     )
 
@@ -57,11 +62,15 @@ class Request(Sequence):
         accepted: bytes = b"",
         proposals: bytes | None = None,
         counted: bool = True,
+        temperature: float = 0.0,
+        confidence: tuple[float, ...] = (),
     ) -> None:
         super().__init__(id, prompt_tokens, max_tokens, stop_at, priority, segments)
         self.accepted = accepted
         self.proposals = proposals
         self.counted = counted
+        self.temperature = temperature
+        self.confidence = confidence
         self.arrived_s = self.admitted_s = self.first_token_s = inf
         self.first_place = 0
         self.cached_tokens = 0
@@ -106,14 +115,23 @@ class Engine:
         cost: prices a step's shape.
         recorder: gets a row an iteration.
         replica: this engine's number.
+        policy: chooses the drafts while running; None is always K.
     """
 
-    def __init__(self, config: EngineConfig, cost: StepCost, recorder: Recorder, replica: int = 0) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        cost: StepCost,
+        recorder: Recorder,
+        replica: int = 0,
+        policy: Policy | None = None,
+    ) -> None:
         self.config = config
         self.cost = cost
         self.recorder = recorder
         self.replica = replica
-        self.scheduler = Scheduler(config)
+        self.policy = policy
+        self.scheduler = Scheduler(config, policy)
         self.inbox: deque[Request] = deque()
         self.finished: list[tuple[Request, int]] = []
         self.iterations = 0
@@ -167,7 +185,7 @@ class Engine:
         while self.inbox:
             scheduler.add(self.inbox.popleft())
         while len(flights) < self._depth and len(scheduler):
-            batch = scheduler.schedule()
+            batch = scheduler.schedule(now)
             if not batch.sequences:
                 if batch.preempted:
                     continue
@@ -268,12 +286,17 @@ class Engine:
             self.steps_without_drafter += 1
             return 0
         passes = speculative.draft_passes
+        if batch.planned_drafts is not None and speculative.method != "ngram":
+            deepest = max(batch.planned_drafts, default=0)
+            passes = min(passes, max(deepest, 1))  # no drafts: one pass still keeps the drafter's KV in step
         return min(passes, 1) if batch.skips_drafts and self.config.uses_eagle else passes
 
     def _commit(self, flight: Flight) -> None:
         """Takes a finished batch in: the scheduler's books first, then the notes of the run."""
         batch, now = flight.batch, flight.end_s
         outcome = self.scheduler.commit(batch, flight.sampled)
+        if self.policy is not None:
+            self.policy.observe(batch, flight.sampled, now - flight.start_s)
         if self._proposes:
             self._propose(batch)
         gaps = [0] * (self.config.num_speculative_tokens + 2)
@@ -301,9 +324,9 @@ class Engine:
 
     def _propose(self, batch: Batch) -> None:
         """Hands the drafts of a synchronous step over: K for each row that sampled and found some."""
-        drafts = self.config.num_speculative_tokens
+        planned = batch.planned_drafts or [self.config.num_speculative_tokens] * len(batch.sequences)
         counts = []
-        for sequence, samples in zip(batch.sequences, batch.samples, strict=True):
+        for sequence, samples, drafts in zip(batch.sequences, batch.samples, planned, strict=True):
             found = samples
             if samples and isinstance(sequence, Request) and sequence.proposals is not None:
                 step = sequence.samplings

@@ -12,11 +12,13 @@ stop token will fall is known to `commit()` alone.
 from __future__ import annotations
 
 from collections.abc import Sequence as Rows
+from itertools import repeat
 from typing import NamedTuple
 
 from sim.config import EngineConfig
 from sim.kvcache import NO_HIT, Hit, KVCache, PrefixCache
 from sim.sequence import FINISHED, NEVER, PREEMPTED, RUNNING, WAITING, Batch, Sequence
+from sim.speculation.policy import Policy
 from sim.waiting import FcfsQueue, PriorityQueue
 
 
@@ -37,10 +39,12 @@ class Scheduler:
 
     Args:
         config: limits and rules.
+        policy: chooses the drafts proposed after each step; None is always K.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, policy: Policy | None = None) -> None:
         self.config = config
+        self.policy = policy
         self.kv = _kv_cache(config)
         self.running: list[Sequence] = []
         self.waiting: FcfsQueue | PriorityQueue = (
@@ -81,14 +85,24 @@ class Scheduler:
                 return True
         return False
 
-    def schedule(self) -> Batch:
-        """Decides one step: running sequences first, then waiting ones. Computed tokens advance at once."""
+    def schedule(self, now: float = 0.0) -> Batch:
+        """Decides one step: running sequences first, then waiting ones. Computed tokens advance at once.
+
+        Args:
+            now: the engine's time, for the policy alone; no decision here depends on it.
+        """
         batch = Batch()
         cap = self._long_prefill_cap()
         budget = self._schedule_running(batch, self.config.max_num_batched_tokens, cap)
         if self.waiting and not batch.preempted:
             self._schedule_waiting(batch, budget, cap)
-        self._advance(batch)
+        if self.policy is None:
+            self._advance(batch, None)
+        else:
+            planned = self.policy.plan(batch, len(self.waiting), now)
+            rows = len(batch.sequences)
+            batch.planned_drafts = [planned] * rows if isinstance(planned, int) else planned
+            self._advance(batch, batch.planned_drafts)
         return batch
 
     def _long_prefill_cap(self) -> int:
@@ -222,10 +236,11 @@ class Scheduler:
         """Whether an admission with one token left takes K placeholder drafts, to keep the batch uniform.
 
         Not beside a running prefill chunk, not as the only row of a fresh engine, not at the end of
-        the model's positions.
+        the model's positions, not where K changes while running.
         """
         return (
             self.num_spec_tokens > 0
+            and self.policy is None
             and self.config.pads_one_token_admission
             and (num_running_rows > 0 or computed > 0)
             and computed + self.num_spec_tokens + 2 <= self.config.max_model_len
@@ -255,12 +270,19 @@ class Scheduler:
             batch.padded.append(sequence)
             batch.void.add(sequence.id)
 
-    def _advance(self, batch: Batch) -> None:
-        """Advances computed tokens optimistically and, asynchronously, assumes every draft accepted."""
+    def _advance(self, batch: Batch, planned: list[int] | None) -> None:
+        """Advances computed tokens optimistically and, asynchronously, assumes every draft accepted.
+
+        Args:
+            batch: just decided.
+            planned: drafts the policy wants of each row next; None is K.
+        """
         asynchronous, drafts_next = self.config.async_scheduling, self.num_spec_tokens
         samples = batch.samples
+        wanted = iter(planned) if planned is not None else repeat(drafts_next)
         unused = self.config.skips_unused_drafts and self.lookahead > 0
-        for sequence, tokens, drafts in zip(batch.sequences, batch.num_tokens, batch.num_drafts, strict=True):
+        rows = zip(batch.sequences, batch.num_tokens, batch.num_drafts, wanted, strict=False)
+        for sequence, tokens, drafts, following in rows:
             if unused:
                 unused = sequence.drafts_unused_after(tokens)
             computed = sequence.num_computed_tokens + tokens
@@ -271,7 +293,7 @@ class Scheduler:
             samples.append(not chunk)
             if asynchronous and not chunk:
                 sequence.num_output_placeholders += 1 + drafts
-                sequence.num_drafts = drafts_next
+                sequence.num_drafts = following
         batch.total_tokens = sum(batch.num_tokens)
         batch.skips_drafts = unused
         if self._drafter_limit is not None:

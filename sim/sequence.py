@@ -122,6 +122,7 @@ class Batch:
         total_tokens: all tokens of the step.
         skips_drafts: no draft proposed after this step could be used, so the drafter does not run.
         drafter_too_short: longest sequence plus K exceed the drafter's positions: it does not run.
+        planned_drafts: drafts a policy wants proposed after the step, a number a row; None is K for all.
     """
 
     __slots__ = (
@@ -131,6 +132,7 @@ class Batch:
         "num_drafts",
         "num_tokens",
         "padded",
+        "planned_drafts",
         "preempted",
         "resumed",
         "samples",
@@ -154,6 +156,7 @@ class Batch:
         self.total_tokens = 0
         self.skips_drafts = False
         self.drafter_too_short = False
+        self.planned_drafts: list[int] | None = None
 
     def place(self, sequence: Sequence, num_tokens: int, num_drafts: int) -> None:
         """Adds a row."""

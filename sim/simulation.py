@@ -18,6 +18,8 @@ from sim.replica import Replica
 from sim.router import ROUTERS
 from sim.sequence import NEVER
 from sim.speculation.acceptance import Acceptance, AcceptanceSpec
+from sim.speculation.policies import make_policy
+from sim.speculation.policy import PolicySpec
 from workloads.requests import RequestTable
 
 
@@ -33,6 +35,7 @@ class Scenario:
         deployment: replicas and router.
         client: the load generator's delays.
         load: how requests are offered.
+        policy: chooses the drafts while running; None is always K.
     """
 
     engine: EngineConfig
@@ -41,6 +44,7 @@ class Scenario:
     deployment: DeploymentConfig = field(default_factory=DeploymentConfig)
     client: ClientConfig = field(default_factory=ClientConfig)
     load: LoadConfig = field(default_factory=LoadConfig)
+    policy: PolicySpec | None = None
 
 
 @dataclass(frozen=True)
@@ -96,9 +100,15 @@ class Cluster:
             self.env, table.arrival_s, scenario.client, scenario.load, self.recorder, self._arrive
         )
         self.replicas = [
-            Replica(self.env, Engine(scenario.engine, scenario.cost, self.recorder, index), self._ended)
+            Replica(self.env, self._engine(index), self._ended)
             for index in range(scenario.deployment.replicas)
         ]
+
+    def _engine(self, index: int) -> Engine:
+        scenario = self.scenario
+        k = scenario.engine.num_speculative_tokens
+        policy = make_policy(scenario.policy, k, scenario.cost) if k else None
+        return Engine(scenario.engine, scenario.cost, self.recorder, index, policy)
 
     def _arrive(self, row: int, now: float) -> None:
         """A request has reached the cluster: it is refused, or goes to a replica."""
@@ -120,11 +130,14 @@ class Cluster:
             int(column[row]) for column in (table.prompt_tokens, table.output_tokens, table.max_tokens)
         )
         accepted, proposals = b"", None
+        confidence: tuple[float, ...] = ()
         if self.acceptance:
             name = table.class_names[int(table.class_id[row])]
             process = self.acceptance.get(name) or self.acceptance[""]
             accepted = process.accepted(row, prompt, output)
             proposals = process.proposals(row, output)
+            if self.scenario.policy is not None:
+                confidence = process.confidence(row, prompt)
         return Request(
             row,
             prompt,
@@ -135,6 +148,8 @@ class Cluster:
             accepted=accepted,
             proposals=proposals,
             counted=row >= self.scenario.load.num_warmups,
+            temperature=float(table.temperature[row]),
+            confidence=confidence,
         )
 
     def _ended(self, request: Request, place: int, now: float) -> None:

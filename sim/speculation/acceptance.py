@@ -192,6 +192,11 @@ class Acceptance:
         conditional = np.divide(alive, before, out=np.zeros_like(alive), where=before > 0.0)
         return np.multiply.accumulate(np.minimum(conditional * factor, 1.0))
 
+    def confidence(self, request_id: int, prompt_tokens: int) -> tuple[float, ...]:
+        """Returns what a calibrated drafter expects of its drafts for this request: survival by position."""
+        level = bits_once(self.seed, request_id, LEVEL) >> 54
+        return tuple(self._scaled(level, self.context_factor(prompt_tokens)).tolist())
+
     def proposals(self, request_id: int, steps: int) -> bytes | None:
         """Returns, for a request's first `steps` samplings, whether each finds drafts (1) or none (0).
 

@@ -1,0 +1,157 @@
+"""Policies that choose how many drafts to make while running, and all of them by name.
+
+K = 0 keeps the drafter loaded: an EAGLE head or draft model still runs one pass to keep its KV in step.
+`Oracle` reads the future on purpose and says so: an upper bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Rows
+
+from hardware.stepcost import StepCost
+from sim.sequence import Batch, Sequence
+from sim.speculation.policies_learning import AcceptanceGate, AdaptiveTiers, Bandit, Goodput, SloBudget
+from sim.speculation.policy import Plan, Policy, PolicySpec, Silent
+
+
+class Static(Silent):
+    """Always the same K.
+
+    Args:
+        k: drafts.
+    """
+
+    def __init__(self, k: int) -> None:
+        self.k = k
+
+    def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
+        """Returns K."""
+        return self.k
+
+
+class BatchSizeSchedule(Silent):
+    """vLLM's `num_speculative_tokens_per_batch_size`: K by the number of scheduled requests.
+
+    Args:
+        k: the K of the configuration, for batches below the first range.
+        schedule: (lowest batch, highest batch, K) triples; a gap inherits the K before it.
+    """
+
+    def __init__(self, k: int, schedule: Rows[tuple[int, int, int]]) -> None:
+        self.first = k
+        self.schedule = sorted(schedule)
+
+    def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
+        """Returns the K of the range that holds the batch, or of the last range before it."""
+        size, k = len(batch.sequences), self.first
+        for low, _, drafts in self.schedule:
+            if size < low:
+                break
+            k = drafts
+        return k
+
+
+class DisableAboveQueue(Silent):
+    """No drafts while too many requests wait.
+
+    Args:
+        k: drafts otherwise.
+        queue: requests waiting from which drafting stops.
+    """
+
+    def __init__(self, k: int, queue: int) -> None:
+        self.k = k
+        self.queue = queue
+
+    def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
+        """Returns K, or 0 while the queue is long."""
+        return 0 if waiting >= self.queue else self.k
+
+
+class EarlyStop(Silent):
+    """Stops drafting for a request when its drafter expects the draft to be lost.
+
+    Args:
+        k: largest K.
+        threshold: least survival a draft must be expected to have.
+    """
+
+    def __init__(self, k: int, threshold: float = 0.3) -> None:
+        self.k = k
+        self.threshold = threshold
+
+    def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
+        """Returns, row by row, the positions whose expected survival reaches the threshold."""
+        return [_confident(sequence, self.k, self.threshold) for sequence in batch.sequences]
+
+
+def _confident(sequence: Sequence, k: int, threshold: float) -> int:
+    confidence: tuple[float, ...] = getattr(sequence, "confidence", ())
+    return sum(1 for survival in confidence[:k] if survival >= threshold)
+
+
+class TemperatureGate(Silent):
+    """No drafts for requests sampled too hot.
+
+    Args:
+        k: drafts otherwise.
+        limit: highest temperature that drafts.
+    """
+
+    def __init__(self, k: int, limit: float = 1.0) -> None:
+        self.k = k
+        self.limit = limit
+
+    def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
+        """Returns K for cool requests, 0 for hot ones."""
+        return [self.k if getattr(s, "temperature", 0.0) <= self.limit else 0 for s in batch.sequences]
+
+
+class Oracle(Silent):
+    """Drafts exactly what will be accepted, and at least one: an upper bound, since it reads the future.
+
+    Args:
+        k: largest K.
+    """
+
+    def __init__(self, k: int) -> None:
+        self.k = k
+
+    def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
+        """Returns each request's luck in its next verification."""
+        plan = []
+        for sequence, drafts in zip(batch.sequences, batch.num_drafts, strict=True):
+            accepted: bytes = getattr(sequence, "accepted", b"")
+            turn: int = getattr(sequence, "verifications", 0) + (drafts > 0)
+            plan.append(min(max(accepted[turn], 1), self.k) if turn < len(accepted) else 0)
+        return plan
+
+
+POLICIES: dict[str, Callable[..., Policy]] = {
+    "static": Static,
+    "batch_size": BatchSizeSchedule,
+    "disable_above_queue": DisableAboveQueue,
+    "goodput": Goodput,
+    "adaptive_tiers": AdaptiveTiers,
+    "early_stop": EarlyStop,
+    "acceptance_gate": AcceptanceGate,
+    "temperature_gate": TemperatureGate,
+    "slo_budget": SloBudget,
+    "bandit": Bandit,
+    "oracle": Oracle,
+}
+NEEDS_COST = ("goodput",)
+"""Policies that are given the price of a step."""
+
+
+def make_policy(spec: PolicySpec | None, k: int, cost: StepCost) -> Policy | None:
+    """Returns a fresh policy for one engine; None for a static K, which needs no object.
+
+    Raises:
+        TypeError: for a parameter the policy does not have.
+    """
+    if spec is None or (spec.name == "static" and not spec.parameters):
+        return None
+    extra: dict[str, object] = {"cost": cost} if spec.name in NEEDS_COST else {}
+    return POLICIES[spec.name](k=k, **extra, **spec.parameters)

@@ -1,0 +1,257 @@
+"""Policies that learn: from measured acceptance, from the time steps take, from who is behind."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence as Rows
+
+from hardware.stepcost import StepCost, StepShape
+from sim.sequence import Batch
+from sim.speculation.policy import Plan
+
+
+class SurvivalEstimate:
+    """Measured survival by draft position: moving averages over verifications.
+
+    Args:
+        k: deepest position.
+        weight: of a new step against the past.
+        start: conditional acceptance assumed before anything was seen.
+    """
+
+    def __init__(self, k: int, weight: float = 0.05, start: float = 0.7) -> None:
+        self.weight = weight
+        self.conditional = [start] * k
+
+    def learn(self, batch: Batch, sampled: Rows[int]) -> None:
+        """Moves the averages by what one step showed, position by position as far as it was reached."""
+        tried = [0] * len(self.conditional)
+        passed = [0] * len(self.conditional)
+        for sequence, drafts, new in zip(batch.sequences, batch.num_drafts, sampled, strict=True):
+            if not drafts or not new or sequence.id in batch.void:
+                continue
+            for position in range(min(new, drafts)):
+                tried[position] += 1
+                passed[position] += position < new - 1
+        for position, count in enumerate(tried):
+            if count:
+                share = passed[position] / count
+                weight = 1.0 - (1.0 - self.weight) ** count
+                self.conditional[position] += weight * (share - self.conditional[position])
+
+    def expected_tokens(self, k: int) -> float:
+        """Returns tokens a round at k drafts."""
+        alive, total = 1.0, 1.0
+        for acceptance in self.conditional[:k]:
+            alive *= acceptance
+            total += alive
+        return total
+
+
+class Goodput:
+    """The K that yields most tokens a second at measured acceptance and known cost (SmartSpec, TurboSpec).
+
+    Args:
+        k: largest K.
+        cost: prices a step.
+        weight: of a new step in the acceptance averages.
+    """
+
+    def __init__(self, k: int, cost: StepCost, weight: float = 0.05) -> None:
+        self.k = k
+        self.cost = cost
+        self.estimate = SurvivalEstimate(k, weight)
+
+    def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
+        """Returns argmax over k of expected tokens / step time at this batch and context."""
+        rows = len(batch.sequences)
+        kv = sum(sequence.num_computed_tokens for sequence in batch.sequences)
+
+        def goodput(k: int) -> float:
+            tokens = rows * (1 + k)
+            shape = StepShape(tokens, rows, 0, tokens, rows * k, kv, kv, 0, 1, max(k, 1))
+            return rows * self.estimate.expected_tokens(k) / self.cost.seconds(shape)
+
+        return max(range(self.k + 1), key=goodput) if rows else self.k
+
+    def observe(self, batch: Batch, sampled: Rows[int], seconds: float) -> None:
+        """Updates measured acceptance."""
+        self.estimate.learn(batch, sampled)
+
+
+class AdaptiveTiers:
+    """SGLang's adaptive steps: an average of accepted drafts, snapped to tiers with hysteresis.
+
+    Args:
+        k: largest K.
+        tiers: allowed K, increasing.
+        smoothing: weight of a new batch's mean in the average.
+        warmup: batches before the first change.
+        interval: batches between changes.
+        down, up: the average must lie so far beyond a tier before K moves down or up.
+    """
+
+    def __init__(
+        self,
+        k: int,
+        tiers: Rows[int] = (1, 3, 7),
+        smoothing: float = 0.2,
+        warmup: int = 10,
+        interval: int = 5,
+        down: float = 0.25,
+        up: float = 0.0,
+    ) -> None:
+        self.tiers = [tier for tier in tiers if tier <= k] or [k]
+        self.smoothing, self.warmup, self.interval = smoothing, warmup, interval
+        self.down, self.up = down, up
+        self.current = self.tiers[len(self.tiers) // 2]
+        self.average = float(self.current)
+        self.batches = 0
+
+    def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
+        """Returns the current tier."""
+        return self.current
+
+    def observe(self, batch: Batch, sampled: Rows[int], seconds: float) -> None:
+        """Averages accepted drafts and moves at most one tier."""
+        seen = [n - 1 for n, d in zip(sampled, batch.num_drafts, strict=True) if d and n]
+        if not seen:
+            return
+        self.average += self.smoothing * (sum(seen) / len(seen) - self.average)
+        self.batches += 1
+        if self.batches < self.warmup or self.batches % self.interval:
+            return
+        wanted = self.average + 1.0
+        place = self.tiers.index(self.current)
+        if wanted > self.current + self.up and place + 1 < len(self.tiers):
+            self.current = self.tiers[place + 1]
+        elif place and wanted < self.tiers[place - 1] + 1.0 - self.down:
+            self.current = self.tiers[place - 1]
+
+
+class AcceptanceGate:
+    """Turns drafting off for a stream that accepts too little, for a while.
+
+    Args:
+        k: drafts otherwise.
+        window: verifications looked back on.
+        threshold: least accepted / drafted over the window.
+        cooldown: steps without drafts after the gate closes.
+    """
+
+    def __init__(self, k: int, window: int = 16, threshold: float = 0.3, cooldown: int = 64) -> None:
+        self.k, self.window, self.threshold, self.cooldown = k, window, threshold, cooldown
+        self._seen: dict[int, deque[tuple[int, int]]] = {}
+        self._closed: dict[int, int] = {}
+
+    def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
+        """Returns K for open streams, 0 for closed ones."""
+        return [self._drafts(sequence.id) for sequence in batch.sequences]
+
+    def _drafts(self, stream: int) -> int:
+        left = self._closed.get(stream, 0)
+        if left:
+            self._closed[stream] = left - 1
+            return 0
+        return self.k
+
+    def observe(self, batch: Batch, sampled: Rows[int], seconds: float) -> None:
+        """Moves each stream's window and closes gates."""
+        for sequence, drafts, new in zip(batch.sequences, batch.num_drafts, sampled, strict=True):
+            if not drafts or not new or sequence.id in batch.void:
+                continue
+            seen = self._seen.setdefault(sequence.id, deque(maxlen=self.window))
+            seen.append((drafts, new - 1))
+            if len(seen) == self.window:
+                share = sum(a for _, a in seen) / sum(d for d, _ in seen)
+                if share < self.threshold:
+                    self._closed[sequence.id] = self.cooldown
+                    seen.clear()
+
+
+class SloBudget:
+    """Drafts go first to requests behind their TPOT target, the rest of the budget by expected survival.
+
+    Args:
+        k: largest K of a request.
+        tpot_s: target seconds a token.
+        budget: drafts of a step, all requests together.
+    """
+
+    def __init__(self, k: int, tpot_s: float, budget: int) -> None:
+        self.k, self.tpot_s, self.budget = k, tpot_s, budget
+        self._started: dict[int, float] = {}
+        self._now = 0.0
+
+    def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
+        """Returns K for those behind, then position by position for the most confident."""
+        self._now = now
+        rows = batch.sequences
+        drafts = [0] * len(rows)
+        left = self.budget
+        for row, sequence in enumerate(rows):
+            started = self._started.setdefault(sequence.id, now)
+            behind = now - started > sequence.num_output_tokens * self.tpot_s
+            if behind and left:
+                drafts[row] = min(self.k, left)
+                left -= drafts[row]
+        for position in range(self.k):
+            candidates = [
+                (getattr(s, "confidence", (0.0,) * self.k)[position], row)
+                for row, s in enumerate(rows)
+                if drafts[row] == position
+            ]
+            for _, row in sorted(candidates, reverse=True)[:left]:
+                drafts[row] += 1
+                left -= 1
+        return drafts
+
+    def observe(self, batch: Batch, sampled: Rows[int], seconds: float) -> None:
+        """Forgets requests that have ended."""
+        for sequence in batch.sequences:
+            if sequence.state == "F":
+                self._started.pop(sequence.id, None)
+
+
+class Bandit:
+    """Learns the best K for each size of batch by trying (upper confidence bound on tokens a second).
+
+    Args:
+        k: largest K.
+        exploration: weight of the confidence term.
+    """
+
+    def __init__(self, k: int, exploration: float = 0.3) -> None:
+        self.arms = list(range(k + 1))
+        self.exploration = exploration
+        self._pulls: dict[int, list[int]] = {}
+        self._means: dict[int, list[float]] = {}
+
+    def _bucket(self, rows: int) -> int:
+        return rows.bit_length()
+
+    def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
+        """Returns an arm not yet tried in this bucket, else the one with the highest bound."""
+        bucket = self._bucket(len(batch.sequences))
+        pulls = self._pulls.setdefault(bucket, [0] * len(self.arms))
+        means = self._means.setdefault(bucket, [0.0] * len(self.arms))
+        for arm in reversed(self.arms):
+            if not pulls[arm]:
+                return arm
+        best, total = max(means), sum(pulls)
+        return max(
+            self.arms,
+            key=lambda a: means[a] / best + self.exploration * math.sqrt(math.log(total) / pulls[a]),
+        )
+
+    def observe(self, batch: Batch, sampled: Rows[int], seconds: float) -> None:
+        """Credits the arm that a pure decode step was made with."""
+        drafts = set(batch.num_drafts)
+        if len(drafts) != 1 or not seconds or not all(sampled):
+            return
+        arm, bucket = drafts.pop(), self._bucket(len(batch.sequences))
+        pulls = self._pulls.setdefault(bucket, [0] * len(self.arms))
+        means = self._means.setdefault(bucket, [0.0] * len(self.arms))
+        pulls[arm] += 1
+        means[arm] += (sum(sampled) / seconds - means[arm]) / pulls[arm]

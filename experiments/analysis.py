@@ -6,7 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hardware.stepcost import TERMS, StepCost, StepShape
-from sim.recorder import Columns
+from sim.latency import DECODE_PARTS, latency_split, without_drafts
+from sim.metrics import Counted
+from sim.recorder import FINISHED, Columns
 from sim.simulation import RunResult
 
 F64 = npt.NDArray[np.float64]
@@ -27,20 +29,6 @@ def prefill_free(shapes: Shapes) -> Shapes:
     """
     pure = shapes["prefill_sequences"] == 0
     return {name: column[pure] for name, column in shapes.items()} if pure.any() else shapes
-
-
-def without_drafts(shapes: Shapes) -> Shapes:
-    """Returns the same batches at the same contexts with nothing drafted and nothing verified."""
-    drafts = shapes["draft_tokens"]
-    plain = dict(shapes)
-    for name in ("tokens", "logit_rows", "kv_tokens", "kv_tokens_in_window"):
-        plain[name] = shapes[name] - drafts
-    nothing = np.zeros_like(drafts)
-    return plain | {
-        "draft_tokens": nothing,
-        "draft_passes": nothing,
-        "uniform": (shapes["prefill_sequences"] == 0).astype(np.int64),
-    }
 
 
 def step_split(result: RunResult) -> dict[str, float]:
@@ -80,3 +68,61 @@ def overheads(result: RunResult, plain_cost: StepCost) -> dict[str, float]:
         "tokens_per_step": per_step,
         "gain": per_step / (1.0 + verify + draft),
     }
+
+
+QUANTILES = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
+NEIGHBOURS = 0.005
+"""Requests within this share of the ranks around a quantile stand for it (at least three)."""
+
+
+def tpot_split(result: RunResult, plain_cost: StepCost) -> dict[str, dict[str, float]]:
+    """Returns what the TPOT of the median, P90 and P99 request consists of, milliseconds a token.
+
+    Each is the mean over the requests ranked around the quantile; the parts of `sim.latency` that
+    belong to decoding add up to `tpot_ms`, which is on the engine's clock (without the order in which
+    the client handles the chunks of a step).
+    """
+    requests = result.requests
+    done = requests["status"] == FINISHED
+    chosen = (requests["counted"][done] == 1) & (requests["output_tokens"][done] > 1)
+    if not chosen.any():
+        return {}
+    parts = {name: seconds[chosen] for name, seconds in latency_split(result, plain_cost).items()}
+    steps = (requests["output_tokens"][done][chosen] - 1).astype(np.float64)
+    decoding_s = requests["finished_s"][done][chosen] - requests["first_token_s"][done][chosen]
+    tpot = decoding_s / steps
+    order = np.argsort(tpot, kind="stable")
+    found = {}
+    for name, share in QUANTILES.items():
+        centre, reach = share * (len(order) - 1), max(NEIGHBOURS * len(order), 1.0)
+        near = order[max(int(np.ceil(centre - reach)), 0) : int(np.floor(centre + reach)) + 1]
+        values = {part[:-2]: float(1e3 * np.mean(parts[part][near] / steps[near])) for part in DECODE_PARTS}
+        found[name] = {f"{part}_ms": value for part, value in values.items()} | {
+            "tpot_ms": float(1e3 * np.mean(tpot[near]))
+        }
+    return found
+
+
+RESAMPLES = 400
+
+
+def intervals(result: RunResult) -> dict[str, list[float]]:
+    """Returns 95 % intervals of P99 TTFT and TPOT within one run, milliseconds, by bootstrap over requests.
+
+    Requests that share steps are not independent, so these are lower bounds of the width; replications
+    with other seeds give the whole of it.
+    """
+    counted = Counted.of(result.requests)
+    rng = np.random.Generator(np.random.Philox(key=np.array([result.seed, 99], dtype=np.uint64)))
+    found = {}
+    for name, values in (
+        ("p99_ttft_ms", counted.ttft_s),
+        ("p99_tpot_ms", counted.tpot_s[counted.tpot_s > 0.0]),
+    ):
+        if len(values) < 20:
+            continue
+        draws = np.sort(values[rng.integers(0, len(values), (RESAMPLES, len(values)))], axis=1)
+        p99 = np.percentile(draws, 99.0, axis=1)
+        low, high = np.percentile(p99, [2.5, 97.5])
+        found[f"{name}_interval"] = [float(1e3 * low), float(1e3 * high)]
+    return found

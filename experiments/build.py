@@ -13,6 +13,7 @@ import numpy as np
 from experiments import lookups
 from experiments.schema import Experiment
 from experiments.schema_acceptance import Process, processes
+from experiments.schema_memory import given as given_memory
 from experiments.schema_serve import Serve, SpeculativeConfig
 from experiments.schema_workload import Lengths, PerConcurrency, Workload
 from hardware.engine_profile import EngineProfile
@@ -73,11 +74,7 @@ def build(config: Experiment) -> Built:
     """
     serve = config.serve
     place = placement(serve)
-    budget = kv_budget(
-        place,
-        num_gpu_blocks_override=serve.num_gpu_blocks_override,
-        kv_cache_memory_bytes=serve.kv_cache_memory_bytes,
-    )
+    budget = pool(serve)
     text = serve.model_dump_json()
     cost = _priced(text, drafting=True)
     plain = _priced(text, drafting=False) if place.drafter is not None else cost
@@ -130,6 +127,17 @@ def placement(serve: Serve) -> Placement:
         dtype=serve.dtype,
         kv_cache_dtype=serve.kv_cache_dtype,
         block_size=serve.block_size,
+    )
+
+
+def pool(serve: Serve) -> KvBudget:
+    """Returns the KV pool of an engine; raises DoesNotFit when it has no block."""
+    return kv_budget(
+        placement(serve),
+        given=given_memory(serve.memory),
+        max_model_len=serve.max_model_len,
+        num_gpu_blocks_override=serve.num_gpu_blocks_override,
+        kv_cache_memory_bytes=serve.kv_cache_memory_bytes,
     )
 
 

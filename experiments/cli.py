@@ -158,6 +158,21 @@ def plot(run: Annotated[Path, typer.Argument(metavar="RUN", help="A results fold
 
 
 @app.command()
+def compare(
+    a: Annotated[Path, typer.Argument(metavar="A", help="A results folder.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Another, of the same workload and seeds.")],
+) -> None:
+    """Compare two runs request by request on common random numbers: differences with intervals."""
+    from experiments.compare import NotComparable, compare_text
+
+    with _plain_errors():
+        try:
+            print(compare_text(a, b))
+        except NotComparable as error:
+            _fail(str(error), 2)
+
+
+@app.command()
 def catalog(
     kind: Annotated[
         str | None, typer.Argument(help="models, drafters, accelerators, engines, workloads or acceptance.")

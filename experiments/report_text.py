@@ -13,6 +13,7 @@ from experiments.backing import backing
 from experiments.plotdata import text
 from experiments.results import Row
 from experiments.run import Run
+from experiments.tail import at_highest_load
 from experiments.verdict import in_words
 
 COLUMNS = (
@@ -91,6 +92,8 @@ def report(run: Run, rows: Sequence[Row]) -> str:
     baseline, x, lines = experiment.report.baseline, experiment.report.x, experiment.report.lines
     if baseline and x and lines and lines in baseline and all(x in row for row in rows):
         parts += [*in_words(rows, x, lines, baseline[lines]), ""]
+        if x != lines and all(isinstance(row[x], int | float) for row in rows):
+            parts += [*at_highest_load(run.folder, list(rows), x, lines), ""]
     parts += _warnings(rows)
     drafting = [p.config for p in run.points if p.config.serve.speculative_config is not None]
     config = drafting[0] if drafting else run.points[0].config

@@ -34,6 +34,7 @@ NOT_SUMMARISED = (
     "queue_times",
     "refusals",
     "replicas",
+    "tpot_split",
     "spec_decode_per_position_acceptance_rates",
 )
 SPEEDUPS = {

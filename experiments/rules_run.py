@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.build import acceptance_specs, placement
+from experiments.build import acceptance_specs, placement, pool
 from experiments.rules_base import Conflict
 from experiments.schema import Experiment
 from experiments.schema_serve import Serve
-from hardware.memory import DoesNotFit, kv_budget
+from hardware.memory import DoesNotFit
 from sim.speculation.acceptance import AcceptanceSpec, survival_table
 from workloads.traces.azure import read_azure
 from workloads.traces.report import TraceError
@@ -80,18 +80,17 @@ def _placement_fault(serve_json: str) -> tuple[str, str] | None:
     if serve.max_model_len is None or serve.max_num_seqs is None:
         return None
     try:
-        place = placement(serve)
+        placement(serve)
     except (ValueError, AssertionError) as error:
         return (str(error), "serve") if str(error) else None
     try:
-        kv_budget(
-            place,
-            num_gpu_blocks_override=serve.num_gpu_blocks_override,
-            kv_cache_memory_bytes=serve.kv_cache_memory_bytes,
-        )
+        budget = pool(serve)
     except DoesNotFit as error:
         return str(error), "serve.gpu"
-    return None
+    except ValueError as error:
+        return str(error), "serve.memory"
+    refusal = budget.refusal(serve.max_model_len)
+    return (f"{refusal}\n{budget.render()}", "serve.max_model_len") if refusal else None
 
 
 @lru_cache(maxsize=16)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.analysis import overheads, step_split
+from experiments.analysis import intervals, overheads, step_split, tpot_split
 from experiments.build import Built, build, requests, requests_asked
 from experiments.schema import Experiment
 from experiments.sweep import Point
@@ -147,6 +147,8 @@ def engine_json(result: RunResult, built: Built) -> Mapping[str, object]:
         **load,
         **step_split(result),
         **overheads(result, built.plain_cost),
+        "tpot_split": tpot_split(result, built.plain_cost),
+        **intervals(result),
         "slo_attainment": attained,
         "output_throughput_per_gpu": throughput / built.gpus,
         "output_throughput_per_user": throughput / load["mean_running"] if load.get("mean_running") else 0.0,

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from experiments.schema_base import Block, Count, Fraction, Named
+from experiments.schema_memory import Memory
 from experiments.schema_policy import DraftPolicy
 from experiments.yamlfile import Value, whole
 
@@ -177,6 +178,8 @@ class Serve(Block):
     """KV blocks, whatever the memory model says."""
     kv_cache_memory_bytes: Count | None = None
     """Bytes of KV cache a GPU, whatever the memory model says."""
+    memory: Memory | None = None
+    """Figures of a start-up log, in place of the memory model's own."""
     async_scheduling: bool | None = None
     """Schedule a step before the last one's output is known."""
     draft_policy: DraftPolicy | None = None

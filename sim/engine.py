@@ -42,6 +42,7 @@ class Request(Sequence):
         "confidence",
         "counted",
         "draft_tokens",
+        "first_iteration",
         "first_place",
         "first_token_s",
         "last_iteration",
@@ -73,6 +74,7 @@ class Request(Sequence):
         self.confidence = confidence
         self.arrived_s = self.admitted_s = self.first_token_s = inf
         self.first_place = 0
+        self.first_iteration = -1
         self.cached_tokens = 0
         self.chunks = 0
         self.samplings = 0
@@ -313,8 +315,11 @@ class Engine:
             elif sequence.chunks == 1:
                 sequence.first_token_s = now
                 sequence.first_place = place
-            elif sequence.counted:
-                self.recorder.odd_gap(now, now - self._ends_s[sequence.last_iteration], kept)
+                sequence.first_iteration = current
+            else:
+                gap = now - self._ends_s[sequence.last_iteration]
+                place_in_time = (sequence.id, self.replica, sequence.last_iteration, current)
+                self.recorder.odd_gap(now, gap, kept, place_in_time, sequence.counted)
             sequence.last_iteration = current
             if sequence.state == FINISHED:
                 self.finished.append((sequence, place))

@@ -92,8 +92,9 @@ def inter_token_latencies(result: RunResult) -> tuple[Samples, Samples]:
     used = counts.sum(axis=1) > 0
     counts, gaps = counts[used], step_gaps(result.iterations)[used]
     tokens = np.arange(counts.shape[1])
-    odd_s = np.asarray(result.odd_gaps["gap_s"], dtype=np.float64)
-    odd_tokens = result.odd_gaps["tokens"].astype(np.int64)
+    odd = result.odd_gaps["counted"] == 1
+    odd_s = np.asarray(result.odd_gaps["gap_s"][odd], dtype=np.float64)
+    odd_tokens = result.odd_gaps["tokens"][odd].astype(np.int64)
     by_chunk = Samples(
         np.concatenate([gaps, odd_s]),
         np.concatenate([counts.sum(axis=1), np.ones(len(odd_s), dtype=np.int64)]),
@@ -117,7 +118,7 @@ def _peaks(result: RunResult, counted: Counted) -> tuple[float, int]:
     seen_s = np.concatenate(
         [
             np.asarray(result.iterations["end_s"], dtype=np.float64) + receive,
-            np.asarray(result.odd_gaps["end_s"], dtype=np.float64) + receive,
+            np.asarray(result.odd_gaps["end_s"], dtype=np.float64)[result.odd_gaps["counted"] == 1] + receive,
             counted.sent_s + counted.ttft_s,
         ]
     )

@@ -41,6 +41,8 @@ REQUEST_COUNTS = (
     "output_tokens",
     "cached_tokens",
     "chunks",
+    "first_iteration",
+    "last_iteration",
     "verifications",
     "draft_tokens",
     "accepted_tokens",
@@ -64,6 +66,7 @@ class Recorder:
         self._odd_gap_s = array("d")
         self._odd_gap_end_s = array("d")
         self._odd_gap_tokens = array("q")
+        self._odd_gap_rows = array("q")
         self.rounds_by_accepted = [0] * max_chunk_tokens
         self._requests: Columns = {name: np.full(num_requests, np.nan) for name in REQUEST_TIMES} | {
             name: np.zeros(num_requests, dtype=np.int64) for name in REQUEST_COUNTS
@@ -85,8 +88,19 @@ class Recorder:
         self._integers.extend(row)
         self._gaps.extend(gaps_by_tokens)
 
-    def odd_gap(self, end_s: float, gap_s: float, tokens: int) -> None:
-        """Adds a counted chunk, sent at `end_s`, whose predecessor came more than one iteration before."""
+    def odd_gap(
+        self, end_s: float, gap_s: float, tokens: int, row: tuple[int, int, int, int], counted: bool
+    ) -> None:
+        """Adds a chunk whose predecessor came more than one iteration before.
+
+        Args:
+            end_s: when it was sent.
+            gap_s: seconds since its predecessor.
+            tokens: that it carries.
+            row: request, replica, and the replica's iterations of the predecessor and of the chunk.
+            counted: whether its request is measured.
+        """
+        self._odd_gap_rows.extend((*row, counted))
         self._odd_gap_end_s.append(end_s)
         self._odd_gap_s.append(gap_s)
         self._odd_gap_tokens.append(tokens)
@@ -109,8 +123,11 @@ class Recorder:
         return columns | {"start_s": times[:, 0], "end_s": times[:, 1], "gaps_by_tokens": gaps}
 
     def odd_gaps(self) -> Columns:
-        """Returns the odd gaps: `end_s`, `gap_s` (seconds), and `tokens` of the chunk after each."""
-        return {
+        """Returns the odd gaps: `end_s`, `gap_s` (seconds), `tokens` of the chunk after each, `request_id`,
+        `replica`, `from_iteration`, `to_iteration`, `counted`."""
+        rows = np.frombuffer(self._odd_gap_rows, dtype=np.int64).reshape(-1, 5)
+        names = ("request_id", "replica", "from_iteration", "to_iteration", "counted")
+        return {name: rows[:, i] for i, name in enumerate(names)} | {
             "end_s": np.frombuffer(self._odd_gap_end_s, dtype=np.float64),
             "gap_s": np.frombuffer(self._odd_gap_s, dtype=np.float64),
             "tokens": np.frombuffer(self._odd_gap_tokens, dtype=np.int64),

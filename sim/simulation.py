@@ -60,7 +60,7 @@ class RunResult:
             client's clock, the others on the engine's.
         iterations: columns, a row an iteration: `recorder.ITERATION_COLUMNS`, `start_s`, `end_s`,
             and `gaps_by_tokens`.
-        odd_gaps: pauses longer than one iteration (preemption, a full budget): `end_s`, `gap_s`, `tokens`.
+        odd_gaps: pauses longer than one iteration (preemption, a full budget); columns of `odd_gaps()`.
         rounds_by_accepted: counted verifications, by the drafts accepted in them (0 to K).
         refusals: reasons for which requests were refused, with counts.
         steps_without_drafter: steps in which the longest sequence was past the drafter's positions.
@@ -164,6 +164,8 @@ class Cluster:
             output_tokens=request.num_output_tokens,
             cached_tokens=request.cached_tokens,
             chunks=request.chunks,
+            first_iteration=request.first_iteration,
+            last_iteration=request.last_iteration,
             verifications=request.verifications,
             draft_tokens=request.draft_tokens,
             accepted_tokens=request.accepted_tokens,

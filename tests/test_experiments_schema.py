@@ -270,7 +270,7 @@ CONFLICTS = [
     (speculative(f"{EAGLE3}, tensor_parallel_size: 1"), "did you mean draft_tensor_parallel_size?"),
     (speculative(f"{EAGLE3}, draft_tensor_parallel_size: 2"), "neither 1 nor the target's"),
     (speculative(f"{EAGLE3}, enable_adaptive_verification: true"), "not modelled yet"),
-    (speculative(f"{EAGLE3}, num_speculative_tokens_per_batch_size: [[1, 4, 3]]"), "not modelled yet"),
+    (speculative(f"{EAGLE3}, num_speculative_tokens_per_batch_size: [[1, 4, 9]]"), "K from 0 to"),
     (speculative(f"{EAGLE3}, rejection_sample_method: block"), "block verification is not modelled yet"),
     (speculative(f"{EAGLE3}, rejection_sample_method: synthetic"), "remove one of the two"),
     (speculative(f"{EAGLE3}, synthetic_acceptance_length: 2"), "needs rejection_sample_method: synthetic"),

@@ -1,0 +1,174 @@
+"""Where a request's latency went: parts that add up to it, each computed from its own columns.
+
+Client time, queueing and the request's own prefill are differences of its times. Its decoding is the
+sum of the iterations between its first and last token, each split by pricing its batch three times: as
+it was, without prompt chunks, and without drafts on an engine that has no drafter. Time in which it
+got no iteration (preempted, or past the budget) is a part of its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from hardware.stepcost import TERMS, StepCost, StepShape
+from sim.metrics import step_gaps
+from sim.recorder import FINISHED, Columns
+from sim.simulation import RunResult
+
+F64 = npt.NDArray[np.float64]
+Shapes = dict[str, npt.NDArray[np.int64]]
+
+PARTS = {
+    "client_s": "client: sending, receiving, handling chunks",
+    "queue_s": "waiting for admission",
+    "prefill_s": "its own prompt, and what runs beside it",
+    "decode_s": "plain decoding, at the mean acceptance of all requests",
+    "low_acceptance_s": "more rounds than at mean acceptance (negative: fewer)",
+    "others_prefill_s": "prompts of others in its steps",
+    "verify_s": "verification beyond a plain step",
+    "draft_s": "drafting",
+    "host_s": "host",
+    "paused_s": "no iteration: preempted and recomputed, or past the token budget",
+}
+"""Parts of a request's end-to-end time, and what each is."""
+
+DECODE_PARTS = (
+    "decode_s",
+    "low_acceptance_s",
+    "others_prefill_s",
+    "verify_s",
+    "draft_s",
+    "host_s",
+    "paused_s",
+)
+"""The parts that make up TPOT."""
+
+
+def without_prompts(shapes: Shapes) -> Shapes:
+    """Returns the same steps with their decoding rows alone."""
+    chunk = shapes["tokens"] - shapes["decode_sequences"] - shapes["draft_tokens"]
+    nothing = np.zeros_like(chunk)
+    return shapes | {
+        "tokens": shapes["tokens"] - chunk,
+        "logit_rows": shapes["logit_rows"] - shapes["prefill_sequences"],
+        "prefill_sequences": nothing,
+        "prefill_pairs": nothing,
+    }
+
+
+def without_drafts(shapes: Shapes) -> Shapes:
+    """Returns the same batches at the same contexts with nothing drafted and nothing verified."""
+    drafts = shapes["draft_tokens"]
+    plain = dict(shapes)
+    for name in ("tokens", "logit_rows", "kv_tokens", "kv_tokens_in_window"):
+        plain[name] = shapes[name] - drafts
+    nothing = np.zeros_like(drafts)
+    return plain | {
+        "draft_tokens": nothing,
+        "draft_passes": nothing,
+        "uniform": (shapes["prefill_sequences"] == 0).astype(np.int64),
+    }
+
+
+def _kernels(cost: StepCost, shapes: Shapes) -> F64:
+    """Returns the seconds of steps beside host and drafter."""
+    terms = cost.terms(shapes)
+    total: F64 = np.zeros(len(shapes["tokens"]))
+    for name in TERMS:
+        if name not in ("host", "drafter"):
+            total = total + terms[name]
+    return total
+
+
+def iteration_parts(result: RunResult, plain_cost: StepCost) -> dict[str, F64]:
+    """Splits every iteration with a decoding row; the others are zero (nobody waits for them decoding).
+
+    Args:
+        result: a finished run.
+        plain_cost: prices the same engine without a drafter.
+
+    Returns:
+        `plain`, `others_prefill`, `verify`, `draft`, `host`: seconds, a value an iteration; their sum is
+        the time since the iteration before.
+    """
+    rows = result.iterations
+    shapes = {name: rows[name].astype(np.int64) for name in StepShape._fields}
+    decoding = rows["decode_sequences"] > 0
+    shapes = {name: np.where(decoding, column, 0) for name, column in shapes.items()}
+    cost = result.scenario.cost
+    pure = without_prompts(shapes)
+    whole, no_prompts = _kernels(cost, shapes), _kernels(cost, pure)
+    plain = _kernels(plain_cost, without_drafts(pure))
+    terms = cost.terms(shapes)
+    again = np.where(rows["reroll"] > 0, whole + terms["host"], 0.0)
+    parts = {
+        "plain": plain,
+        "others_prefill": whole - no_prompts,
+        "verify": no_prompts - plain + again,
+        "draft": np.asarray(terms["drafter"]),
+        "host": np.asarray(terms["host"]),
+    }
+    return {name: np.where(decoding, seconds, 0.0) for name, seconds in parts.items()}
+
+
+def latency_split(result: RunResult, plain_cost: StepCost) -> dict[str, F64]:
+    """Returns each part of `PARTS` for every finished request, seconds, in request order.
+
+    Their sum is the request's end-to-end time on the client's clock.
+    """
+    requests = result.requests
+    done = requests["status"] == FINISHED
+    each = {name: column[done] for name, column in requests.items()}
+    sums = _decode_sums(result, plain_cost, each, np.flatnonzero(done))
+    output = each["output_tokens"].astype(np.float64)
+    rounds = np.maximum(each["chunks"] - 1, 0)
+    per_round = max((output - 1).sum() / max(float(rounds.sum()), 1.0), 1.0)
+    share = np.divide((output - 1) / per_round, rounds, out=np.ones_like(output), where=rounds > 0)
+    return {
+        "client_s": (each["arrived_s"] - each["sent_s"]) + (each["last_chunk_s"] - each["finished_s"]),
+        "queue_s": each["admitted_s"] - each["arrived_s"],
+        "prefill_s": each["first_token_s"] - each["admitted_s"],
+        "decode_s": sums["plain"] * share,
+        "low_acceptance_s": sums["plain"] * (1.0 - share),
+        "others_prefill_s": sums["others_prefill"],
+        "verify_s": sums["verify"],
+        "draft_s": sums["draft"],
+        "host_s": sums["host"],
+        "paused_s": sums["paused"],
+    }
+
+
+def _decode_sums(
+    result: RunResult, plain_cost: StepCost, each: Columns, ids: npt.NDArray[np.int64]
+) -> dict[str, F64]:
+    """Returns, for each request, the sums of its iterations' parts and its pauses."""
+    parts = iteration_parts(result, plain_cost)
+    gaps = result.odd_gaps
+    place = np.full(len(result.requests["status"]), -1)
+    place[ids] = np.arange(len(ids))
+    sums = {name: np.zeros(len(ids)) for name in (*parts, "paused")}
+    for replica in np.unique(result.iterations["replica"]):
+        rows = result.iterations["replica"] == replica
+        mine = each["replica"] == replica
+        odd = (gaps["replica"] == replica) & (place[gaps["request_id"]] >= 0)
+        who = place[gaps["request_id"][odd]]
+        for name, seconds in parts.items():
+            until = np.concatenate(([0.0], np.cumsum(seconds[rows])))
+            sums[name][mine] = (
+                until[each["last_iteration"][mine] + 1] - until[each["first_iteration"][mine] + 1]
+            )
+            lost = until[gaps["to_iteration"][odd] + 1] - until[gaps["from_iteration"][odd] + 1]
+            np.subtract.at(sums[name], who, lost)
+        np.add.at(sums["paused"], who, gaps["gap_s"][odd])
+    return sums
+
+
+def explained(result: RunResult, plain_cost: StepCost) -> float:
+    """Returns the largest difference between an iteration's parts and the time it took, seconds."""
+    parts = iteration_parts(result, plain_cost)
+    decoding = result.iterations["decode_sequences"] > 0
+    total = sum(parts.values(), np.zeros(len(decoding)))
+    took = step_gaps(result.iterations)
+    busy = decoding & np.isfinite(took)
+    return float(np.abs(total[busy] - took[busy]).max()) if busy.any() else 0.0

@@ -293,6 +293,7 @@ def workload_spec(workload: Workload) -> WorkloadSpec:
         prefix_tokens=prefix.tokens if prefix else 0,
         prefix_groups=prefix.groups if prefix else 1,
         temperature=workload.temperature,
+        class_mix=tuple(workload.mix.items()) if workload.mix else (),
     )
 
 

@@ -117,7 +117,9 @@ def _speedups(
         if (point.id, seed) in found and (other.id, seed) in found
     ]
     row: Row = {}
-    for name, (metric, sign) in SPEEDUPS.items():
+    by_class = [key for key in (pairs[0][0] if pairs else ()) if key.startswith("class:") and "tpot" in key]
+    speedups = SPEEDUPS | {f"speedup:{key}": (key, -1) for key in by_class}
+    for name, (metric, sign) in speedups.items():
         ratios = []
         for mine, theirs in pairs:
             a, b = float(str(mine[metric])), float(str(theirs[metric]))

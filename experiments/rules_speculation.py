@@ -57,12 +57,14 @@ def conflicts(config: Experiment) -> Iterator[Conflict]:
         yield from _synthetic(config, speculative)
         yield from _policy(config.serve.draft_policy, speculative)
     by_class = processes(config.acceptance)
-    if by_class and not by_class.keys() & {"", DEFAULT_CLASS}:
+    classes = tuple(config.workload.mix or (DEFAULT_CLASS,))
+    missing = [name for name in classes if name not in by_class]
+    if by_class and missing and "" not in by_class:
         message = (
-            f"has no process for the traffic class {DEFAULT_CLASS}, the only one of this workload; give one "
-            f"process without a class, or the class {DEFAULT_CLASS}"
+            f"has no process for the traffic class {' and '.join(missing)} of this workload; add it, or give "
+            "one process without a class"
         )
-        yield Conflict.at(message, "acceptance")
+        yield Conflict.at(message, "acceptance", "workload.mix")
     for name, process in by_class.items():
         block = f"acceptance.{name}" if name else "acceptance"
         yield from _process(process, block)

@@ -20,6 +20,7 @@ def conflicts(config: Experiment) -> Iterator[Conflict]:
     yield from _one_source(config.workload)
     yield from _trace(config.workload)
     yield from _counts(config.workload)
+    yield from _mix(config.workload)
     for key in ("input", "output"):
         lengths = getattr(config.workload, key)
         if lengths is not None:
@@ -64,6 +65,17 @@ def _trace(workload: Workload) -> Iterator[Conflict]:
         if getattr(workload, key) != Workload.model_fields[key].default:
             message = "means something only for a trace; add trace: or remove it"
             yield Conflict.at(message, f"workload.{key}", "workload.trace")
+
+
+def _mix(workload: Workload) -> Iterator[Conflict]:
+    """Shares of a mix add up to one; a trace has no classes."""
+    if workload.mix is None:
+        return
+    total = sum(workload.mix.values())
+    if abs(total - 1.0) > 1e-6:
+        yield Conflict.at(f"shares add up to {total:g}; make them add up to 1", "workload.mix")
+    if workload.trace is not None:
+        yield Conflict.at("a trace has no traffic classes; remove it", "workload.mix", "workload.trace")
 
 
 def _counts(workload: Workload) -> Iterator[Conflict]:

@@ -25,7 +25,7 @@ from experiments.analysis import intervals, overheads, step_split, tpot_split
 from experiments.build import Built, build, requests, requests_asked
 from experiments.schema import Experiment
 from experiments.sweep import Point
-from sim.metrics import Counted, Value, benchmark, by_replica, engine_load
+from sim.metrics import Counted, Value, benchmark, by_class, by_replica, engine_load
 from sim.recorder import FINISHED
 from sim.simulation import RunResult, simulate
 
@@ -88,7 +88,7 @@ def run_task(task: Task) -> str:
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     write_json(unfinished / "bench.json", bench_json(config, result, built, table.arrival_s))
-    write_json(unfinished / "engine.json", engine_json(result, built))
+    write_json(unfinished / "engine.json", engine_json(result, built, table.class_names))
     write_requests(unfinished / "requests.csv", result)
     (unfinished / "_SUCCESS").touch()
     shutil.rmtree(task.path, ignore_errors=True)
@@ -132,8 +132,8 @@ def bench_json(
     }
 
 
-def engine_json(result: RunResult, built: Built) -> Mapping[str, object]:
-    """Returns what a client cannot see: percentiles by token, load, step split, overheads, replicas."""
+def engine_json(result: RunResult, built: Built, class_names: tuple[str, ...]) -> Mapping[str, object]:
+    """Returns what a client cannot see: load, step split, overheads, percentiles by token, replicas, classes."""
     figures = benchmark(result, built.slo)
     ours = {k: v for k, v in figures.items() if "itl_per_token" in k or k.startswith(("p90", "p95"))}
     counted = Counted.of(result.requests)
@@ -154,8 +154,20 @@ def engine_json(result: RunResult, built: Built) -> Mapping[str, object]:
         "output_throughput_per_user": throughput / load["mean_running"] if load.get("mean_running") else 0.0,
         "kv_cache_tokens": built.budget.tokens,
         "steps": len(result.iterations["start_s"]),
+        **_by_class(result, class_names),
         "refusals": dict(result.refusals),
         "replicas": by_replica(result, built.slo),
+    }
+
+
+def _by_class(result: RunResult, class_names: tuple[str, ...]) -> Figures:
+    """Returns the figures of each traffic class as `class:NAME:FIGURE`; nothing for a single class."""
+    if len(class_names) < 2:
+        return {}
+    return {
+        f"class:{name}:{figure}": value
+        for name, figures in by_class(result, class_names).items()
+        for figure, value in figures.items()
     }
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag
 
-from experiments.schema_base import Block, Count
+from experiments.schema_base import Block, Count, Fraction
 
 
 class Uniform(Block):
@@ -126,6 +126,8 @@ class Workload(Block):
     """Longer outputs are cut to this many tokens."""
     ignore_eos: bool = False
     """Every request states exactly the output it writes, as `--ignore-eos` makes it."""
+    mix: Annotated[dict[str, Fraction], Field(min_length=2)] | None = None
+    """Traffic class -> share; `acceptance:` then has a process a class. Results are given by class too."""
     prefix: Prefix | None = None
     temperature: Annotated[float, Field(ge=0)] = 0.0
 

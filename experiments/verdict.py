@@ -16,6 +16,16 @@ QUESTIONS = {
 }
 
 
+def questions(rows: Sequence[Row]) -> dict[str, str]:
+    """Returns the columns of ratios to the baseline and what each asks; those of traffic classes last."""
+    found = dict(QUESTIONS)
+    for key in dict.fromkeys(key for row in rows for key in row):
+        if key.startswith("speedup:class:") and not key.endswith("_ci95"):
+            _, _, name, figure = key.split(":")
+            found[key] = f"{'mean' if figure.startswith('mean') else 'P99'} TPOT of {name}"
+    return found
+
+
 @dataclass(frozen=True)
 class Crossing:
     """Where one line's ratio to the baseline crosses 1.
@@ -85,7 +95,7 @@ def verdicts(
             continue
         mine = sorted((row for row in rows if row[lines] == value), key=lambda row: float(str(row[x])))
         answers = {}
-        for question in QUESTIONS:
+        for question in questions(rows):
             usable = [row for row in mine if question in row]
             if usable:
                 answers[question] = crossing(
@@ -107,6 +117,7 @@ def in_words(rows: Sequence[Row], x: str, lines: str, baseline: object) -> list[
     label = "K" if name == "num_speculative_tokens" else name
     text = []
     for value, answers in verdicts(rows, x, lines, baseline):
-        said = "; ".join(f"on {QUESTIONS[q]} it {sentence(c, last)}" for q, c in answers.items())
+        asked = questions(rows)
+        said = "; ".join(f"on {asked[q]} it {sentence(c, last)}" for q, c in answers.items())
         text.append(f"{label} = {named(value)}: {said} ({load}).")
     return text

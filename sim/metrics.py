@@ -12,7 +12,7 @@ handles them one after another) is part of TTFT and E2EL and cancels between nei
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -237,6 +237,28 @@ def engine_load(result: RunResult) -> dict[str, float]:
         ),
         "drafter_off_share": result.steps_without_drafter / len(seconds),
     }
+
+
+def by_class(result: RunResult, class_names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Returns the client-side latencies (ms), tokens and acceptance length of each traffic class."""
+    requests = result.requests
+    found = {}
+    for index, name in enumerate(class_names):
+        mine = {key: column[requests["class_id"] == index] for key, column in requests.items()}
+        counted = Counted.of(mine)
+        tpot = Samples.of(counted.tpot_s[counted.output_tokens > 1])
+        ttft = Samples.of(counted.ttft_s)
+        rounds = float(mine["verifications"].sum())
+        found[name] = {
+            "completed": float(len(counted.sent_s)),
+            "output_tokens": float(counted.output_tokens.sum()),
+            "mean_ttft_ms": 1e3 * ttft.mean(),
+            "p99_ttft_ms": 1e3 * ttft.percentiles([99.0])[0],
+            "mean_tpot_ms": 1e3 * tpot.mean(),
+            "p99_tpot_ms": 1e3 * tpot.percentiles([99.0])[0],
+            "acceptance_length": 1.0 + float(mine["accepted_tokens"].sum()) / rounds if rounds else 1.0,
+        }
+    return found
 
 
 def by_replica(result: RunResult, slo: Slo | None = None) -> list[Mapping[str, float]]:

@@ -36,6 +36,7 @@ def filled(config: Experiment) -> Experiment:
             "workload": _workload(config.workload),
             "sweep": Sweep(),
             "report": Report(),
+            "claim": None,
         }
     )
 

@@ -11,7 +11,13 @@ from experiments.faults import Fault
 from experiments.overrides import key_path
 from experiments.rules import conflicts
 from experiments.rules_base import Conflict
-from experiments.rules_sweep import measured_at_k_conflicts, repeated, report_conflicts, unusable_axes
+from experiments.rules_sweep import (
+    claim_conflicts,
+    measured_at_k_conflicts,
+    repeated,
+    report_conflicts,
+    unusable_axes,
+)
 from experiments.schema import Experiment
 from experiments.structure import Finding, check, replaced, shown
 from experiments.sweep import MAX_POINTS, grid, with_values
@@ -51,6 +57,7 @@ class GridCheck:
             ks = {k for k in map(self._check_point, self._index_grid()) if k}
         self._report_all(measured_at_k_conflicts(self.experiment, ks), {})
         self._report_all(report_conflicts(self.experiment.report, self._written), {})
+        self._report_all(claim_conflicts(self.experiment.claim, self._written), {})
 
     def _index_grid(self) -> Iterator[dict[str, Value]]:
         """Axis -> place of its value in the file, for every point."""

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.backing import backing
+from experiments.expect import claim_text
 from experiments.plotdata import text
 from experiments.results import Row
 from experiments.run import Run
@@ -94,6 +95,8 @@ def report(run: Run, rows: Sequence[Row]) -> str:
         parts += [*in_words(rows, x, lines, baseline[lines]), ""]
         if x != lines and all(isinstance(row[x], int | float) for row in rows):
             parts += [*at_highest_load(run.folder, list(rows), x, lines), ""]
+    if experiment.claim is not None:
+        parts += [*claim_text(experiment.claim, rows), ""]
     parts += _warnings(rows)
     drafting = [p.config for p in run.points if p.config.serve.speculative_config is not None]
     config = drafting[0] if drafting else run.points[0].config

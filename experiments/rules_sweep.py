@@ -10,6 +10,7 @@ from experiments.overrides import key_path
 from experiments.rules_base import Conflict
 from experiments.schema import METRICS, Experiment, Report, is_metric
 from experiments.schema_acceptance import processes
+from experiments.schema_expect import Claim
 from experiments.structure import homes, is_key, shown
 from experiments.sweep import MAX_POINTS, point_id
 from experiments.yamlfile import Document, Value
@@ -81,6 +82,26 @@ def report_conflicts(report: Report, axes: Axes) -> Iterator[Conflict]:
         elif value not in axes[key]:
             values = ", ".join(map(shown, axes[key]))
             yield Conflict((where,), f"{shown(value)} is not on the axis; use one of {values}")
+
+
+def claim_conflicts(claim: Claim | None, axes: Axes) -> Iterator[Conflict]:
+    """What a claim looks at must be there."""
+    for number, asked in enumerate(claim.expect if claim else (), 1):
+        here = f"expectation {number}"
+        for name in (asked.figure, asked.over_figure):
+            if name is not None and not is_metric(name) and not name.startswith("class:"):
+                yield Conflict.at(
+                    f"{here}: {name} is no metric; {did_you_mean(name, METRICS)}", "claim.expect"
+                )
+        for key, value in {**asked.where, **(asked.over or {})}.items():
+            if key not in axes:
+                yield Conflict.at(f"{here}: {key} is no axis; {_axis_hint(key, axes)}", "claim.expect")
+            elif value not in axes[key]:
+                values = ", ".join(map(shown, axes[key]))
+                message = f"{here}: {shown(value)} is not on the axis {key}; use one of {values}"
+                yield Conflict.at(message, "claim.expect")
+        if asked.between[0] > asked.between[1]:
+            yield Conflict.at(f"{here}: between must be [lowest, highest]", "claim.expect")
 
 
 def _axis_hint(name: str, axes: Axes) -> str:

@@ -133,7 +133,7 @@ def bench_json(
 
 
 def engine_json(result: RunResult, built: Built, class_names: tuple[str, ...]) -> Mapping[str, object]:
-    """Returns what a client cannot see: load, step split, overheads, percentiles by token, replicas, classes."""
+    """Returns what a client cannot see: load, step split, overheads, percentiles by token, classes."""
     figures = benchmark(result, built.slo)
     ours = {k: v for k, v in figures.items() if "itl_per_token" in k or k.startswith(("p90", "p95"))}
     counted = Counted.of(result.requests)

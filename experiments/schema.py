@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, StringConstraints
 
 from experiments.schema_acceptance import Acceptance
 from experiments.schema_base import Block, Count, Fraction, Milliseconds
+from experiments.schema_expect import Claim
 from experiments.schema_serve import Serve
 from experiments.schema_workload import Workload
 
@@ -105,6 +106,8 @@ class Experiment(Block):
     slo: Slo | None = None
     sweep: Sweep = Sweep()
     report: Report = Report()
+    claim: Claim | None = None
+    """What the run is expected to show; it then says whether it did."""
 
 
 _FIGURES = """

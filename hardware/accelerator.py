@@ -6,8 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
-OVERRIDABLE = ("hbm_bytes", "hbm_bytes_per_s", "p2p", "price_per_hour_usd")
-"""Fields that differ between two machines with the same GPU."""
+from hardware.constants import measured_file
+
+OVERRIDABLE = (
+    "hbm_bytes",
+    "hbm_bytes_per_s",
+    "p2p",
+    "link_gpus",
+    "price_per_hour_usd",
+    "price_date",
+    "constants",
+)
+"""Fields that differ between two machines with the same GPU; `constants` is a file of `specfleet measure`."""
 
 
 @dataclass(frozen=True)
@@ -16,8 +26,10 @@ class Accelerator:
 
     `hbm_bytes` is the memory that the driver reports, not the number on the box. `flops_per_s` holds dense
     peaks by data type (bfloat16, float16, fp8). `p2p` says whether GPUs of one server reach each other's
-    memory (NVLink); without it every all-reduce goes through the host. `constants` names the entry of
-    `measured/constants.json` whose kernels the GPU runs. `source` says where each value comes from.
+    memory, up to `link_gpus` of them over `link` (words for the reader); without it every all-reduce goes
+    through the host. `constants` names the entry of `measured/constants.json` whose kernels the GPU runs,
+    `attention` the rows its decode attention is fitted on ("all", or "cold": KV beyond the L2 only).
+    `price_per_hour_usd` is a default to edit, as of `price_date`. `source` says where each value comes from.
     """
 
     name: str
@@ -28,6 +40,9 @@ class Accelerator:
     p2p: bool
     constants: str
     l2_bytes: int
+    link: str = ""
+    link_gpus: int = 8
+    attention: str = "all"
     price_per_hour_usd: float | None = None
     price_date: str | None = None
     aliases: tuple[str, ...] = ()
@@ -35,11 +50,13 @@ class Accelerator:
 
     def __post_init__(self) -> None:
         """Reject sizes and rates that are not positive."""
-        for key in ("hbm_bytes", "hbm_bytes_per_s", "sms", "l2_bytes"):
+        for key in ("hbm_bytes", "hbm_bytes_per_s", "sms", "l2_bytes", "link_gpus"):
             if getattr(self, key) <= 0:
                 raise ValueError(
                     f"accelerator {self.name}: {key} is {getattr(self, key)}; it must be positive"
                 )
+        if self.attention not in ("all", "cold"):
+            raise ValueError(f"accelerator {self.name}: attention is {self.attention!r}; use all or cold")
         if "bfloat16" not in self.flops_per_s:
             raise ValueError(
                 f"accelerator {self.name}: flops_per_s lacks bfloat16; give the dense peak in FLOP/s"
@@ -50,11 +67,22 @@ class Accelerator:
                     f"accelerator {self.name}: flops_per_s.{dtype} is {rate}; it must be positive"
                 )
 
-    def override(self, **changes: int | float | bool | None) -> Accelerator:
+    def linked(self, gpus: int) -> bool:
+        """Whether `gpus` GPUs of a server all reach each other's memory."""
+        return self.p2p and gpus <= self.link_gpus
+
+    def override(self, **changes: int | float | bool | str | None) -> Accelerator:
         """The same GPU with other values for the keys in `OVERRIDABLE`.
 
-        Raises ValueError for any other key: what the kernels are measured on cannot be changed by hand.
+        Raises ValueError for any other key: what the kernels are measured on cannot be changed by hand. For
+        `constants`, one must have measured: the path of a .json file that `specfleet measure` wrote.
         """
+        measured = changes.get("constants")
+        if measured is not None and not measured_file(str(measured)):
+            raise ValueError(
+                f"accelerator {self.name}: constants {measured!r} must be the path of a .json file that "
+                "`specfleet measure` wrote"
+            )
         for key in changes:
             if key not in OVERRIDABLE:
                 close = get_close_matches(key, OVERRIDABLE, n=1)

@@ -14,10 +14,17 @@ import yaml
 
 from hardware.accelerator import Accelerator
 from hardware.engine_profile import EngineProfile
-from hardware.model import NGRAM, DrafterSpec, ModelSpec
+from hardware.heads import MAKERS
+from hardware.hfconfig import read_hf_config
+from hardware.memoryrules import MemoryRules
+from hardware.model import NGRAM, SUFFIX, DrafterSpec, ModelSpec
 
 Reference = str | Mapping[str, Any]
-"""A name, or a mapping: `{base: name, key: value}` changes a record, any other mapping is a whole record."""
+"""A name, or a mapping: `{base: name, key: value}` changes a record, any other mapping is a whole record.
+
+A model can be `{hf_config: PATH}`, a drafter `{eagle3_for: MODEL}` (or another form of `heads.MAKERS`), each
+with further keys that change what comes out.
+"""
 
 _KINDS: dict[str, type[Any]] = {
     "accelerators": Accelerator,
@@ -26,7 +33,11 @@ _KINDS: dict[str, type[Any]] = {
     "engines": EngineProfile,
 }
 _GIVEN_LATER = {"source": "given inline", "hf_id": ""}
+_ON_HOST = {drafter.name: drafter for drafter in (NGRAM, SUFFIX)}
+_OTHER_MODEL = "Any other model: hf_config: PATH of its config.json from Hugging Face"
+_OTHER_DRAFTER = "Any other head: {eagle3_for: MODEL}, any other draft model: {hf_config: PATH}"
 _R = TypeVar("_R", Accelerator, ModelSpec, DrafterSpec, EngineProfile)
+_P = TypeVar("_P", Accelerator, ModelSpec, DrafterSpec, EngineProfile, MemoryRules)
 
 
 class CatalogError(KeyError):
@@ -52,29 +63,36 @@ def accelerator(reference: Reference) -> Accelerator:
 
 
 def model(reference: Reference) -> ModelSpec:
-    """A model by name, Hugging Face id or alias, or inline."""
+    """A model by name, Hugging Face id or alias, inline, or read from a `config.json`.
+
+    An unknown id raises CatalogError, which names `hf_config:`.
+    """
+    if isinstance(reference, Mapping) and "hf_config" in reference:
+        return _changed(_guard(lambda: read_hf_config(str(reference["hf_config"]))), reference, "hf_config")
     return _resolve("models", ModelSpec, reference)
 
 
 def drafter(reference: Reference) -> DrafterSpec:
-    """A drafter by name, Hugging Face id or alias, or inline; "ngram"; or any model, as a draft model.
+    """A drafter by name, Hugging Face id or alias, inline, or made for a model; "ngram"; "suffix"; or any
+    model, as a draft model.
 
     An inline mapping without `method` is read as an inline model.
     """
     if isinstance(reference, Mapping):
+        if MAKERS.keys() & reference.keys():
+            return _made(reference)
         if "base" not in reference and "method" not in reference:
             return DrafterSpec.from_model(model(reference))
         return _resolve("drafters", DrafterSpec, reference)
-    if reference.lower() == NGRAM.name:
-        return NGRAM
-    drafters, models = _index("drafters"), _index("models")
-    if reference.lower() not in drafters and reference.lower() in models:
+    name = reference.lower()
+    if name in _ON_HOST:
+        return _ON_HOST[name]
+    if name in _index("drafters"):
+        return _resolve("drafters", DrafterSpec, reference)
+    if name in _index("models"):
         return DrafterSpec.from_model(model(reference))
-    if reference.lower() not in drafters:
-        raise CatalogError(
-            _unknown("drafter", reference, [*_known("drafters"), *_known("models"), NGRAM.name])
-        )
-    return _resolve("drafters", DrafterSpec, reference)
+    known = [*_known("drafters"), *_known("models"), *_ON_HOST]
+    raise CatalogError(f"{_unknown('drafter', reference, known)}. {_OTHER_DRAFTER}")
 
 
 def engine_profile(reference: Reference) -> EngineProfile:
@@ -91,14 +109,42 @@ def names(kind: str) -> tuple[str, ...]:
 
 @cache
 def _index(kind: str) -> dict[str, Any]:
-    """Records by lower-case name, Hugging Face id and alias."""
+    """Records by lower-case name, Hugging Face id and alias. A file may change another record (`base`)."""
     index: dict[str, Any] = {}
+    later = []
     for path in sorted((Path(__file__).parent / "catalog" / kind).glob("*.yaml")):
-        record = _build(_KINDS[kind], yaml.safe_load(path.read_text(encoding="utf-8")), path.name)
-        for key in (record.name, getattr(record, "hf_id", ""), *record.aliases):
-            if key:
-                index[key.lower()] = record
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if "base" in values:
+            later.append((path.name, values))
+            continue
+        makes_head = kind == "drafters" and MAKERS.keys() & values.keys()
+        _enter(index, _made(values) if makes_head else _build(_KINDS[kind], values, path.name))
+    for name, values in later:
+        own = {"aliases": [], **values}
+        _enter(index, _changed(index[values["base"].lower()], own, "base", name))
     return index
+
+
+def _enter(index: dict[str, Any], record: Any) -> None:
+    for key in (record.name, getattr(record, "hf_id", ""), *record.aliases):
+        if key:
+            index[key.lower()] = record
+
+
+def _made(reference: Mapping[str, Any]) -> DrafterSpec:
+    """`{eagle3_for: MODEL, key: value}`: the usual head for a model, then the changes."""
+    form = next(iter(MAKERS.keys() & reference.keys()))
+    target = model(reference[form])
+    return _changed(_guard(lambda: MAKERS[form](target)), reference, form)
+
+
+def _changed(record: _R, reference: Mapping[str, Any], apart: str, where: str = "") -> _R:
+    """`record` with the values of a mapping, the key `apart` left out."""
+    changes = {key: value for key, value in reference.items() if key != apart}
+    checked = _checked(type(record), changes, where or apart)
+    if isinstance(record.source, Mapping) and "source" in checked:
+        checked["source"] = {**record.source, **checked["source"]}
+    return _guard(lambda: replace(record, **checked))
 
 
 def _resolve(kind: str, cls: type[_R], reference: Reference) -> _R:
@@ -106,17 +152,15 @@ def _resolve(kind: str, cls: type[_R], reference: Reference) -> _R:
     if isinstance(reference, str):
         found = _index(kind).get(reference.lower())
         if found is None:
-            raise CatalogError(_unknown(label, reference, _known(kind)))
+            other = f". {_OTHER_MODEL}" if kind == "models" else ""
+            raise CatalogError(_unknown(label, reference, _known(kind)) + other)
         return found  # type: ignore[no-any-return]
     if "base" not in reference:
         return _build(cls, {**_later(cls), **reference}, label)
-    base = _resolve(kind, cls, reference["base"])
-    changes = {key: value for key, value in reference.items() if key != "base"}
-    checked = _checked(cls, changes, label)
-    return _guard(lambda: replace(base, **checked))
+    return _changed(_resolve(kind, cls, reference["base"]), reference, "base", label)
 
 
-def _build(cls: type[_R], values: Mapping[str, Any], where: str) -> _R:
+def _build(cls: type[_P], values: Mapping[str, Any], where: str) -> _P:
     """A record from a mapping: known keys only, none missing, right types, then the record's own checks."""
     required = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
     checked = _checked(cls, values, where)
@@ -157,6 +201,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         hint = next(option for option in get_args(hint) if option is not type(None))
     if hint is ModelSpec:
         return value if isinstance(value, ModelSpec) else model(value)
+    if hint is MemoryRules and isinstance(value, Mapping):
+        return _build(MemoryRules, value, where)
     if get_origin(hint) is tuple and isinstance(value, list | tuple):
         return tuple(_convert(get_args(hint)[0], item, where) for item in value)
     if get_origin(hint) is Mapping and isinstance(value, Mapping):
@@ -171,10 +217,11 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     raise CatalogError(f"{where} is {value!r}; expected {_PLAIN.get(expected, expected)}")
 
 
+_SHOWN = 24
 _PLAIN = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
 
 
-def _guard(make: Callable[[], _R]) -> _R:
+def _guard(make: Callable[[], _P]) -> _P:
     """Run `make`; what a record objects to becomes a CatalogError."""
     try:
         return make()
@@ -185,5 +232,12 @@ def _guard(make: Callable[[], _R]) -> _R:
 def _unknown(what: str, name: object, known: list[str]) -> str:
     by_lower = {key.lower(): key for key in known}
     close = [by_lower[key] for key in get_close_matches(str(name).lower(), by_lower, n=3, cutoff=0.5)]
-    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"known: {', '.join(known)}"
+    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"known: {_some(known)}"
     return f"unknown {what} {name!r}; {hint}"
+
+
+def _some(known: list[str]) -> str:
+    """A list that stays readable: what is short enough to be typed, up to a dozen."""
+    short = [name for name in known if "/" not in name] or known
+    shown = ", ".join(short[:_SHOWN])
+    return f"{shown} and {len(short) - _SHOWN} more (specfleet catalog)" if len(short) > _SHOWN else shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,52 +16,95 @@ from hardware.forward import (
     rows_up_to,
     with_zero,
 )
-from hardware.kernels import Array, PrefillAttention
+from hardware.kernels import NO_PREFILL, Array, PrefillAttention
+from hardware.model import DrafterSpec
 from hardware.placement import Placement
+
+
+TREE_KV_MOVE_S = 40e-6
+"""Gathering the KV of accepted nodes off the first branch, once a round of a tree: assumed, 20 to 60 us; the
+bytes alone are under 1 us a sequence (3 tokens x 131 kB, read and written at 3 TB/s)."""
 
 
 class DrafterTables(NamedTuple):
     """Seconds, tabulated by rows.
 
-    `first_s`: layers (and the EAGLE-3 `fc`) of the first pass; `later_s`: layers of each further pass;
-    `each_s`: LM head, logits gather, attention of the sequences and launch, once a pass; `kv_token_s`: a KV
-    token and pass. The first pass also prefills (`prefill`) and holds `first_extra_rows` more a sequence.
+    `first_s`: layers (and `fc`) of the first pass; `later_s`: layers (with EAGLE-1 and MTP also `fc`) of each
+    further pass; `each_s`: LM head, logits gather, attention of the sequences and launch, once a pass;
+    `kv_token_s`: a KV token and pass (`window_token_s`: in windowed layers). The first pass also prefills
+    (`prefill`) and holds `first_extra_rows` more a sequence.
     """
 
     first_s: Array
     later_s: Array
     each_s: Array
     kv_token_s: float
+    window_token_s: float
     prefill: PrefillAttention
     first_extra_rows: int
 
 
 def drafter_tables(placement: Placement) -> DrafterTables | None:
-    """Tables of the placement's drafter; None when nothing drafts on the GPU (plain decoding, n-gram).
+    """Tables of the placement's drafter; None when nothing drafts on the GPU (plain, n-gram, suffix).
 
     `cost(passes) = first(rows of the target's pass) + (passes - 1) later(R) + passes x each(R) + attention`,
     R = sequences in the step. A draft model appends the sampled token to its first pass: R more rows. The
     launch constant (profile `draft_launch_s`) covers the metadata and the sampling between two passes.
-    A parallel drafter proposes all K in its one pass: K - 1 more rows a sequence, K logit rows.
+    A parallel drafter proposes all K in its one pass: K - 1 more rows a sequence, K logit rows. Where a tree
+    is drafted (`draft_pass_tokens`), `later` and `each` are means over passes of different width.
     """
     drafter, tp = placement.drafter, placement.draft_tensor_parallel_size
-    if drafter is None or drafter.model is None:
+    if drafter is None or not drafter.on_gpu:
         return None
+    if drafter.model is None:
+        return _medusa_tables(placement, drafter, tp)
     model = drafter.model
     at_once = placement.num_speculative_tokens if drafter.parallel_drafting else 1
     extra_rows = at_once - 1 + (1 if drafter.method == "draft_model" else 0)
-    largest = placement.max_num_batched_tokens + extra_rows * placement.max_num_seqs
-    layers = layer_stack(placement, model, tp, "bfloat16", largest).total_s
-    first = layers.copy()
+    widths = placement.draft_pass_tokens or (1,)
+    largest = max(
+        placement.max_num_batched_tokens + extra_rows * placement.max_num_seqs,
+        max(widths) * placement.max_num_seqs,
+    )
+    layers = layer_stack(placement, model, tp, None, largest).total_s
+    first, later = layers.copy(), layers
     if fc := drafter.fc_gemm(tp):
         parts = linear(placement, rows_up_to(largest), *fc)
-        first = first + with_zero(parts.floor_s + parts.stream_s + parts.extra_s)
-    most_logits = at_once * placement.max_num_seqs
+        fused = with_zero(parts.floor_s + parts.stream_s + parts.extra_s)
+        first = first + fused
+        later = later + fused if drafter.fuses_every_pass else later
+    if max(widths) > 1:
+        first = first + TREE_KV_MOVE_S
+    later = _mean_over(widths[1:] or widths, later)
+    most_logits = max(at_once, *widths) * placement.max_num_seqs
     head = lm_head(placement, drafter.draft_vocab_size, model.hidden_size, tp, most_logits).total_s
     attention = decode_coefficients(placement, model, tp)
     sequences = np.arange(placement.max_num_seqs + 1, dtype=np.float64)
-    per_sequence = attention.sequence_s + at_once * attention.query_token_s
+    per_sequence = attention.sequence_s + at_once * attention.query_token_s * sum(widths) / len(widths)
     fixed = placement.profile.draft_launch_s + attention.floor_s
-    each = head[::at_once] + fixed + per_sequence * sequences
+    logits = _mean_over([at_once * width for width in widths], head)
+    each = logits[: placement.max_num_seqs + 1] + fixed + per_sequence * sequences
     prefill = prefill_coefficients(placement, model, tp)
-    return DrafterTables(first, layers, each, attention.kv_token_s, prefill, extra_rows)
+    return DrafterTables(
+        first, later, each, attention.kv_token_s, attention.window_token_s, prefill, extra_rows
+    )
+
+
+def _mean_over(widths: Sequence[int], table: Array) -> Array:
+    """By sequences, the mean of a table by rows over passes in which each brings `width` rows."""
+    shortest = (len(table) - 1) // max(widths) + 1
+    total = sum((table[::width][:shortest] for width in widths), np.zeros(shortest))
+    return total / len(widths)
+
+
+def _medusa_tables(placement: Placement, drafter: DrafterSpec, tp: int) -> DrafterTables:
+    """Medusa: one head a draft, a square layer and an LM head over the last hidden states, in one pass."""
+    sequences = rows_up_to(placement.max_num_seqs)
+    width = drafter.target_hidden_size
+    square = linear(placement, sequences, width, width)
+    head = lm_head(placement, drafter.draft_vocab_size, width, tp, placement.max_num_seqs).total_s
+    one = with_zero(square.floor_s + square.stream_s + square.extra_s) + head
+    heads = len(placement.draft_pass_tokens) or placement.num_speculative_tokens
+    each = heads * one + placement.profile.draft_launch_s
+    nothing = np.zeros(placement.max_num_batched_tokens + 1)
+    return DrafterTables(nothing, nothing, each, 0.0, 0.0, NO_PREFILL, 0)

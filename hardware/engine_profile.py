@@ -5,6 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hardware.accelerator import Accelerator
+from hardware.cudagraph import VLLM_LADDER, capture_sizes
+from hardware.memoryrules import MemoryRules
+
+_LARGE_GPU_BYTES = 70 * 2**30
+
+KERNELS = ("vllm", "sglang", "trtllm")
+"""Collections of measured kernels, by engine."""
+
 
 @dataclass(frozen=True)
 class EngineProfile:
@@ -13,8 +22,11 @@ class EngineProfile:
     Host times are what a step takes beyond its kernels: a constant and a part per request, one pair for
     asynchronous and one for synchronous scheduling. They belong to the machine as much as to the build.
     `arithmetic_rate` multiplies the GPU's FLOP rate in every GEMM (served GEMMs run below kernel benchmarks).
-    `fp8_m_curve` applies the measured tile cliffs of FP8 GEMMs.
-    `cudagraph_max_tokens` 0 switches graphs, and so padding, off.
+    `kernels` names the engine whose measured kernels run. `fp8_gemm_table` prices its FP8 GEMMs by the
+    measured table, which has tile cliffs; `fused_fp8_quantisation` means static scales: no pass that
+    quantises a GEMM's input. `draft_launch_s` is what a drafter pass takes beyond its kernels.
+    `cudagraph_max_tokens` 0 switches graphs, and so padding, off; `cudagraph_ladder` has the captured sizes
+    in runs of (first, last, step), counted in sequences or tokens and rounded to 1 + drafts as the next say.
     """
 
     name: str
@@ -30,13 +42,11 @@ class EngineProfile:
     host_sync_s_per_request: float
     draft_launch_s: float
     arithmetic_rate: float
-    fp8_m_curve: bool
+    fp8_gemm_table: bool
     gpu_memory_utilization: float
     max_num_seqs: int
     max_num_batched_tokens: int
-    memory_base_bytes: Mapping[str, int]
-    sampler_copies: float
-    sampler_copies_with_speculation: float
+    memory: MemoryRules
     scheduler_reserve_full_isl: bool
     lookahead_at_admission: bool
     pads_one_token_admission: bool
@@ -45,6 +55,11 @@ class EngineProfile:
     spares_lone_long_prefill: bool
     skips_unused_drafts: bool
     draft_slots_draft_model: int
+    kernels: str = "vllm"
+    fused_fp8_quantisation: bool = False
+    cudagraph_ladder: tuple[tuple[int, ...], ...] = tuple(map(tuple, VLLM_LADDER))
+    cudagraph_counts_sequences: bool = False
+    cudagraph_rounds_to_query: bool = True
     aliases: tuple[str, ...] = ()
     source: Mapping[str, str] = field(default_factory=dict)
 
@@ -56,10 +71,25 @@ class EngineProfile:
             raise ValueError(
                 f"engine {self.name}: gpu_memory_utilization is {self.gpu_memory_utilization}; use (0, 1]"
             )
-        if missing := {"one_gpu", "tensor_parallel"} - set(self.memory_base_bytes):
-            raise ValueError(f"engine {self.name}: memory_base_bytes lacks {', '.join(sorted(missing))}")
+        if self.kernels not in KERNELS:
+            raise ValueError(
+                f"engine {self.name}: kernels is {self.kernels!r}; use one of {', '.join(KERNELS)}"
+            )
+        if any(len(run) != 3 or min(run) < 1 for run in self.cudagraph_ladder):
+            raise ValueError(
+                f"engine {self.name}: cudagraph_ladder needs runs of (first, last, step), each at least 1"
+            )
         if "none" not in self.async_scheduling:
             raise ValueError(f"engine {self.name}: async_scheduling lacks the entry 'none'")
+
+    def limits(self, accelerator: Accelerator) -> tuple[int, int]:
+        """Default `max_num_seqs` and `max_num_batched_tokens` on a GPU.
+
+        vLLM: the profile's own on GPUs of 70 GiB and more that are no A100, else at most 256 and 2,048.
+        """
+        if accelerator.hbm_bytes >= _LARGE_GPU_BYTES and accelerator.constants != "a100_sxm":
+            return self.max_num_seqs, self.max_num_batched_tokens
+        return min(self.max_num_seqs, 256), min(self.max_num_batched_tokens, 2048)
 
     def schedules_async(self, method: str | None) -> bool:
         """Whether this build schedules asynchronously by default with the drafting method (None: plain)."""
@@ -76,6 +106,14 @@ class EngineProfile:
             tokens *= query_len
         return min(tokens, self.cudagraph_max_tokens, max_num_batched_tokens)
 
-    def base_bytes(self, tp: int) -> int:
-        """Memory that no formula explains, per GPU: context, workspaces, NCCL (`n0` of the memory rule)."""
-        return self.memory_base_bytes["one_gpu" if tp == 1 else "tensor_parallel"]
+    def capture_sizes(
+        self, max_num_seqs: int, max_num_batched_tokens: int, query_len: int
+    ) -> tuple[int, ...]:
+        """Token counts that have a CUDA graph, in growing order."""
+        return capture_sizes(
+            self.max_capture_tokens(max_num_seqs, max_num_batched_tokens, query_len),
+            query_len,
+            ladder=self.cudagraph_ladder,
+            counts_sequences=self.cudagraph_counts_sequences,
+            rounds_to_query=self.cudagraph_rounds_to_query,
+        )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from hardware.interconnect import all_reduce_law, all_reduce_s
+from hardware.constants import kernel_constants
+from hardware.experts import expert_gemms
+from hardware.gemmtable import GemmTable, read_table
+from hardware.interconnect import all_reduce_s
 from hardware.kernels import (
     ELEMENTWISE_FLOOR_S,
     Array,
@@ -16,10 +20,11 @@ from hardware.kernels import (
     decode_attention,
     elementwise_s,
     gemm,
+    latent_decode_attention,
     prefill_attention,
 )
-from hardware.model import ModelSpec
-from hardware.placement import Placement
+from hardware.model import LayerGroup, ModelSpec
+from hardware.placement import KV_TYPES, Placement
 
 
 class Forward(NamedTuple):
@@ -41,9 +46,34 @@ def rows_up_to(largest: int) -> Array:
     return np.arange(1, largest + 1, dtype=np.float64)
 
 
+@cache
+def fp8_table(constants: str, engine: str) -> GemmTable | None:
+    """The measured FP8 GEMMs of a GPU under an engine, against the formula there; None if there are none."""
+    found = kernel_constants(constants, engine)
+    if found.gemm_table is None:
+        return None
+    sheet = found.datasheet
+
+    def formula(rows: Array, columns: int, depth: int) -> Array:
+        parts = gemm(
+            rows, columns, depth, weight_bytes=1, constants=found.gemm["fp8"], bytes_per_s=sheet.bytes_per_s,
+            flops_per_s=sheet.flops_per_s["fp8"], sms=sheet.sms,
+        )  # fmt: skip
+        return parts.floor_s + parts.stream_s + parts.extra_s
+
+    return read_table(found.gemm_table, formula)
+
+
 def linear(placement: Placement, rows: Array, columns: int, depth: int, dtype: str = "bfloat16") -> GemmParts:
     """One GEMM of this placement in `dtype`, at the served FLOP rate."""
-    accelerator = placement.accelerator
+    accelerator, profile = placement.accelerator, placement.profile
+    factor: Array | float = 1.0
+    if dtype in placement.constants.residuals:
+        measured_rows, factors = placement.constants.residuals[dtype]
+        factor = np.interp(np.log(rows), np.log(measured_rows), factors)
+    elif dtype == "fp8" and profile.fp8_gemm_table:
+        table = fp8_table(accelerator.constants, profile.kernels)
+        factor = table.at(columns, depth, rows) if table else 1.0
     return gemm(
         rows,
         columns,
@@ -51,29 +81,52 @@ def linear(placement: Placement, rows: Array, columns: int, depth: int, dtype: s
         weight_bytes=1 if dtype == "fp8" else 2,
         constants=placement.constants.gemm[dtype],
         bytes_per_s=accelerator.hbm_bytes_per_s,
-        flops_per_s=accelerator.flops_per_s[dtype] * placement.profile.arithmetic_rate,
+        flops_per_s=accelerator.flops_per_s[dtype] * profile.arithmetic_rate,
         sms=accelerator.sms,
-        m_curve=dtype == "fp8" and placement.profile.fp8_m_curve,
+        factor=factor,
     )
 
 
-def layer_stack(placement: Placement, model: ModelSpec, tp: int, dtype: str, largest: int) -> Forward:
+def layer_stack(
+    placement: Placement, model: ModelSpec, tp: int, quantization: str | None, largest: int, drafts: int = 0
+) -> Forward:
     """All layers of `model` without attention, for 0 to `largest` rows.
 
-    A layer is four GEMMs, two norms (read and write hidden state and residual), one activation (read gate and
-    up, write their product) and, on several GPUs, two all-reduces of the hidden state.
+    A layer is its GEMMs (four in a dense model), two norms (read and write hidden state and residual), one
+    activation (read gate and up, write their product) and, on several GPUs, two all-reduces of the hidden
+    state. `drafts`: of the 1 + drafts tokens of a sequence, how alike they route (`experts.py`).
     """
     rows = rows_up_to(largest)
-    parts = [linear(placement, rows, n, k, dtype) for n, k in model.layer_gemms(tp)]
+    total = [np.zeros_like(rows) for _ in Forward._fields]
+    for group in model.layer_groups(tp):
+        for column, part in zip(
+            total, _layer(placement, model, tp, quantization, group, drafts, rows), strict=True
+        ):
+            column += group.layers * part
+    return Forward(*map(with_zero, total))
+
+
+def _layer(
+    placement: Placement, model: ModelSpec, tp: int, quantization: str | None, group: LayerGroup,
+    drafts: int, rows: Array,
+) -> Forward:  # fmt: skip
+    """One layer of a group; rows as given."""
+    dtype = "fp8" if model.stored_as(quantization) == "fp8" else "bfloat16"
+    parts = [linear(placement, rows, n, k, dtype) for n, k in group.gemms]
+    kernels = 3 if group.mlp_width else 2
+    if group.router:
+        parts.append(linear(placement, rows, *group.router))
+        parts.append(expert_gemms(placement, model, tp, quantization, rows, drafts))
+        kernels += 1
     norm_bytes = 8.0 * model.hidden_size * rows
-    activation_bytes = 6.0 * (model.intermediate_size // tp) * rows
+    routed = model.num_experts_per_tok * model.moe_intermediate_size // tp if group.router else 0
+    activation_bytes = 6.0 * (group.mlp_width + routed) * rows
     bandwidth = placement.accelerator.hbm_bytes_per_s
     elementwise = 2.0 * elementwise_s(norm_bytes, bandwidth) + elementwise_s(activation_bytes, bandwidth)
-    floor = sum((part.floor_s for part in parts), np.full_like(rows, 3 * ELEMENTWISE_FLOOR_S))
+    floor = sum((part.floor_s for part in parts), np.full_like(rows, kernels * ELEMENTWISE_FLOOR_S))
     stream = sum((part.stream_s for part in parts), np.zeros_like(rows))
     extra = sum((part.extra_s for part in parts), elementwise)
-    communication = 2.0 * reduce_s(placement, tp, rows * (2 * model.hidden_size))
-    return Forward(*(with_zero(model.num_layers * part) for part in (floor, stream, extra, communication)))
+    return Forward(floor, stream, extra, 2.0 * reduce_s(placement, tp, rows * (2 * model.hidden_size)))
 
 
 def lm_head(placement: Placement, vocab_size: int, hidden_size: int, tp: int, largest: int) -> Forward:
@@ -87,39 +140,43 @@ def lm_head(placement: Placement, vocab_size: int, hidden_size: int, tp: int, la
 
 def reduce_s(placement: Placement, tp: int, message_bytes: Array) -> Array:
     """Seconds of one all-reduce among `tp` GPUs; a gather is priced by the same law. Zero on one GPU."""
-    if tp == 1:
-        return np.zeros_like(message_bytes)
-    law = all_reduce_law(placement.accelerator.constants, tp, placement.accelerator.p2p)
-    return all_reduce_s(message_bytes, law)
+    law = placement.all_reduce_law(tp)
+    return all_reduce_s(message_bytes, law) if law else np.zeros_like(message_bytes)
 
 
 def decode_coefficients(placement: Placement, model: ModelSpec, tp: int) -> DecodeAttention:
     """Decode attention of all layers of `model` on one GPU."""
-    kv_dtype = "fp8" if placement.kv_element_bytes == 1 else "bfloat16"
+    kv_dtype = KV_TYPES[placement.kv_element_bytes]
+    constants = placement.constants.decode[kv_dtype, placement.attention]
+    gpu, heads = placement.accelerator, model.num_heads // tp
+    if model.kv_lora_rank:
+        return latent_decode_attention(
+            layers=model.num_layers, heads=heads, latent=model.kv_lora_rank, rope=model.qk_rope_head_dim,
+            kv_bytes=placement.kv_element_bytes, constants=constants, bytes_per_s=gpu.hbm_bytes_per_s,
+            flops_per_s=gpu.flops_per_s["bfloat16"],
+        )  # fmt: skip
     return decode_attention(
-        layers=model.num_layers,
-        heads=model.num_heads // tp,
-        kv_heads=model.kv_heads(tp),
-        head_dim=model.head_dim,
-        kv_bytes=placement.kv_element_bytes,
-        constants=placement.constants.decode[kv_dtype, placement.attention],
-        bytes_per_s=placement.accelerator.hbm_bytes_per_s,
-    )
+        layers=model.num_layers, heads=heads, kv_heads=model.kv_heads(tp), head_dim=model.head_dim,
+        kv_bytes=placement.kv_element_bytes, constants=constants, bytes_per_s=gpu.hbm_bytes_per_s,
+        windowed=model.num_windowed_layers,
+    )  # fmt: skip
 
 
 def prefill_coefficients(placement: Placement, model: ModelSpec, tp: int) -> PrefillAttention:
-    """Prefill attention of all layers of `model` on one GPU; runs in BF16 at the measured FLOP rate."""
+    """Prefill attention of all layers of `model` on one GPU; runs in BF16 at the measured FLOP rate.
+
+    With latent attention every head has keys and values of its own, made from the latent, in 16 bits.
+    """
+    heads = model.num_heads // tp
+    kv_heads, head_dim, kv_bytes = model.kv_heads(tp), model.head_dim, placement.kv_element_bytes
+    if model.kv_lora_rank:
+        kv_heads, head_dim, kv_bytes = heads, (model.head_dim + model.v_head_dim) // 2, 2
     return prefill_attention(
-        layers=model.num_layers,
-        heads=model.num_heads // tp,
-        kv_heads=model.kv_heads(tp),
-        head_dim=model.head_dim,
-        kv_bytes=placement.kv_element_bytes,
-        constants=placement.constants.prefill,
-        bytes_per_s=placement.accelerator.hbm_bytes_per_s,
-        flops_per_s=placement.accelerator.flops_per_s["bfloat16"],
-        sms=placement.accelerator.sms,
-    )
+        layers=model.num_layers, heads=heads, kv_heads=kv_heads, head_dim=head_dim, kv_bytes=kv_bytes,
+        constants=placement.constants.prefill, bytes_per_s=placement.accelerator.hbm_bytes_per_s,
+        flops_per_s=placement.accelerator.flops_per_s["bfloat16"], sms=placement.accelerator.sms,
+        windowed=model.num_windowed_layers, window=model.sliding_window,
+    )  # fmt: skip
 
 
 def with_zero(column: Array) -> Array:

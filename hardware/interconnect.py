@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware.constants import AllReduceLaw, kernel_constants
+from hardware.constants import AllReduceLaw, kernel_constants, measured_file
+
+MOST_GPUS = 8
+"""Of one server; between servers nothing is modelled."""
 
 NO_P2P = AllReduceLaw(
     alpha_s=18.4e-6, oneshot_s_per_byte=46.7e-12, twoshot_s=0.0, twoshot_s_per_byte=46.7e-12
@@ -13,14 +16,16 @@ NO_P2P = AllReduceLaw(
 """Without peer-to-peer: 18.4 us + 46.7 us per 1e6 bytes, both +-3, fitted to a served 70B on two GPUs."""
 
 
-def all_reduce_law(constants: str, gpus: int, p2p: bool) -> AllReduceLaw:
-    """The law for `gpus` GPUs: measured over NVLink, fitted without peer-to-peer.
+def all_reduce_law(constants: str, gpus: int, p2p: bool, engine: str = "vllm") -> AllReduceLaw:
+    """The law for `gpus` GPUs under an engine: measured where they reach each other, fitted where not.
 
-    Raises ValueError for a GPU count that was not measured.
+    Constants from the user's own server hold for its links, peer to peer or not. Raises ValueError for a GPU
+    count that was not measured.
     """
-    if not p2p:
+    laws = kernel_constants(constants, engine).all_reduce
+    own = measured_file(constants) and gpus in laws
+    if not p2p and gpus <= MOST_GPUS and not own:
         return NO_P2P
-    laws = kernel_constants(constants).all_reduce
     if gpus not in laws:
         raise ValueError(
             f"no measured all-reduce among {gpus} GPUs of {constants}; measured: {', '.join(map(str, laws))}"

@@ -57,15 +57,14 @@ def gemm(
     bytes_per_s: float,
     flops_per_s: float,
     sms: int,
-    m_curve: bool = False,
+    factor: Array | float = 1.0,
 ) -> GemmParts:
     """Time of (M x depth) @ (depth x columns) in the "full" form.
 
     `t = t0 + (tb^p + tc^p)^(1/p) + tq`, with tb the bytes of weights, inputs and outputs at the bandwidth
     share, tc the arithmetic times `1 + w (min(q, 3) - 1)` for tile and wave quantisation q, and tq the passes
-    over the input that quantise it (FP8 only). `m_curve` multiplies by the measured residual, interpolated in
-    log M: FP8 on Hopper costs up to 18 % more than the formula just above M = 128. Mean error 7 % (BF16), 8 %
-    (FP8).
+    over the input that quantise it (FP8 only). `factor` multiplies everything: what a measured table adds
+    (`gemmtable.py`). Mean error without one 7 % (BF16), 9 % (FP8).
     """
     rate = bytes_per_s * constants.bandwidth_share
     moved = columns * depth * weight_bytes + rows * (depth * weight_bytes) + rows * (2 * columns)
@@ -78,10 +77,11 @@ def gemm(
     exponent = constants.smooth_exponent
     smooth = (stream**exponent + arithmetic**exponent) ** (1.0 / exponent)
     quantise = constants.quantise_passes * 3.0 * rows * depth / rate
-    factor = np.ones_like(rows)
-    if m_curve:
-        factor = np.interp(np.log(rows), np.log(constants.curve_rows), constants.curve_factor)
-    return GemmParts(factor * constants.floor_s, factor * stream, factor * (smooth - stream + quantise))
+    return GemmParts(
+        np.broadcast_to(np.float64(constants.floor_s), rows.shape) * factor,
+        factor * stream,
+        factor * (smooth - stream + quantise),
+    )
 
 
 def elementwise_s(moved_bytes: Array, bytes_per_s: float) -> Array:
@@ -93,34 +93,75 @@ def elementwise_s(moved_bytes: Array, bytes_per_s: float) -> Array:
 
 
 class DecodeAttention(NamedTuple):
-    """Decode attention of a layer stack, linear in what a batch holds; seconds per unit."""
+    """Decode attention of a layer stack, linear in what a batch holds; seconds per unit.
+
+    `kv_token_s` is a KV token read in the layers without a window, `window_token_s` one in those with one.
+    `pair_s` is the arithmetic of a (query, KV token) pair: zero where it never limits.
+    """
 
     floor_s: float
     sequence_s: float
     kv_token_s: float
     query_token_s: float
+    window_token_s: float = 0.0
+    pair_s: float = 0.0
 
 
 def decode_attention(
     *, layers: int, heads: int, kv_heads: int, head_dim: int, kv_bytes: int,
-    constants: DecodeConstants, bytes_per_s: float,
+    constants: DecodeConstants, bytes_per_s: float, windowed: int = 0,
 ) -> DecodeAttention:  # fmt: skip
     """Coefficients of `t = t0 + c B kv_heads + bytes / (share x bandwidth)` for all layers of one GPU.
 
     Bytes are keys and values, read once per sequence however many queries it verifies, and queries and
-    outputs (2 bytes each). `heads` and `kv_heads` are those on the GPU. Mean error 8 % (rows with BF16 KV).
+    outputs (2 bytes each). `heads` and `kv_heads` are those on the GPU; `windowed` of the layers read their
+    window only. Mean error 8 % (rows with BF16 KV).
     """
     rate = bytes_per_s * constants.bandwidth_share
+    width = 2 * kv_heads * head_dim * kv_bytes
     return DecodeAttention(
         floor_s=layers * constants.floor_s,
         sequence_s=layers * kv_heads * constants.sequence_head_s,
-        kv_token_s=layers * (2 * kv_heads * head_dim * kv_bytes) / rate,
+        kv_token_s=(layers - windowed) * width / rate,
         query_token_s=layers * (2 * heads * head_dim * 2) / rate,
+        window_token_s=windowed * width / rate,
     )
 
 
+LATENT_PEAK_SHARE = 0.6
+"""Of the dense peak in latent decode attention: FlashMLA publishes 580 to 660 TFLOP/s on an H800 (989)."""
+
+
+def latent_decode_attention(
+    *, layers: int, heads: int, latent: int, rope: int, kv_bytes: int,
+    constants: DecodeConstants, bytes_per_s: float, flops_per_s: float,
+) -> DecodeAttention:  # fmt: skip
+    """The same with multi-head latent attention (MLA) in its absorbed form: one shared "KV head".
+
+    A token is `latent + rope` values, read once for all heads and queries; every query of every head
+    multiplies with all of them and sums `latent` of them, 2 FLOP each, which can take longer than reading.
+    Per-sequence time and share of bandwidth are those of grouped-query attention: not measured.
+    """
+    rate = bytes_per_s * constants.bandwidth_share
+    return DecodeAttention(
+        floor_s=layers * LATENT_FLOOR_S,
+        sequence_s=layers * constants.sequence_head_s,
+        kv_token_s=layers * ((latent + rope) * kv_bytes) / rate,
+        query_token_s=layers * (heads * (2 * latent + rope) * 2) / rate,
+        pair_s=layers * (2.0 * heads * (2 * latent + rope)) / (flops_per_s * LATENT_PEAK_SHARE),
+    )
+
+
+LATENT_FLOOR_S = 30e-6
+"""One layer of latent attention beyond its projections, one sequence: 27 us in TensorRT-LLM, 36 in
+SGLang's (aiconfigurator-core 0.12, DeepSeek-V3 on eight H200); vLLM's 78 were timed without a graph."""
+
+
 class PrefillAttention(NamedTuple):
-    """Prefill attention of a layer stack; seconds per unit, `full_tiles` query tiles fill the GPU."""
+    """Prefill attention of a layer stack; seconds per unit, `full_tiles` query tiles fill the GPU.
+
+    `windowed_share` of the layers see at most `window` keys a query.
+    """
 
     floor_s: float
     pair_s: float
@@ -128,11 +169,18 @@ class PrefillAttention(NamedTuple):
     half_length: float
     query_token_s: float
     kv_token_s: float
+    windowed_share: float = 0.0
+    window: int = 0
+
+
+NO_PREFILL = PrefillAttention(0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
+"""Of a drafter without attention."""
 
 
 def prefill_attention(
     *, layers: int, heads: int, kv_heads: int, head_dim: int, kv_bytes: int,
     constants: PrefillConstants, bytes_per_s: float, flops_per_s: float, sms: int,
+    windowed: int = 0, window: int = 0,
 ) -> PrefillAttention:  # fmt: skip
     """Coefficients of `t = t0 + flops / (peak e util) (1 + s_half / S) + mm bytes / bandwidth`, all layers.
 
@@ -147,4 +195,6 @@ def prefill_attention(
         half_length=constants.half_length,
         query_token_s=layers * (2 * heads * head_dim * 2) / rate,
         kv_token_s=layers * (2 * kv_heads * head_dim * kv_bytes) / rate,
+        windowed_share=windowed / layers,
+        window=window,
     )

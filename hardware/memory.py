@@ -4,73 +4,82 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hardware.kvbudget import GIB, KvBudget, Line
+from hardware.memorypeak import (
+    activation_bytes,
+    cudagraph_bytes,
+    drafter_weight_bytes,
+    forward_peak_bytes,
+    non_torch_bytes,
+    sampler_peak_bytes,
+    weight_bytes,
+)
+from hardware.model import ModelSpec
 from hardware.placement import Placement
 
-GIB = 2**30
-_LABEL_WIDTH = 34
+__all__ = ["GIB", "DoesNotFit", "KvBudget", "MemoryGiven", "kv_budget", "kv_bytes_per_token"]
 
 
 class DoesNotFit(ValueError):  # noqa: N818 - reads as the verdict it is
     """Not one KV block is left; the message is the whole budget."""
 
 
-@dataclass(frozen=True)
-class KvBudget:
-    """Memory of one GPU, line by line in bytes, and the pool that comes out.
+@dataclass(frozen=True, kw_only=True)
+class MemoryGiven:
+    """Figures of a start-up log, in bytes a GPU, in place of the rules; None leaves a rule in place.
 
-    `num_gpu_blocks` counts vLLM's null block, as its log does; `tokens` is blocks x block size.
+    `device` is the memory that the driver reports, `weights` what loading took (drafter included),
+    `activation` the profiling peak, `non_torch` the memory beyond torch, `available` the KV pool itself,
+    which leaves no place for the terms before it.
     """
 
-    lines: tuple[tuple[str, int], ...]
-    bytes_per_token: int
-    block_size: int
-    num_gpu_blocks: int
+    device: int | None = None
+    weights: int | None = None
+    activation: int | None = None
+    non_torch: int | None = None
+    available: int | None = None
 
-    @property
-    def tokens(self) -> int:
-        """Tokens that the pool holds."""
-        return self.num_gpu_blocks * self.block_size
+    def __post_init__(self) -> None:
+        """Reject figures that no log shows."""
+        for key in ("device", "weights", "activation", "non_torch", "available"):
+            value = getattr(self, key)
+            if value is not None and value < (1 if key in ("device", "available") else 0):
+                raise ValueError(f"memory.{key} is {value} bytes; give the size that the log shows")
+        if self.available is not None and (self.weights, self.activation, self.non_torch) != (None,) * 3:
+            raise ValueError(
+                "memory.available is the KV pool itself; leave out weights, activation and non_torch, or it"
+            )
 
-    def max_concurrency(self, max_model_len: int) -> float:
-        """Requests of full length that fit at once, in blocks as vLLM counts them."""
-        blocks = -(-max_model_len // self.block_size)
-        return self.num_gpu_blocks / blocks
-
-    def render(self, max_model_len: int | None = None) -> str:
-        """The budget as text, ending in vLLM's own start-up lines (the second one needs `max_model_len`)."""
-        table = [f"{label:<{_LABEL_WIDTH}}{value / GIB:9.2f} GiB" for label, value in self.lines]
-        table.append(f"{'KV bytes per token and GPU':<{_LABEL_WIDTH}}{self.bytes_per_token:9,} B")
-        table.append(f"GPU KV cache size: {self.tokens:,} tokens")
-        if max_model_len is not None:
-            factor = self.max_concurrency(max_model_len)
-            table.append(f"Maximum concurrency for {max_model_len:,} tokens per request: {factor:.2f}x")
-        return "\n".join(table)
+    @classmethod
+    def gib(cls, **sizes: float | None) -> MemoryGiven:
+        """The same in GiB, as engines print it: `MemoryGiven.gib(device=79.19, weights=14.99)`."""
+        return cls(**{key: None if size is None else round(size * GIB) for key, size in sizes.items()})
 
 
 def kv_budget(
     placement: Placement,
     *,
+    given: MemoryGiven | None = None,
+    max_model_len: int | None = None,
     num_gpu_blocks_override: int | None = None,
     kv_cache_memory_bytes: int | None = None,
 ) -> KvBudget:
     """Size the KV pool of one GPU as the engine does at start.
 
-    `pool = utilization x memory - weights - drafter - activations (- graphs)`, in whole blocks.
-    `kv_cache_memory_bytes` replaces the pool, `num_gpu_blocks_override` the number of blocks, both without
-    any other check, as in vLLM. Raises DoesNotFit, with the budget, when less than one block is left.
+    `pool = utilization x device - weights - drafter - activations - beyond torch (- graphs)`, in whole
+    blocks. `given` replaces terms. `max_model_len` matters only to builds that profile a prompt of that
+    length. `kv_cache_memory_bytes` replaces the pool, `num_gpu_blocks_override` the number of blocks, both
+    without any other check, as in vLLM. Raises DoesNotFit, with the budget, when less than one block is left.
     """
-    lines = _budget_lines(placement)
-    pool = lines[0][1] - sum(value for _, value in lines[1:])
-    if kv_cache_memory_bytes is not None:
-        lines, pool = [], kv_cache_memory_bytes
+    given = given or MemoryGiven()
     block_bytes = placement.block_size * kv_bytes_per_token(placement)
-    blocks = max(0, pool // block_bytes)
     if num_gpu_blocks_override is not None:
-        blocks = num_gpu_blocks_override
-        lines, pool = [], blocks * block_bytes
-    lines.append(("KV cache", pool))
-    budget = KvBudget(tuple(lines), kv_bytes_per_token(placement), placement.block_size, blocks)
-    if blocks < 1:
+        return _budget(placement, (), num_gpu_blocks_override * block_bytes, given)
+    fixed = kv_cache_memory_bytes if kv_cache_memory_bytes is not None else given.available
+    lines = () if fixed is not None else _budget_lines(placement, given, max_model_len)
+    pool = fixed if fixed is not None else lines[0][1] - sum(value for _, value in lines[1:])
+    budget = _budget(placement, lines, pool, given)
+    if budget.num_gpu_blocks < 1:
         raise DoesNotFit(
             f"{placement.model.name} does not fit on {placement.tensor_parallel_size} x "
             f"{placement.accelerator.name}: no KV block is left. Use more GPUs, fp8 weights, a smaller "
@@ -88,45 +97,74 @@ def kv_bytes_per_token(placement: Placement) -> int:
     return target + placement.drafter.kv_bytes_per_token(dtype, placement.draft_tensor_parallel_size)
 
 
-def activation_bytes(placement: Placement) -> int:
-    """Peak of the profiling run beyond the weights.
-
-    `n0 + max(2 b (5 I / TP + h), 4 s max_num_seqs V)`: the forward pass over the token budget b (MLP width I,
-    hidden size h, two bytes), or the sampler's float32 copies of a max_num_seqs x vocabulary tensor, s = 9.3
-    without and 13.2 with speculation. Reproduces nine measured pools within 2 %; n0 is the host's (profile).
-    """
-    model, profile = placement.model, placement.profile
-    width = 5 * model.intermediate_size / placement.tensor_parallel_size + model.hidden_size
-    forward = 2 * placement.max_num_batched_tokens * width
-    speculates = placement.drafter is not None
-    copies = profile.sampler_copies_with_speculation if speculates else profile.sampler_copies
-    sampler = 4 * copies * placement.max_num_seqs * model.vocab_size
-    return profile.base_bytes(placement.tensor_parallel_size) + round(max(forward, sampler))
-
-
-def cudagraph_bytes(placement: Placement) -> int:
-    """Memory of the captured graphs: a constant per captured size and layer, drafter layers included.
-
-    An estimate within about a factor of two: see `cudagraph_bytes_per_layer_and_size` of the engine profile.
-    """
+def kv_factors(placement: Placement) -> str:
+    """The same as a product, in words: `2 x 32 layers x 8 KV heads x 128 x 2 B`, drafter added."""
+    element = placement.kv_element_bytes
+    text = _factors(placement.model, placement.tensor_parallel_size, element)
     drafter = placement.drafter
-    layers = placement.model.num_layers + (drafter.model.num_layers if drafter and drafter.model else 0)
-    return len(placement.capture_sizes) * layers * placement.profile.cudagraph_bytes_per_layer_and_size
+    if drafter is None or drafter.model is None:
+        return text
+    return f"{text} + drafter {_factors(drafter.model, placement.draft_tensor_parallel_size, element)}"
 
 
-def _budget_lines(placement: Placement) -> list[tuple[str, int]]:
-    """What the engine may use, then everything that it must subtract."""
-    tp, share = placement.tensor_parallel_size, placement.gpu_memory_utilization
-    usable = int(share * placement.accelerator.hbm_bytes)
-    lines = [
-        (f"usable ({share:g} of {placement.accelerator.hbm_bytes / GIB:.2f} GiB)", usable),
-        ("weights", placement.model.weight_bytes(placement.quantization, tp)),
-    ]
-    if placement.drafter is not None:
-        lines.append(
-            ("drafter weights", placement.drafter.weight_bytes(placement.draft_tensor_parallel_size))
-        )
-    lines.append(("activations and sampler", activation_bytes(placement)))
-    if placement.profile.deducts_cudagraphs:
+def _factors(model: ModelSpec, tp: int, element: int) -> str:
+    layers = f"{model.num_layers} layer{'s' if model.num_layers > 1 else ''}"
+    if model.kv_lora_rank:
+        return f"{layers} x {model.kv_lora_rank + model.qk_rope_head_dim} latent x {element} B"
+    heads = model.kv_heads(tp)
+    return f"2 x {layers} x {heads} KV head{'s' if heads > 1 else ''} x {model.head_dim} x {element} B"
+
+
+def _budget(placement: Placement, lines: tuple[Line, ...], pool: int, given: MemoryGiven) -> KvBudget:
+    bytes_per_token = kv_bytes_per_token(placement)
+    device = _figure(given.device, placement.accelerator.hbm_bytes)
+    return KvBudget(
+        lines=(*lines, ("KV cache", pool)),
+        device_bytes=device if lines else None,
+        bytes_per_token=bytes_per_token,
+        block_size=placement.block_size,
+        num_gpu_blocks=max(0, pool // (placement.block_size * bytes_per_token)),
+        factors=kv_factors(placement),
+        null_block_is_reserved=placement.profile.memory.null_block_is_reserved,
+        prints_tokens_by_request=placement.profile.memory.prints_tokens_by_request,
+    )
+
+
+def _budget_lines(placement: Placement, given: MemoryGiven, max_model_len: int | None) -> tuple[Line, ...]:
+    """What the engine may use, then everything that it must subtract.
+
+    A given peak includes the CUDA graphs, as the engine's own figure does.
+    """
+    share = placement.gpu_memory_utilization
+    device = _figure(given.device, placement.accelerator.hbm_bytes)
+    weights, drafter = weight_bytes(placement), drafter_weight_bytes(placement)
+    lines = [(f"usable ({share:g} of {device / GIB:.2f} GiB)", int(share * device))]
+    if given.weights is not None:
+        lines.append(("weights (given)", _figure(given.weights, weights + drafter)))
+    else:
+        lines.append(("weights", weights))
+        if placement.drafter is not None:
+            lines.append(("drafter weights", drafter))
+    peak = activation_bytes(placement, max_model_len)
+    label = _peak_label(placement, max_model_len) if given.activation is None else "activations (given)"
+    lines.append((label, _figure(given.activation, peak)))
+    label = "beyond torch: context, NCCL" if given.non_torch is None else "beyond torch (given)"
+    lines.append((label, _figure(given.non_torch, non_torch_bytes(placement))))
+    if placement.profile.deducts_cudagraphs and given.activation is None:
         lines.append(("CUDA graphs (estimate)", cudagraph_bytes(placement)))
-    return lines
+    return tuple(lines)
+
+
+def _figure(given: int | None, rule: int) -> int:
+    """A given size. One that is printed to 0.01 GiB and agrees with the rule is the rule's, unrounded."""
+    if given is None:
+        return rule
+    printed = round(round(given / GIB, 2) * GIB)
+    agrees = abs(given - printed) <= 1 and round(rule / GIB, 2) == round(given / GIB, 2)
+    return rule if agrees else given
+
+
+def _peak_label(placement: Placement, max_model_len: int | None) -> str:
+    """Which of the two profiled peaks is the larger."""
+    sampler = sampler_peak_bytes(placement, max_model_len) > forward_peak_bytes(placement, max_model_len)
+    return f"activations (peak: {'sampler' if sampler else 'forward pass'})"

@@ -1,26 +1,50 @@
-"""Dense decoder-only models and drafters: shapes, weight bytes, KV bytes.
+"""Decoder-only models: shapes, weight bytes, KV bytes. Dense or mixture of experts, GQA or MLA.
 
 Weight bytes follow how vLLM shards: QKV and gate/up by columns, output and down by rows, embedding and
-LM head by vocabulary (padded to 64), KV heads replicated once there are fewer of them than GPUs.
+LM head by vocabulary (padded to 64), KV heads replicated once there are fewer of them than GPUs. Routed
+experts are sharded evenly, whether by width (tensor parallel) or by expert (expert parallel).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 KV_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 """Bytes of one KV element by vLLM's `kv_cache_dtype`."""
 
-WEIGHT_BYTES = {None: 2, "fp8": 1}
-"""Bytes of one linear weight by vLLM's `quantization`; embeddings, LM head and norms stay at 2."""
+WEIGHT_BYTES: dict[str | None, int] = {None: 2, "fp8": 1}
+"""Bytes of one linear weight by vLLM's `quantization`; embeddings, LM head, router and norms stay at 2."""
+
+EXPERT_32NDS: dict[str | None, int] = {None: 64, "fp8": 32, "mxfp4": 17}
+"""Bytes of 32 weights of a routed expert; MXFP4 is 4 bits a weight and one scale byte a 32."""
 
 VOCABULARY_PADDING = 64
+
+Gemm = tuple[int, int]
+"""(output width N, input width K) of a projection on one GPU."""
+
+
+class LayerGroup(NamedTuple):
+    """Layers alike: how many, their GEMMs, the width of their dense MLP, the router if they have experts."""
+
+    layers: int
+    gemms: tuple[Gemm, ...]
+    mlp_width: int
+    router: Gemm | None
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """The shape of a dense transformer, in the names of its Hugging Face `config.json`.
+    """The shape of a transformer, in the names of its Hugging Face `config.json`.
 
+    `num_experts` 0 is a dense model. A mixture of experts has `num_dense_layers` layers with a dense MLP of
+    `intermediate_size`; the others route each token to `num_experts_per_tok` experts of
+    `moe_intermediate_size` beside shared experts of `shared_expert_intermediate_size` together.
+    `kv_lora_rank` above 0 is multi-head latent attention (MLA): `head_dim` is then unused by the cache.
+    `num_windowed_layers` layers attend to the last `sliding_window` tokens only.
+    `checkpoint_quantization` is how the published weights are stored ("fp8", "mxfp4" for routed experts).
+    `vision_parameters` are the weights of an image tower, loaded in two bytes beside the language model.
     `qkv_input_multiple` is 2 for the layer of an EAGLE-3 head, which reads the embedding beside the hidden
     state. `source` says where the shape comes from.
     """
@@ -39,12 +63,29 @@ class ModelSpec:
     source: str
     aliases: tuple[str, ...] = ()
     qkv_input_multiple: int = 1
+    num_experts: int = 0
+    num_experts_per_tok: int = 0
+    moe_intermediate_size: int = 0
+    shared_expert_intermediate_size: int = 0
+    num_dense_layers: int = 0
+    kv_lora_rank: int = 0
+    q_lora_rank: int = 0
+    qk_nope_head_dim: int = 0
+    qk_rope_head_dim: int = 0
+    v_head_dim: int = 0
+    sliding_window: int = 0
+    num_windowed_layers: int = 0
+    checkpoint_quantization: str | None = None
+    vision_parameters: int = 0
 
     def __post_init__(self) -> None:
         """Reject shapes that no such model can have."""
         for key in (
             *("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "intermediate_size"),
             *("vocab_size", "max_position_embeddings", "qkv_input_multiple"),
+            *(("num_experts_per_tok", "moe_intermediate_size") if self.num_experts else ()),
+            *(("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim") if self.kv_lora_rank else ()),
+            *(("sliding_window",) if self.num_windowed_layers else ()),
         ):
             if getattr(self, key) <= 0:
                 raise ValueError(f"model {self.name}: {key} is {getattr(self, key)}; it must be positive")
@@ -53,62 +94,162 @@ class ModelSpec:
                 f"model {self.name}: num_heads {self.num_heads} is no multiple of "
                 f"num_kv_heads {self.num_kv_heads}"
             )
+        for key, most in (
+            ("num_experts_per_tok", self.num_experts),
+            ("num_dense_layers", self.num_layers),
+            ("num_windowed_layers", self.num_layers),
+        ):
+            if not 0 <= getattr(self, key) <= most:
+                raise ValueError(
+                    f"model {self.name}: {key} is {getattr(self, key)}; use 0 to {most} with this shape"
+                )
+        if self.checkpoint_quantization not in EXPERT_32NDS:
+            raise ValueError(
+                f"model {self.name}: checkpoint_quantization is {self.checkpoint_quantization!r}; "
+                f"use one of {', '.join(map(str, EXPERT_32NDS))}"
+            )
 
     def kv_heads(self, tp: int) -> int:
         """KV heads on one GPU: at least one, replicated when there are more GPUs than heads."""
         return max(1, self.num_kv_heads // tp)
 
-    def layer_gemms(self, tp: int) -> tuple[tuple[int, int], ...]:
-        """(output width N, input width K) of the QKV, output, gate/up and down projection on one GPU."""
-        attention = self.num_heads // tp * self.head_dim
-        qkv = attention + 2 * self.kv_heads(tp) * self.head_dim
-        hidden, mlp = self.hidden_size, self.intermediate_size // tp
-        return (
-            (qkv, self.qkv_input_multiple * hidden),
-            (hidden, attention),
-            (2 * mlp, hidden),
-            (hidden, mlp),
-        )
+    def attention_gemms(self, tp: int) -> tuple[Gemm, ...]:
+        """QKV and output projection; with MLA the latent down- and up-projections.
+
+        MLA's down-projections (and with them the cached latent) are replicated on every GPU.
+        """
+        heads, hidden = self.num_heads // tp, self.hidden_size
+        if self.kv_lora_rank:
+            latent = self.kv_lora_rank + self.qk_rope_head_dim
+            query = heads * (self.qk_nope_head_dim + self.qk_rope_head_dim)
+            down, up = (
+                ((self.q_lora_rank + latent, hidden), (query, self.q_lora_rank))
+                if self.q_lora_rank
+                else ((latent, hidden), (query, hidden))
+            )
+            kv_up = (heads * (self.qk_nope_head_dim + self.v_head_dim), self.kv_lora_rank)
+            return down, up, kv_up, (hidden, heads * self.v_head_dim)
+        qkv = heads * self.head_dim + 2 * self.kv_heads(tp) * self.head_dim
+        return (qkv, self.qkv_input_multiple * hidden), (hidden, heads * self.head_dim)
+
+    def layer_gemms(self, tp: int) -> tuple[Gemm, ...]:
+        """GEMMs of a layer with a dense MLP: attention, gate/up, down."""
+        return (*self.attention_gemms(tp), *self._mlp_gemms(self.intermediate_size // tp))
+
+    def _mlp_gemms(self, width: int) -> tuple[Gemm, ...]:
+        return ((2 * width, self.hidden_size), (self.hidden_size, width)) if width else ()
+
+    def layer_groups(self, tp: int) -> tuple[LayerGroup, ...]:
+        """The layers by kind, those with a dense MLP first. Routed experts are not among the GEMMs."""
+        routed = self.num_routed_layers
+        width = self.intermediate_size // tp
+        groups = [LayerGroup(self.num_layers - routed, self.layer_gemms(tp), width, None)]
+        if routed:
+            width = self.shared_expert_intermediate_size // tp
+            gemms = (*self.attention_gemms(tp), *self._mlp_gemms(width))
+            groups.append(LayerGroup(routed, gemms, width, (self.num_experts, self.hidden_size)))
+        return tuple(group for group in groups if group.layers)
+
+    @property
+    def num_routed_layers(self) -> int:
+        """Layers that route to experts."""
+        return self.num_layers - self.num_dense_layers if self.num_experts else 0
+
+    @property
+    def expert_parameters(self) -> int:
+        """Weights of one routed expert of one layer: gate, up and down projection."""
+        return 3 * self.hidden_size * self.moe_intermediate_size
 
     @property
     def layer_parameters(self) -> int:
-        """Weights of one layer: four projections and two norms (biases and head norms are below 0.01 %)."""
+        """Weights of one dense layer: projections and two norms (biases and head norms are below 0.01 %)."""
         return sum(n * k for n, k in self.layer_gemms(1)) + 2 * self.hidden_size
 
     @property
     def parameters(self) -> int:
         """All weights: layers, final norm, embedding, and the LM head unless it is tied."""
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
-        return self.num_layers * self.layer_parameters + self.hidden_size + embeddings
+        norms = 2 * self.num_layers * self.hidden_size
+        each = self.expert_parameters + self.hidden_size
+        experts = self.num_routed_layers * self.num_experts * each
+        return self.linear_parameters(1) + experts + norms + self.hidden_size + embeddings
+
+    @property
+    def active_parameters(self) -> int:
+        """Weights that one token passes through, embedding and LM head included."""
+        idle = max(0, self.num_experts - self.num_experts_per_tok)
+        return self.parameters - self.num_routed_layers * idle * self.expert_parameters
+
+    def linear_parameters(self, tp: int) -> int:
+        """Weights of all layers' GEMMs on one GPU, without routers and routed experts."""
+        return sum(group.layers * sum(n * k for n, k in group.gemms) for group in self.layer_groups(tp))
+
+    def stored_as(self, quantization: str | None) -> str | None:
+        """How the weights lie in memory: as asked, else as published."""
+        return quantization or self.checkpoint_quantization
 
     def embedding_bytes(self, tp: int) -> int:
         """Bytes of one vocabulary-by-hidden matrix on one GPU, always 2 bytes a weight."""
         return 2 * padded_vocabulary(self.vocab_size) // tp * self.hidden_size
 
+    def linear_bytes(self, quantization: str | None) -> int:
+        """Bytes of one weight of a dense projection."""
+        return WEIGHT_BYTES.get(self.stored_as(quantization), 2)
+
+    def expert_bytes(self, quantization: str | None, tp: int) -> float:
+        """Bytes of one routed expert of one layer on one GPU."""
+        return self.expert_parameters * EXPERT_32NDS[self.stored_as(quantization)] / (32 * tp)
+
     def layers_bytes(self, quantization: str | None, tp: int) -> int:
         """Bytes of all layers on one GPU; norms and the rotary table are replicated, 2 bytes a value."""
-        linear = sum(n * k for n, k in self.layer_gemms(tp)) * WEIGHT_BYTES[quantization]
-        rotary_table = 2 * self.max_position_embeddings * self.head_dim
-        return self.num_layers * (linear + 4 * self.hidden_size) + 2 * self.hidden_size + rotary_table
+        linear = self.linear_parameters(tp) * self.linear_bytes(quantization)
+        router = 2 * self.num_routed_layers * self.num_experts * self.hidden_size
+        experts = self.num_routed_layers * self.num_experts * self.expert_bytes(quantization, tp)
+        rotary_table = 2 * self.max_position_embeddings * (self.qk_rope_head_dim or self.head_dim)
+        norms = (4 * self.num_layers + 2) * self.hidden_size
+        return linear + router + int(experts) + norms + rotary_table
 
     def weight_bytes(self, quantization: str | None, tp: int) -> int:
-        """Bytes of the loaded weights on one GPU (`quantization`: None or "fp8")."""
+        """Bytes of the loaded weights on one GPU (`quantization`: None, as published, or "fp8")."""
         matrices = 1 if self.tie_word_embeddings else 2
-        return self.layers_bytes(quantization, tp) + matrices * self.embedding_bytes(tp)
+        tower = 2 * self.vision_parameters // tp
+        return self.layers_bytes(quantization, tp) + matrices * self.embedding_bytes(tp) + tower
 
     def kv_bytes_per_token(self, kv_cache_dtype: str, tp: int) -> int:
-        """Bytes of keys and values that one token holds on one GPU, over all layers."""
-        return 2 * self.num_layers * self.kv_heads(tp) * self.head_dim * KV_BYTES[kv_cache_dtype]
+        """Bytes of keys and values that one token holds on one GPU, over all layers.
+
+        MLA caches one latent and one rotary key a token on every GPU. Windowed layers count in full.
+        """
+        width = 2 * self.kv_heads(tp) * self.head_dim
+        if self.kv_lora_rank:
+            width = self.kv_lora_rank + self.qk_rope_head_dim
+        return self.num_layers * width * KV_BYTES[kv_cache_dtype]
+
+
+def padded_vocabulary(vocab_size: int) -> int:
+    """Rows of an embedding as vLLM allocates it: a multiple of 64."""
+    return -(-vocab_size // VOCABULARY_PADDING) * VOCABULARY_PADDING
+
+
+DRAFT_METHODS = ("eagle", "eagle3", "medusa", "mtp", "draft_model", "ngram", "suffix")
+"""vLLM's names of what can propose drafts."""
+
+HOST_METHODS = ("ngram", "suffix")
+"""Methods that propose on the host: no weights, no KV, no pass."""
 
 
 @dataclass(frozen=True)
 class DrafterSpec:
-    """What proposes drafts: an EAGLE-3 head, a small model, or an n-gram lookup (no model at all).
+    """What proposes drafts, under vLLM's `method`.
 
-    `fc_input_multiple` hidden states of the target, each `target_hidden_size` wide, are fused by the EAGLE-3
-    `fc` layer (0: there is none). `own_embedding` says whether the head brings its embedding or shares the
-    target's, `fc_replicated` whether every GPU holds the whole `fc`. `parallel_drafting` proposes all
-    tokens in one pass. `max_model_len` is the drafter's longest context in tokens (0: no limit of its own).
+    eagle and mtp: one layer (`model`) behind an `fc` that fuses token embedding and hidden state in every
+    pass, usually with the target's embedding and LM head (`own_embedding`, `own_lm_head` false). eagle3: the
+    `fc` fuses `fc_input_multiple` hidden states of the target once a round; its LM head has
+    `draft_vocab_size` tokens. medusa: `medusa_heads` heads of a square layer and an LM head on the target's
+    last hidden state, no model. draft_model: any model. ngram and suffix: look-ups on the host.
+    `target_hidden_size` is the width of what `fc` or the heads read, `fc_replicated` whether every GPU holds
+    the whole `fc`. `parallel_drafting` proposes all tokens in one pass. `max_model_len` is the drafter's
+    longest context in tokens (0: no limit of its own).
     """
 
     name: str
@@ -121,28 +262,57 @@ class DrafterSpec:
     target_hidden_size: int = 0
     draft_vocab_size: int = 0
     own_embedding: bool = False
+    own_lm_head: bool = True
     fc_replicated: bool = True
     max_model_len: int = 0
     parallel_drafting: bool = False
+    medusa_heads: int = 0
 
     def __post_init__(self) -> None:
         """Reject a method without the shape that it needs."""
-        if self.method not in ("eagle3", "draft_model", "ngram"):
+        if self.method not in DRAFT_METHODS:
             raise ValueError(
-                f"drafter {self.name}: method {self.method!r} is unknown; use eagle3, draft_model or ngram"
+                f"drafter {self.name}: method {self.method!r} is unknown; "
+                f"use one of {', '.join(DRAFT_METHODS)}"
             )
-        if (self.model is None) != (self.method == "ngram"):
-            needs = "has no model" if self.method == "ngram" else "needs a model"
+        modelless = (*HOST_METHODS, "medusa")
+        if (self.model is None) != (self.method in modelless):
+            needs = "has no model" if self.method in modelless else "needs a model"
             raise ValueError(f"drafter {self.name}: method {self.method} {needs}")
-        if self.method == "eagle3" and min(self.fc_input_multiple, self.target_hidden_size) < 1:
+        if self.fuses and min(self.fc_input_multiple, self.target_hidden_size) < 1:
+            usual = 3 if self.method == "eagle3" else 2
             raise ValueError(
-                f"drafter {self.name}: an EAGLE-3 head needs fc_input_multiple (3) and target_hidden_size"
+                f"drafter {self.name}: method {self.method} needs fc_input_multiple ({usual}) "
+                "and target_hidden_size"
             )
-        if self.method != "ngram" and self.draft_vocab_size < 1:
+        if self.method == "medusa" and min(self.medusa_heads, self.target_hidden_size) < 1:
+            raise ValueError(f"drafter {self.name}: medusa needs medusa_heads and target_hidden_size")
+        if self.method not in HOST_METHODS and self.draft_vocab_size < 1:
             raise ValueError(f"drafter {self.name}: draft_vocab_size must be positive")
 
-    def fc_gemm(self, tp: int) -> tuple[int, int] | None:
-        """(N, K) of the EAGLE-3 fusion layer on one GPU, or None."""
+    @property
+    def fuses(self) -> bool:
+        """Whether an `fc` layer joins what the target gives with what the layer reads."""
+        return self.method in ("eagle", "eagle3", "mtp")
+
+    @property
+    def fuses_every_pass(self) -> bool:
+        """Whether `fc` runs in every pass (eagle, mtp) or once a round, on the target's states (eagle3)."""
+        return self.method in ("eagle", "mtp")
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether drafting takes passes on the GPU."""
+        return self.method not in HOST_METHODS
+
+    @property
+    def dtype(self) -> str:
+        """Type of its linear layers: "fp8" or "bfloat16", as published."""
+        stored = self.model.stored_as(None) if self.model else None
+        return "fp8" if stored == "fp8" else "bfloat16"
+
+    def fc_gemm(self, tp: int) -> Gemm | None:
+        """(N, K) of the fusion layer on one GPU, or None."""
         if self.model is None or self.fc_input_multiple == 0:
             return None
         width = self.model.hidden_size
@@ -151,14 +321,21 @@ class DrafterSpec:
             self.fc_input_multiple * self.target_hidden_size,
         )
 
+    def head_parameters(self, tp: int) -> int:
+        """Weights of its LM head on one GPU: those read, its own or the target's; of one head for medusa."""
+        width = self.model.hidden_size if self.model else self.target_hidden_size
+        return padded_vocabulary(self.draft_vocab_size) // tp * width
+
     def weight_bytes(self, tp: int) -> int:
-        """Bytes that it adds on one GPU: layers, `fc`, LM head and, where it has one, its embedding."""
+        """Bytes that it adds on one GPU: layers, `fc`, and an LM head and embedding of its own."""
+        if self.method == "medusa":
+            return 2 * self.medusa_heads * (self.target_hidden_size**2 + self.head_parameters(tp))
         if self.model is None:
             return 0
         if self.method == "draft_model":
             return self.model.weight_bytes(None, tp)
         fc = self.fc_gemm(tp)
-        head = 2 * padded_vocabulary(self.draft_vocab_size) // tp * self.model.hidden_size
+        head = 2 * self.head_parameters(tp) if self.own_lm_head else 0
         embedding = self.model.embedding_bytes(tp) if self.own_embedding else 0
         return self.model.layers_bytes(None, tp) + (2 * fc[0] * fc[1] if fc else 0) + head + embedding
 
@@ -182,16 +359,9 @@ class DrafterSpec:
         )
 
 
-def padded_vocabulary(vocab_size: int) -> int:
-    """Rows of an embedding as vLLM allocates it: a multiple of 64."""
-    return -(-vocab_size // VOCABULARY_PADDING) * VOCABULARY_PADDING
-
-
-NGRAM = DrafterSpec(
-    name="ngram",
-    hf_id="",
-    method="ngram",
-    model=None,
-    source="vLLM: prompt lookup on the host, no weights and no KV",
-)
+_ON_HOST = "vLLM: look-up on the host, no weights and no KV"
+NGRAM = DrafterSpec(name="ngram", hf_id="", method="ngram", model=None, source=_ON_HOST)
 """Prompt lookup: proposes on the host, adds nothing to the GPU."""
+
+SUFFIX = DrafterSpec(name="suffix", hf_id="", method="suffix", model=None, source=_ON_HOST)
+"""Suffix decoding: proposes from suffix trees on the host, adds nothing to the GPU."""

@@ -7,11 +7,21 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from hardware.accelerator import Accelerator
-from hardware.constants import KernelConstants, kernel_constants
-from hardware.cudagraph import capture_sizes
+from hardware.constants import AllReduceLaw, KernelConstants, kernel_constants, measured_file
 from hardware.engine_profile import EngineProfile
 from hardware.interconnect import all_reduce_law
 from hardware.model import KV_BYTES, WEIGHT_BYTES, DrafterSpec, ModelSpec
+
+DEFAULT_C_Q = 0.03
+C_Q_RANGE = (0.0, 0.15)
+"""What one more query a sequence adds to decode attention, as a share: kernels that read KV once. Not
+measured for q > 1 in any public table; 1 is a kernel that reads KV once a query."""
+
+ROUTING_CORRELATION_RANGE = (0.2, 0.5)
+"""How much of a draft's routing repeats its neighbours'; assumed, no public measurement."""
+
+KV_TYPES = {1: "fp8", 2: "bfloat16"}
+"""Name in the constants of a KV element of that many bytes."""
 
 _T = TypeVar("_T")
 
@@ -20,10 +30,14 @@ _T = TypeVar("_T")
 class Placement:
     """A model, its drafter, and the GPUs and engine they run on; fields are named as in `vllm serve`.
 
-    `draft_tensor_parallel_size` is 1 or the target's. `c_q` is what one more query token a sequence adds to
-    decode attention, relative to its time (0.03: a kernel that reads KV once; 1: one that does not).
+    `draft_pass_tokens` are the tokens a sequence brings into each drafter pass, where it drafts a tree of
+    `num_speculative_tokens` nodes; () is a chain. `draft_tensor_parallel_size` is 1 or the target's.
+    `c_q` is what one more query token a sequence adds to decode attention, relative to its time (0.03: a
+    kernel that reads KV once; 1: one that does not).
+    `routing_correlation` is the share of a draft token's experts that its sequence already uses: 1 + K tokens
+    route like 1 + (1 - c) K (c_q: `C_Q_RANGE`, c: `ROUTING_CORRELATION_RANGE`).
     `attention` picks constants fitted on all measured rows or on those with KV beyond the L2 ("cold").
-    `Placement.of` fills the rest from the engine profile.
+    `Placement.of` fills the rest from the engine profile and the accelerator.
     """
 
     model: ModelSpec
@@ -40,8 +54,10 @@ class Placement:
     block_size: int = 16
     drafter: DrafterSpec | None = None
     num_speculative_tokens: int = 0
+    draft_pass_tokens: tuple[int, ...] = ()
     draft_tensor_parallel_size: int = 1
-    c_q: float = 0.03
+    c_q: float = DEFAULT_C_Q
+    routing_correlation: float = 0.3
     attention: str = "all"
 
     @classmethod
@@ -50,6 +66,7 @@ class Placement:
         tensor_parallel_size: int = 1,
         drafter: DrafterSpec | None = None,
         num_speculative_tokens: int = 0,
+        draft_pass_tokens: tuple[int, ...] = (),
         draft_tensor_parallel_size: int | None = None,
         async_scheduling: bool | None = None,
         max_num_seqs: int | None = None,
@@ -59,19 +76,22 @@ class Placement:
         dtype: str = "bfloat16",
         kv_cache_dtype: str = "auto",
         block_size: int = 16,
-        c_q: float = 0.03,
-        attention: str = "all",
+        c_q: float | None = None,
+        routing_correlation: float = 0.3,
+        attention: str | None = None,
     ) -> Placement:  # fmt: skip
-        """A placement whose None fields take the profile's defaults, and the drafter the target's TP size."""
+        """A placement whose None fields take the defaults of profile or GPU, the drafter the target's TP."""
         method = drafter.method if drafter else None
         tp = tensor_parallel_size
+        seqs, tokens = profile.limits(accelerator)
+        kernels = kernel_constants(accelerator.constants, profile.kernels)
         return cls(
             model=model,
             accelerator=accelerator,
             profile=profile,
             tensor_parallel_size=tp,
-            max_num_seqs=_given(max_num_seqs, profile.max_num_seqs),
-            max_num_batched_tokens=_given(max_num_batched_tokens, profile.max_num_batched_tokens),
+            max_num_seqs=_given(max_num_seqs, seqs),
+            max_num_batched_tokens=_given(max_num_batched_tokens, tokens),
             gpu_memory_utilization=_given(gpu_memory_utilization, profile.gpu_memory_utilization),
             async_scheduling=_given(async_scheduling, profile.schedules_async(method)),
             quantization=quantization,
@@ -80,9 +100,11 @@ class Placement:
             block_size=block_size,
             drafter=drafter,
             num_speculative_tokens=num_speculative_tokens,
+            draft_pass_tokens=draft_pass_tokens,
             draft_tensor_parallel_size=_given(draft_tensor_parallel_size, tp),
-            c_q=c_q,
-            attention=attention,
+            c_q=_given(c_q, kernels.query_cost.get(KV_TYPES[KV_BYTES.get(kv_cache_dtype, 2)], DEFAULT_C_Q)),
+            routing_correlation=routing_correlation,
+            attention=_given(attention, accelerator.attention),
         )
 
     def __post_init__(self) -> None:
@@ -91,8 +113,7 @@ class Placement:
         self._check_types()
         _check_sharding(self.model, self.tensor_parallel_size, "tensor_parallel_size")
         self._check_drafter()
-        if self.tensor_parallel_size > 1:
-            all_reduce_law(self.accelerator.constants, self.tensor_parallel_size, self.accelerator.p2p)
+        self.all_reduce_law(self.tensor_parallel_size)
 
     def _check_numbers(self) -> None:
         for key in ("tensor_parallel_size", "max_num_seqs", "max_num_batched_tokens", "block_size"):
@@ -104,6 +125,8 @@ class Placement:
             )
         if self.c_q < 0.0:
             raise ValueError(f"c_q is {self.c_q}; it cannot be negative")
+        if not 0.0 <= self.routing_correlation <= 1.0:
+            raise ValueError(f"routing_correlation is {self.routing_correlation}; use a share from 0 to 1")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens {self.max_num_batched_tokens} is below "
@@ -116,14 +139,36 @@ class Placement:
         _one_of("dtype", self.dtype, ("bfloat16", "float16"))
         _one_of("kv_cache_dtype", self.kv_cache_dtype, KV_BYTES)
         _one_of("attention", self.attention, ("all", "cold"))
-        if (
-            self.weight_dtype not in self.constants.gemm
-            or self.weight_dtype not in self.accelerator.flops_per_s
-        ):
+        self._check_kernels(self.model, self.weight_dtype)
+        self._check_measured()
+        kv_dtype = KV_TYPES[self.kv_element_bytes]
+        if (kv_dtype, self.attention) not in self.constants.decode:
             raise ValueError(
-                f"{self.accelerator.name} has no measured {self.weight_dtype} GEMM; "
-                "choose another quantization"
+                f"{self.accelerator.name} has no measured attention on {kv_dtype} KV; "
+                "choose another kv_cache_dtype"
             )
+
+    def _check_kernels(self, model: ModelSpec, dtype: str) -> None:
+        if dtype not in self.constants.gemm or dtype not in self.accelerator.flops_per_s:
+            why = "choose another quantization"
+            if self.quantization is None or model is not self.model:
+                why = f"{model.name} is published in it, choose another checkpoint"
+            raise ValueError(f"{self.accelerator.name} has no measured {dtype} GEMM; {why}")
+
+    def _check_measured(self) -> None:
+        """The user's own constants are shares of a bandwidth and peaks that must be this GPU's."""
+        gpu, sheet = self.accelerator, self.constants.datasheet
+        if not measured_file(gpu.constants):
+            return
+        rates = {"hbm_bytes_per_s": (gpu.hbm_bytes_per_s, sheet.bytes_per_s)}
+        for dtype, rate in sheet.flops_per_s.items():
+            rates[f"flops_per_s.{dtype}"] = (gpu.flops_per_s.get(dtype, rate), rate)
+        for key, (stated, measured) in rates.items():
+            if abs(stated / measured - 1.0) > 1e-3:
+                raise ValueError(
+                    f"{gpu.constants} was fitted with {key} = {measured:.4g}, {gpu.name} has {stated:.4g}; "
+                    "measured constants are shares of it: keep the rate they were fitted with"
+                )
 
     def _check_drafter(self) -> None:
         drafter, count = self.drafter, self.num_speculative_tokens
@@ -132,19 +177,28 @@ class Placement:
                 f"num_speculative_tokens is {count} with {'a' if drafter else 'no'} drafter; "
                 "give both, or neither for plain decoding"
             )
-        if drafter is None or drafter.model is None:
+        if drafter is None or not drafter.on_gpu:
             return
+        if drafter.target_hidden_size and drafter.target_hidden_size != self.model.hidden_size:
+            raise ValueError(
+                f"drafter {drafter.name} reads hidden states of width {drafter.target_hidden_size}, "
+                f"{self.model.name} has {self.model.hidden_size}; choose the head trained for this model"
+            )
         if self.draft_tensor_parallel_size not in (1, self.tensor_parallel_size):
             raise ValueError(
                 f"draft_tensor_parallel_size is {self.draft_tensor_parallel_size}; "
                 f"it must be 1 or the target's {self.tensor_parallel_size}"
             )
-        _check_sharding(drafter.model, self.draft_tensor_parallel_size, "draft_tensor_parallel_size")
-        if drafter.fc_input_multiple and drafter.target_hidden_size != self.model.hidden_size:
+        deep = len(self.draft_pass_tokens) or count
+        if drafter.medusa_heads and deep > drafter.medusa_heads:
             raise ValueError(
-                f"drafter {drafter.name} reads hidden states of width {drafter.target_hidden_size}, "
-                f"{self.model.name} has {self.model.hidden_size}; choose the head trained for this model"
+                f"num_speculative_tokens is {deep}, {drafter.name} has {drafter.medusa_heads} heads; "
+                "ask for at most one draft a head"
             )
+        if drafter.model is None:
+            return
+        _check_sharding(drafter.model, self.draft_tensor_parallel_size, "draft_tensor_parallel_size")
+        self._check_kernels(drafter.model, drafter.dtype)
         if drafter.method == "draft_model" and drafter.draft_vocab_size != self.model.vocab_size:
             raise ValueError(
                 f"draft model {drafter.name} has a vocabulary of {drafter.draft_vocab_size}, "
@@ -153,13 +207,42 @@ class Placement:
 
     @property
     def constants(self) -> KernelConstants:
-        """Kernel constants of the GPU."""
-        return kernel_constants(self.accelerator.constants)
+        """Kernel constants of the GPU under the profile's engine."""
+        constants = kernel_constants(self.accelerator.constants, self.profile.kernels)
+        fuses = self.profile.fused_fp8_quantisation and "fp8" in constants.gemm
+        return constants.fused() if fuses else constants
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is carried over from other hardware or assumed, a sentence each, for the reader."""
+        said = list(self.constants.notes)
+        if self.profile.fused_fp8_quantisation and self.weight_dtype == "fp8":
+            said.append("FP8 scales are static: no kernel quantises activations")
+        if self.tensor_parallel_size > 1 and not self.accelerator.linked(self.tensor_parallel_size):
+            said.append("GPUs do not reach each other: all-reduce through the host, fitted on one server")
+        if self.model.kv_lora_rank:
+            said.append("latent attention with the constants of grouped-query attention: not measured")
+        if self.model.num_experts:
+            said.append(
+                "experts: distinct ones by uniform routing, "
+                f"correlation {self.routing_correlation:g} (assumed, {_range(ROUTING_CORRELATION_RANGE)})"
+            )
+        if self.num_speculative_tokens:
+            said.append(f"one more query a sequence: c_q {self.c_q:g} of attention ({_range(C_Q_RANGE)})")
+        return tuple(said)
+
+    def all_reduce_law(self, gpus: int) -> AllReduceLaw | None:
+        """The law of an all-reduce among `gpus` of these GPUs, None for one. ValueError if not measured."""
+        if gpus == 1:
+            return None
+        return all_reduce_law(
+            self.accelerator.constants, gpus, self.accelerator.linked(gpus), self.profile.kernels
+        )
 
     @property
     def weight_dtype(self) -> str:
         """Type the target's linear layers run in: "fp8" or "bfloat16" (float16 kernels are as fast)."""
-        return "fp8" if self.quantization == "fp8" else "bfloat16"
+        return "fp8" if self.model.stored_as(self.quantization) == "fp8" else "bfloat16"
 
     @property
     def kv_element_bytes(self) -> int:
@@ -174,8 +257,7 @@ class Placement:
     @property
     def capture_sizes(self) -> tuple[int, ...]:
         """Token counts with a CUDA graph."""
-        most = self.profile.max_capture_tokens(self.max_num_seqs, self.max_num_batched_tokens, self.query_len)
-        return capture_sizes(most, self.query_len)
+        return self.profile.capture_sizes(self.max_num_seqs, self.max_num_batched_tokens, self.query_len)
 
 
 def _given(value: _T | None, default: _T) -> _T:
@@ -188,12 +270,22 @@ def _one_of(key: str, value: str | None, allowed: Iterable[str | None]) -> None:
         raise ValueError(f"{key} is {value!r}; use one of {', '.join(map(str, names))}")
 
 
+def _range(limits: tuple[float, float]) -> str:
+    return f"{limits[0]:g} to {limits[1]:g}"
+
+
 def _check_sharding(model: ModelSpec, tp: int, key: str) -> None:
     if tp < 1:
         raise ValueError(f"{key} is {tp}; it must be at least 1")
-    for what in ("num_heads", "intermediate_size"):
-        if getattr(model, what) % tp:
-            raise ValueError(f"{key} {tp} does not divide {what} {getattr(model, what)} of {model.name}")
+    widths = {"num_heads": model.num_heads}
+    if model.num_dense_layers or not model.num_experts:
+        widths["intermediate_size"] = model.intermediate_size
+    if model.num_experts:
+        widths["moe_intermediate_size"] = model.moe_intermediate_size
+        widths["shared_expert_intermediate_size"] = model.shared_expert_intermediate_size
+    for what, width in widths.items():
+        if width % tp:
+            raise ValueError(f"{key} {tp} does not divide {what} {width} of {model.name}")
     heads = model.num_kv_heads
     if max(heads, tp) % min(heads, tp):
         raise ValueError(f"{key} {tp} and num_kv_heads {heads} of {model.name}: one must divide the other")

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from hardware.experts import distinct_experts, effective_tokens
 from hardware.kernels import Array
-from hardware.model import WEIGHT_BYTES, ModelSpec
+from hardware.model import DrafterSpec, ModelSpec
 from hardware.placement import Placement
 from hardware.stepcost import StepShape
 
@@ -22,19 +23,21 @@ class RooflineCost:
         model, tp = placement.model, placement.tensor_parallel_size
         bandwidth = placement.accelerator.hbm_bytes_per_s
         peak = placement.accelerator.flops_per_s
-        linear = _linear_parameters(model, tp)
         head = model.vocab_size // tp * model.hidden_size
-        self._weights_s = (linear * WEIGHT_BYTES[placement.quantization] + 2 * head) / bandwidth
-        self._kv_token_s = model.kv_bytes_per_token(placement.kv_cache_dtype, tp) / bandwidth
-        self._token_s = 2.0 * linear / peak[placement.weight_dtype]
+        linear = model.linear_parameters(tp) * model.linear_bytes(placement.quantization)
+        self._weights_s = (linear + 2 * head) / bandwidth
+        self._experts = _experts_s(placement)
+        self._experts_s = self._experts.tolist()
+        kv = model.kv_bytes_per_token(placement.kv_cache_dtype, tp) / bandwidth
+        self._window_token_s = kv * (model.num_windowed_layers / model.num_layers)
+        self._kv_token_s = kv - self._window_token_s
+        self._token_s = 2.0 * _active_parameters(model, tp) / peak[placement.weight_dtype]
         self._logit_s = 2.0 * head / peak["bfloat16"]
         self._pair_s = _pair_flops(model, tp) / peak["bfloat16"]
         self._draft_pass_s = self._draft_kv_token_s = self._draft_row_s = 0.0
         drafter, draft_tp = placement.drafter, placement.draft_tensor_parallel_size
-        if drafter and drafter.model:
-            fc = drafter.fc_gemm(draft_tp) or (0, 0)
-            weights = _linear_parameters(drafter.model, draft_tp) + fc[0] * fc[1]
-            weights += drafter.draft_vocab_size // draft_tp * drafter.model.hidden_size
+        if drafter and drafter.on_gpu:
+            weights = _pass_parameters(drafter, draft_tp, placement.num_speculative_tokens)
             kv = drafter.kv_bytes_per_token(placement.kv_cache_dtype, draft_tp)
             self._draft_pass_s = 2.0 * weights / bandwidth
             self._draft_kv_token_s = kv / bandwidth
@@ -42,10 +45,11 @@ class RooflineCost:
 
     def seconds(self, shape: StepShape) -> float:
         """Seconds of one step."""
-        kv = shape.kv_tokens * self._kv_token_s
+        weights = self._weights_s + self._experts_s[shape.tokens]
+        kv = shape.kv_tokens * self._kv_token_s + shape.kv_tokens_in_window * self._window_token_s
         arithmetic = shape.tokens * self._token_s + shape.logit_rows * self._logit_s
         arithmetic = arithmetic + shape.prefill_pairs * self._pair_s
-        compute = max(0.0, arithmetic - (self._weights_s + kv))
+        compute = max(0.0, arithmetic - (weights + kv))
         drafter = 0.0
         if shape.draft_passes:
             requests = shape.decode_sequences + shape.prefill_sequences
@@ -53,12 +57,15 @@ class RooflineCost:
             first = max(moved, shape.tokens * self._draft_row_s)
             later = max(moved, requests * self._draft_row_s)
             drafter = first + (shape.draft_passes - 1) * later
-        return self._weights_s + kv + compute + drafter
+        total: float = weights + kv + compute + drafter
+        return total
 
     def terms(self, columns: Mapping[str, NDArray[np.int64]]) -> dict[str, Array]:
         """Seconds by term, a row a step; communication, launch and host are zero."""
         tokens, passes = columns["tokens"], columns["draft_passes"]
+        weights = self._weights_s + self._experts[tokens]
         kv = columns["kv_tokens"] * self._kv_token_s
+        kv = kv + columns["kv_tokens_in_window"] * self._window_token_s
         arithmetic = tokens * self._token_s + columns["logit_rows"] * self._logit_s
         arithmetic = arithmetic + columns["prefill_pairs"] * self._pair_s
         requests = columns["decode_sequences"] + columns["prefill_sequences"]
@@ -67,9 +74,9 @@ class RooflineCost:
         later = np.maximum(moved, requests * self._draft_row_s)
         zero = np.zeros(len(tokens))
         return {
-            "weights": np.full(len(tokens), self._weights_s),
+            "weights": weights,
             "kv": kv,
-            "compute": np.maximum(0.0, arithmetic - (self._weights_s + kv)),
+            "compute": np.maximum(0.0, arithmetic - (weights + kv)),
             "communication": zero,
             "launch": zero,
             "host": zero,
@@ -79,17 +86,40 @@ class RooflineCost:
     def summary(self) -> str:
         """GPU, GPU count and model, and what one pass over the weights takes."""
         placement = self.placement
+        weights = self._weights_s + self._experts_s[1]
         return (
             f"roofline: {placement.model.name} on {placement.tensor_parallel_size} x "
-            f"{placement.accelerator.name}, weights {1e3 * self._weights_s:.2f} ms a pass"
+            f"{placement.accelerator.name}, weights {1e3 * weights:.2f} ms a pass"
         )
 
 
-def _linear_parameters(model: ModelSpec, tp: int) -> int:
-    """Weights of all layers' GEMMs on one GPU."""
-    return model.num_layers * sum(n * k for n, k in model.layer_gemms(tp))
+def _experts_s(placement: Placement) -> Array:
+    """Seconds to read the distinct routed experts of all layers, by tokens; zeros for a dense model."""
+    model, tokens = placement.model, np.arange(placement.max_num_batched_tokens + 1, dtype=np.float64)
+    if not model.num_experts:
+        return np.zeros_like(tokens)
+    alike = effective_tokens(tokens, placement.num_speculative_tokens, placement.routing_correlation)
+    read = distinct_experts(alike, model.num_experts, model.num_experts_per_tok)
+    each = model.expert_bytes(placement.quantization, placement.tensor_parallel_size)
+    return model.num_routed_layers * read * each / placement.accelerator.hbm_bytes_per_s
+
+
+def _active_parameters(model: ModelSpec, tp: int) -> float:
+    """Weights of all layers' GEMMs on one GPU that one token passes through."""
+    routed = model.num_routed_layers * model.num_experts_per_tok * model.expert_parameters / tp
+    return model.linear_parameters(tp) + routed
+
+
+def _pass_parameters(drafter: DrafterSpec, tp: int, drafts: int) -> float:
+    """Weights that one drafter pass reads on one GPU (Medusa: one head a draft)."""
+    if drafter.model is None:
+        return drafts * (drafter.target_hidden_size**2 + drafter.head_parameters(tp))
+    fc = drafter.fc_gemm(tp) or (0, 0)
+    head = drafter.draft_vocab_size // tp * drafter.model.hidden_size
+    return _active_parameters(drafter.model, tp) + fc[0] * fc[1] + head
 
 
 def _pair_flops(model: ModelSpec, tp: int) -> float:
-    """FLOP of one causal (query, key) pair over all layers on one GPU: two products of head_dim."""
-    return 4.0 * model.num_layers * (model.num_heads // tp) * model.head_dim
+    """FLOP of one causal (query, key) pair over all layers on one GPU: products with key and value."""
+    width = model.head_dim + (model.v_head_dim or model.head_dim)
+    return 2.0 * model.num_layers * (model.num_heads // tp) * width

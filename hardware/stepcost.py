@@ -28,8 +28,8 @@ class StepShape(NamedTuple):
 
     tokens: all scheduled tokens. decode_sequences: rows that decode or verify; prefill_sequences: rows with a
     prompt chunk. logit_rows: 1 + drafts a decode row, 1 a prefill row. draft_tokens: drafts verified in this
-    step. kv_tokens: KV tokens that decode rows read, the new ones included; kv_tokens_in_window: those
-    inside a sliding window (no catalogue model has one). prefill_pairs: causal (query, key) pairs of the
+    step. kv_tokens: KV tokens that decode rows read, the new ones included; kv_tokens_in_window: those inside
+    the model's sliding window, min(context, window) each. prefill_pairs: causal (query, key) pairs of the
     chunks, `past n + n (n + 1) / 2` each. uniform: 1 when every row has exactly 1 + K tokens. draft_passes:
     drafter forwards after this pass.
     """
@@ -71,13 +71,17 @@ class KernelCost:
         model, tp = placement.model, placement.tensor_parallel_size
         largest = placement.max_num_batched_tokens
         sizes = placement.capture_sizes
-        layers = layer_stack(placement, model, tp, placement.weight_dtype, largest)
+        layers = layer_stack(
+            placement, model, tp, placement.quantization, largest, placement.num_speculative_tokens
+        )
         head = lm_head(placement, model.vocab_size, model.hidden_size, tp, largest)
         run = np.array([padded(tokens, sizes) for tokens in range(largest + 1)])
         run[0] = 0
         attention = decode_coefficients(placement, model, tp)
         self._sequence_s = attention.sequence_s
         self._kv_token_s = attention.kv_token_s
+        self._window_token_s = attention.window_token_s
+        self._pair_s = attention.pair_s
         self._query_token_s = attention.query_token_s
         self._decode_floor_s = attention.floor_s
         self._c_q = placement.c_q
@@ -101,37 +105,47 @@ class KernelCost:
 
     def seconds(self, shape: StepShape) -> float:
         """Seconds of one step: `terms` for a single shape, and their sum."""
-        tokens, decode, prefill, rows, drafts, kv_tokens, _, pairs, _, passes = shape
-        run, stream, extra, links, floor, head_stream, head_extra, head_links, head_floor = self._lists
+        tokens, decode, prefill, rows, drafts, kv_tokens, in_window, pairs, _, passes = shape
+        _, stream, extra, links, floor, head_stream, head_extra, head_links, head_floor = self._lists
         weights = stream[tokens] + head_stream[rows]
         compute = extra[tokens] + head_extra[rows]
         communication = links[tokens] + head_links[rows]
         launch = floor[tokens] + head_floor[rows]
         kv = 0.0
         if decode:
-            queries = self._c_q * (drafts / decode)
+            queries = drafts / decode
             read = decode * self._sequence_s + kv_tokens * self._kv_token_s
-            read = read + (decode + drafts) * self._query_token_s
-            kv = read + (read + self._decode_floor_s) * queries
+            read = read + in_window * self._window_token_s + (decode + drafts) * self._query_token_s
+            arithmetic = kv_tokens * (1.0 + queries) * self._pair_s
+            if arithmetic > read:
+                read = arithmetic
+            kv = read + (read + self._decode_floor_s) * (self._c_q * queries)
             launch = launch + self._decode_floor_s
         if prefill:
             chunk = tokens - decode - drafts
             compute = compute + _prefill_s(self._prefill, chunk, prefill, pairs)
             launch = launch + self._prefill.floor_s
         host = self._host_s + self._host_request_s * (decode + prefill)
-        drafter = 0.0
-        if passes and self._drafter:
-            first, later, each = self._draft_lists
-            requests = decode + prefill
-            tables = self._drafter
-            drafter = first[run[tokens] + tables.first_extra_rows * requests] + (passes - 1) * later[requests]
-            drafter = drafter + passes * (each[requests] + kv_tokens * tables.kv_token_s)
-            if prefill:
-                chunk = tokens - decode - drafts
-                attention = tables.prefill.floor_s + _prefill_s(tables.prefill, chunk, prefill, pairs)
-                drafter = drafter + attention
+        drafter = self.drafter_s(shape) if passes else 0.0
         total: float = weights + kv + compute + communication + launch + host + drafter
         return total
+
+    def drafter_s(self, shape: StepShape) -> float:
+        """Seconds that the drafter adds to one step; zero where nothing drafts on the GPU."""
+        tokens, decode, prefill, _, drafts, kv_tokens, in_window, pairs, _, passes = shape
+        tables = self._drafter
+        if not passes or tables is None:
+            return 0.0
+        first, later, each = self._draft_lists
+        requests = decode + prefill
+        row = self._lists[0][tokens] + tables.first_extra_rows * requests
+        drafter: float = first[row] + (passes - 1) * later[requests]
+        read = kv_tokens * tables.kv_token_s + in_window * tables.window_token_s
+        drafter = drafter + passes * (each[requests] + read)
+        if prefill:
+            chunk = tokens - decode - drafts
+            drafter = drafter + (tables.prefill.floor_s + _prefill_s(tables.prefill, chunk, prefill, pairs))
+        return drafter
 
     def terms(self, columns: Mapping[str, NDArray[np.int64]]) -> dict[str, Array]:
         """Seconds by term, a row a step; the same operations in the same order as `seconds`."""
@@ -139,10 +153,12 @@ class KernelCost:
         decode, prefill = columns["decode_sequences"], columns["prefill_sequences"]
         drafts, kv_tokens = columns["draft_tokens"], columns["kv_tokens"]
         table = self._arrays
-        queries = self._c_q * (drafts / np.maximum(decode, 1))
+        queries = drafts / np.maximum(decode, 1)
         read = decode * self._sequence_s + kv_tokens * self._kv_token_s
+        read = read + columns["kv_tokens_in_window"] * self._window_token_s
         read = read + (decode + drafts) * self._query_token_s
-        kv = read + (read + self._decode_floor_s) * queries
+        read = np.maximum(read, kv_tokens * (1.0 + queries) * self._pair_s)
+        kv = read + (read + self._decode_floor_s) * (self._c_q * queries)
         launch = table.floor_s[tokens] + table.head_floor_s[rows]
         launch = launch + np.where(decode > 0, self._decode_floor_s, 0.0)
         launch = launch + np.where(prefill > 0, self._prefill.floor_s, 0.0)
@@ -166,7 +182,9 @@ class KernelCost:
         requests = columns["decode_sequences"] + prefill
         first_rows = self._arrays.padded[tokens] + tables.first_extra_rows * requests
         drafter = tables.first_s[first_rows] + (passes - 1) * tables.later_s[requests]
-        drafter = drafter + passes * (tables.each_s[requests] + columns["kv_tokens"] * tables.kv_token_s)
+        read = columns["kv_tokens"] * tables.kv_token_s
+        read = read + columns["kv_tokens_in_window"] * tables.window_token_s
+        drafter = drafter + passes * (tables.each_s[requests] + read)
         chunks_s = _prefill_column_s(tables.prefill, chunk, prefill, columns["prefill_pairs"])
         attention = np.where(prefill > 0, tables.prefill.floor_s + chunks_s, 0.0)
         return np.where(passes > 0, drafter + attention, 0.0)
@@ -184,6 +202,7 @@ class KernelCost:
             f"kernels: {placement.model.name} on {placement.tensor_parallel_size} x "
             f"{placement.accelerator.name}, drafter {name}, {drafts} draft tokens\n"
             f"one sequence at 1,024 tokens: {1e3 * self.seconds(one):.2f} ms ({parts})"
+            + "".join(f"\nnote: {note}" for note in placement.notes)
         )
 
 
@@ -205,11 +224,16 @@ def _prefill_s(law: PrefillAttention, chunk: int, sequences: int, pairs: int) ->
     """Seconds of prefill attention beyond its floor: `chunk` tokens of `sequences` rows, `pairs` in all.
 
     The context whose KV is read is `sequences x pairs / chunk + (chunk - sequences) / 2`: exact for one row
-    and for equal rows, since a row of n tokens with a past of p has `p n + n (n + 1) / 2` pairs.
+    and for equal rows, since a row of n tokens with a past of p has `p n + n (n + 1) / 2` pairs. In windowed
+    layers a query has at most `window` pairs: exact when all chunks are beyond it or all within.
     """
     tiles = max(sequences, (chunk + ATTENTION_QUERY_TILE - 1) // ATTENTION_QUERY_TILE)
     context = sequences * (pairs / chunk) + (chunk - sequences) * 0.5
-    arithmetic = pairs * law.pair_s * max(1.0, law.full_tiles / tiles)
+    seen = float(pairs)
+    if law.window:
+        seen = seen + law.windowed_share * (min(seen, chunk * law.window) - seen)
+        context = context + law.windowed_share * (min(context, chunk + sequences * law.window) - context)
+    arithmetic = seen * law.pair_s * max(1.0, law.full_tiles / tiles)
     arithmetic = arithmetic * (1.0 + law.half_length * (sequences / chunk))
     return arithmetic + (chunk * law.query_token_s + context * law.kv_token_s)
 
@@ -221,7 +245,12 @@ def _prefill_column_s(
     some = np.maximum(chunk, 1)
     tiles = np.maximum(np.maximum(sequences, (some + ATTENTION_QUERY_TILE - 1) // ATTENTION_QUERY_TILE), 1)
     context = sequences * (pairs / some) + (some - sequences) * 0.5
-    arithmetic = pairs * law.pair_s * np.maximum(1.0, law.full_tiles / tiles)
+    seen = pairs.astype(np.float64)
+    if law.window:
+        share, reach = law.windowed_share, some + sequences * law.window
+        seen = seen + share * (np.minimum(seen, some * law.window) - seen)
+        context = context + share * (np.minimum(context, reach) - context)
+    arithmetic = seen * law.pair_s * np.maximum(1.0, law.full_tiles / tiles)
     arithmetic = arithmetic * (1.0 + law.half_length * (sequences / some))
     total = arithmetic + (some * law.query_token_s + context * law.kv_token_s)
     return np.where(sequences > 0, total, 0.0)

@@ -63,8 +63,46 @@ def test_an_unknown_name_suggests_the_closest() -> None:
 
 
 def test_a_name_like_no_other_lists_what_is_known() -> None:
-    with pytest.raises(CatalogError, match=r"known: vllm-0\.33, vllm-2026-01"):
+    with pytest.raises(CatalogError, match=r"known: .*sglang.*trtllm.*vllm-0\.11.*vllm-0\.33"):
         catalog.engine_profile("zzz")
+
+
+def test_an_unknown_hugging_face_id_is_told_about_hf_config() -> None:
+    with pytest.raises(CatalogError, match=r"Any other model: hf_config: PATH of its config\.json"):
+        catalog.model("acme/NewModel-9B")
+    with pytest.raises(CatalogError, match=r"Any other head: \{eagle3_for: MODEL\}"):
+        catalog.drafter("acme/EAGLE3-NewModel-9B")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b", "llama-3.3-70b"),
+        *("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b", "qwen3-14b", "qwen3-32b", "mistral-small-24b"),
+        *("qwen3-30b-a3b", "qwen3-235b-a22b", "mixtral-8x7b", "gpt-oss-20b", "gpt-oss-120b"),
+        *("deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-R1", "Qwen/Qwen2.5-72B-Instruct"),
+    ],
+)
+def test_every_promised_model_is_there_as_target_and_as_drafter(name: str) -> None:
+    assert catalog.drafter(name).model == catalog.model(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["h100-sxm", "h100-94gb", "h100-pcie", "h100-nvl", "h200", "a100", "l40s", "b200"]
+)
+def test_every_promised_gpu_has_a_dated_price_and_a_source_for_every_value(name: str) -> None:
+    gpu = catalog.accelerator(name)
+    assert gpu.price_per_hour_usd and gpu.price_date == "2026-11"
+    values = {"hbm_bytes", "hbm_bytes_per_s", "flops_per_s", "sms", "p2p", "link", "constants", "attention"}
+    assert set(gpu.source) == values | {"l2_bytes", "price_per_hour_usd"}
+
+
+def test_a_record_made_from_another_keeps_its_own_names_only() -> None:
+    assert catalog.model("qwen3-8b").checkpoint_quantization is None
+    quantized = catalog.model("Qwen/Qwen3-8B-FP8")
+    assert (quantized.checkpoint_quantization, quantized.aliases) == ("fp8", ("qwen3-8b-fp8",))
+    old = catalog.engine_profile("vllm-0.11")
+    assert old.source["arithmetic_rate"] == catalog.engine_profile("vllm-2026-01").source["arithmetic_rate"]
 
 
 def test_a_base_with_overrides_changes_only_these() -> None:

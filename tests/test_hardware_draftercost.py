@@ -101,3 +101,19 @@ def test_a_drafter_on_one_gpu_does_not_communicate() -> None:
     assert both is not None and one is not None
     assert both.later_s[64] - one.later_s[64] < 32 * (18.4e-6 + 46.7e-12 * 64 * 2048 * 2)
     assert both.each_s[64] > one.each_s[64]
+
+
+def test_a_chain_stated_as_a_tree_of_width_one_costs_the_same() -> None:
+    chain, shape = place("eagle3-qwen3-32b"), verify(16, 3, 3)
+    tree = replace(chain, draft_pass_tokens=(1, 1, 1))
+    assert drafter_s(KernelCost(tree), shape) == drafter_s(KernelCost(chain), shape)
+
+
+def test_each_pass_of_a_tree_runs_at_its_own_width() -> None:
+    chain = place("eagle3-qwen3-32b", 14)
+    wide = drafter_tables(replace(chain, draft_pass_tokens=(1, 2, 4)))
+    narrow = drafter_tables(chain)
+    assert wide is not None and narrow is not None
+    assert wide.later_s[8] == pytest.approx((narrow.later_s[16] + narrow.later_s[32]) / 2)
+    assert wide.first_s[8] == narrow.first_s[8]
+    assert wide.each_s[8] > narrow.each_s[8]

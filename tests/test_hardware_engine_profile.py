@@ -17,6 +17,14 @@ def test_draft_models_were_synchronous_in_january_2026_and_are_not_now() -> None
     assert NEW.schedules_async(None) and not NEW.schedules_async("ngram")
 
 
+def test_smaller_gpus_and_the_a100_take_fewer_sequences_and_tokens() -> None:
+    for name in ("h100", "h200", "b200"):
+        assert NEW.limits(catalog.accelerator(name)) == (1024, 8192)
+    for name in ("a100", "l40s"):
+        assert NEW.limits(catalog.accelerator(name)) == (256, 2048)
+    assert catalog.engine_profile("vllm-0.6").limits(catalog.accelerator("h100")) == (256, 2048)
+
+
 def test_only_the_new_build_deducts_cuda_graphs() -> None:
     assert NEW.deducts_cudagraphs and not OLD.deducts_cudagraphs
 
@@ -33,10 +41,10 @@ def test_the_graph_cap_never_exceeds_the_token_budget() -> None:
     assert replace(NEW, cudagraph_cap_counts_drafts=False).max_capture_tokens(4, 8192, 6) == 8
 
 
-@pytest.mark.parametrize("profile", [NEW, OLD], ids=lambda profile: profile.name)
-def test_every_value_has_a_source(profile: object) -> None:
+@pytest.mark.parametrize("name", catalog.names("engines"))
+def test_every_value_has_a_source(name: str) -> None:
     values = {field.name for field in fields(NEW)} - {"name", "aliases", "source"}
-    assert set(getattr(profile, "source")) == values  # noqa: B009
+    assert set(catalog.engine_profile(name).source) - {"base"} == values
 
 
 def test_values_out_of_range_are_refused() -> None:
@@ -44,7 +52,11 @@ def test_values_out_of_range_are_refused() -> None:
         replace(NEW, arithmetic_rate=1.5)
     with pytest.raises(ValueError, match="gpu_memory_utilization is 0"):
         replace(NEW, gpu_memory_utilization=0)
-    with pytest.raises(ValueError, match="memory_base_bytes lacks tensor_parallel"):
-        replace(NEW, memory_base_bytes={"one_gpu": 1})
+    with pytest.raises(ValueError, match=r"memory\.sampler_copies is -1; it cannot be negative"):
+        replace(NEW.memory, sampler_copies=-1)
+    with pytest.raises(ValueError, match="kernels is 'llama'; use one of vllm, sglang, trtllm"):
+        replace(NEW, kernels="llama")
+    with pytest.raises(ValueError, match="runs of"):
+        replace(NEW, cudagraph_ladder=((8, 16),))
     with pytest.raises(ValueError, match="lacks the entry 'none'"):
         replace(NEW, async_scheduling={"eagle3": True})

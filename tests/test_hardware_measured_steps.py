@@ -21,7 +21,7 @@ KERNELS_ONLY = replace(
     host_async_s_per_request=0.0,
     arithmetic_rate=1.0,
     cudagraph_max_tokens=0,
-    fp8_m_curve=False,
+    fp8_gemm_table=False,
 )
 MODELS = {"70b": "llama-3.1-70b", "8b": "llama-3.1-8b"}
 

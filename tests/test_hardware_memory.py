@@ -11,13 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hardware import catalog
-from hardware.memory import (
-    GIB,
-    DoesNotFit,
+from hardware.memory import GIB, DoesNotFit, MemoryGiven, kv_budget, kv_bytes_per_token
+from hardware.memorypeak import (
     activation_bytes,
+    allocator_slack,
     cudagraph_bytes,
-    kv_budget,
-    kv_bytes_per_token,
+    forward_peak_bytes,
+    non_torch_bytes,
+    persistent_bytes,
+    sampler_peak_bytes,
 )
 from hardware.placement import Placement
 
@@ -79,15 +81,56 @@ def test_a_drafter_takes_weights_kv_and_sampler_copies_from_the_pool() -> None:
     )
     assert kv_bytes_per_token(speculating) - kv_bytes_per_token(plain) == 4096
     more = activation_bytes(speculating) - activation_bytes(plain)
-    assert more == pytest.approx(4 * (13.2 - 9.3) * 1024 * 151_936, rel=1e-6)
+    assert more == pytest.approx(4 * (13.3 - 9.6) * 1024 * 151_936, rel=1e-6)
     assert kv_budget(speculating).tokens < kv_budget(plain).tokens
+    assert kv_budget(speculating).factors.endswith("+ drafter 2 x 1 layer x 8 KV heads x 128 x 2 B")
 
 
-def test_activations_by_hand() -> None:
-    forward = place("qwen3-32b", "h100-94gb", max_num_seqs=1, max_num_batched_tokens=5000)
-    assert activation_bytes(forward) - OLD.base_bytes(1) == 2 * 5000 * (5 * 25_600 + 5120)
-    sampler = place("qwen3-32b", "h100-94gb")
-    assert activation_bytes(sampler) - OLD.base_bytes(1) == round(4 * 9.3 * 1024 * 151_936)
+def test_the_two_peaks_by_hand() -> None:
+    lone = place("qwen3-32b", "h100-94gb", max_num_seqs=1, max_num_batched_tokens=5000)
+    assert activation_bytes(lone) == forward_peak_bytes(lone)
+    assert forward_peak_bytes(lone) == OLD.memory.forward_bytes + 2 * 5000 * (5 * 25_600 + 5120)
+    full = place("qwen3-32b", "h100-94gb")
+    logits = 4 * 1024 * 151_936
+    hidden = 2 * 8192 * 5120
+    assert activation_bytes(full) == sampler_peak_bytes(full)
+    assert sampler_peak_bytes(full) == hidden + round(9.6 * logits) + OLD.memory.sampler_bytes
+    triton = place("qwen3-32b", "h100-94gb", profile=catalog.engine_profile("vllm-0.17"))
+    row = 4 * 132 * 151_936
+    assert sampler_peak_bytes(triton) - OLD.memory.sampler_bytes == pytest.approx(
+        hidden + 3.5 * logits + row, abs=1
+    )
+    assert persistent_bytes(full) == persistent_bytes(triton) == 0
+    assert persistent_bytes(place(profile=NEW)) == 4 * (1024 + 32) * 128_256
+
+
+@given(st.sampled_from([1, 2, 4, 8]))
+def test_the_sampler_does_not_shrink_with_tensor_parallelism_and_the_mlp_does(tp: int) -> None:
+    one, many = place("llama-3.3-70b"), place("llama-3.3-70b", tensor_parallel_size=tp)
+    assert sampler_peak_bytes(many) == sampler_peak_bytes(one)
+    mlp = 2 * 8192 * 5 * 28_672
+    assert forward_peak_bytes(one) - forward_peak_bytes(many) == mlp - mlp // tp
+
+
+def test_a_mixture_of_experts_holds_the_inputs_of_the_chosen_experts() -> None:
+    profile = catalog.engine_profile("vllm-0.19")
+    mixtral = place("mixtral-8x7b-instruct", profile=profile, tensor_parallel_size=2)
+    width = 2 * (14_336 + 7168) + 7 * 4096
+    assert forward_peak_bytes(mixtral) == profile.memory.forward_bytes + 2 * 8192 * width
+
+
+def test_memory_beyond_torch_grows_where_gpus_reach_each_other() -> None:
+    profile = catalog.engine_profile("vllm-0.19")
+    found = [non_torch_bytes(place(profile=profile, tensor_parallel_size=tp)) / GIB for tp in (1, 2, 4)]
+    assert found == pytest.approx([0.25, 2.07, 2.13], abs=0.006)
+    apart = place("llama-3.3-70b", "h100-pcie", profile=profile, tensor_parallel_size=2)
+    assert non_torch_bytes(apart) == non_torch_bytes(place(profile=profile))
+
+
+@given(st.integers(1, 2**31))
+def test_the_allocator_never_gives_less_nor_a_mebibyte_more(size: int) -> None:
+    assert 0 <= allocator_slack(size) <= 2**20
+    assert allocator_slack(size) == 0 or (size + allocator_slack(size)) % 2**21 == 0
 
 
 def test_only_the_new_build_pays_for_cuda_graphs() -> None:
@@ -125,3 +168,65 @@ def test_the_budget_prints_vllms_own_lines() -> None:
 def test_full_length_requests_are_counted_in_blocks() -> None:
     budget = kv_budget(place(block_size=128), num_gpu_blocks_override=1444)
     assert round(budget.max_concurrency(16_000), 2) == 11.55
+
+
+def test_a_given_term_replaces_its_rule_and_no_other() -> None:
+    ruled = dict(kv_budget(place()).lines)
+    given = dict(kv_budget(place(), given=MemoryGiven.gib(activation=2.5)).lines)
+    assert given["activations (given)"] == int(2.5 * GIB)
+    assert given["weights"] == ruled["weights"]
+    assert given["beyond torch: context, NCCL"] == ruled["beyond torch: context, NCCL"]
+
+
+def test_a_given_peak_includes_the_graphs_as_the_engines_own_figure_does() -> None:
+    labels = [label for label, _ in kv_budget(place(profile=NEW), given=MemoryGiven.gib(activation=3)).lines]
+    assert "CUDA graphs (estimate)" not in labels
+
+
+def test_a_given_pool_is_cut_into_blocks_and_nothing_else_matters() -> None:
+    budget = kv_budget(place("qwen3-32b"), given=MemoryGiven.gib(available=6.5))
+    assert budget.lines == (("KV cache", int(6.5 * GIB)),)
+    assert budget.num_gpu_blocks == int(6.5 * GIB) // (16 * 262_144)
+    assert budget.utilization_for(4, 2048) is None
+
+
+def test_a_rounded_figure_that_agrees_with_the_rule_is_taken_unrounded() -> None:
+    exact = dict(kv_budget(place()).lines)["weights"]
+    assert dict(kv_budget(place(), given=MemoryGiven.gib(weights=14.99)).lines)["weights (given)"] == exact
+    other = dict(kv_budget(place(), given=MemoryGiven.gib(weights=15.0)).lines)["weights (given)"]
+    assert other == 15 * GIB
+
+
+@pytest.mark.parametrize("sizes", [{"device": 0.0}, {"weights": -1.0}, {"available": 0.0}])
+def test_figures_that_no_log_shows_are_refused(sizes: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="give the size that the log shows"):
+        MemoryGiven.gib(**sizes)
+
+
+def test_the_newest_build_prints_requests_times_length_and_keeps_a_block_back() -> None:
+    old, new = (kv_budget(place(profile=p), kv_cache_memory_bytes=GIB) for p in (OLD, NEW))
+    assert (old.tokens, new.tokens) == (8192, 8192)
+    assert old.printed_tokens(5000) == 8192
+    assert new.printed_tokens(5000) == int(512 / 313 * 5000) == 8178
+    assert old.refusal(8192) is None
+    refusal = new.refusal(8192)
+    assert refusal is not None and "needs 8,192 tokens" in refusal and "has 8,176" in refusal
+
+
+@given(blocks=st.integers(2, 5000), length=st.integers(1, 100_000), block=st.sampled_from([1, 16, 128]))
+def test_the_refusal_names_the_largest_length_that_starts(blocks: int, length: int, block: int) -> None:
+    for profile in (OLD, NEW):
+        budget = kv_budget(place(profile=profile, block_size=block), num_gpu_blocks_override=blocks)
+        assert budget.refusal(budget.largest_max_model_len) is None
+        assert budget.refusal(budget.largest_max_model_len + 1) is not None
+        assert (budget.refusal(length) is None) == (length <= budget.largest_max_model_len)
+
+
+@given(st.integers(1, 400))
+def test_the_least_utilization_holds_exactly_that_many_requests(requests: int) -> None:
+    budget = kv_budget(place(gpu_memory_utilization=0.9))
+    share = budget.utilization_for(requests, 1024)
+    assert share is not None
+    if share < 1.0:
+        pool = kv_budget(place(gpu_memory_utilization=share + 1e-9))
+        assert pool.num_gpu_blocks // pool.blocks(1024) == requests

@@ -176,7 +176,7 @@ def test_fp8_is_faster_at_one_sequence_and_has_a_cliff_above_128_tokens() -> Non
     cost = KernelCost(replace(PLACEMENTS["fp8"], profile=replace(PROFILE, cudagraph_max_tokens=0)))
     assert cost.seconds(decode(1)) < COSTS["plain"].seconds(decode(1))
     smooth = KernelCost(
-        replace(PLACEMENTS["fp8"], profile=replace(PROFILE, cudagraph_max_tokens=0, fp8_m_curve=False))
+        replace(PLACEMENTS["fp8"], profile=replace(PROFILE, cudagraph_max_tokens=0, fp8_gemm_table=False))
     )
     ratio = [cost.seconds(decode(m)) / smooth.seconds(decode(m)) for m in (128, 160)]
     assert ratio[0] < 1.0 < 1.05 < ratio[1]

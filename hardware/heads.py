@@ -1,0 +1,110 @@
+"""Drafters made from a target's shape: what a head trained for it the usual way looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from hardware.model import DrafterSpec, ModelSpec
+
+EAGLE3_VOCABULARY = 32_000
+MOE_MLP_MULTIPLE = 6
+MEDUSA_HEADS = 4
+_NOT_COPIED = (
+    *("num_experts", "num_experts_per_tok", "num_dense_layers", "num_windowed_layers", "sliding_window"),
+    *("kv_lora_rank", "vision_parameters"),
+)
+
+
+def one_layer(target: ModelSpec, **changes: int) -> ModelSpec:
+    """One dense layer as wide as the target's, in 16 bits; `changes` are fields of the record.
+
+    A mixture of experts has no dense MLP to copy; published heads for such targets (gpt-oss, Qwen3 MoE) use
+    6 x the hidden size. Latent attention is not copied either: the head has heads of 128 and 8 KV heads.
+    """
+    shape: dict[str, Any] = dict.fromkeys(_NOT_COPIED, 0) | {"num_layers": 1}
+    if target.num_experts:
+        shape["intermediate_size"] = MOE_MLP_MULTIPLE * target.hidden_size
+    if target.kv_lora_rank:
+        shape |= {"num_heads": target.hidden_size // 128, "num_kv_heads": 8, "head_dim": 128}
+    return replace(target, **(shape | changes), checkpoint_quantization=None)
+
+
+def eagle3_for(target: ModelSpec) -> DrafterSpec:
+    """An EAGLE-3 head: one layer on (embedding, hidden state), `fc` 3h -> h, 32,000 draft tokens.
+
+    It shares the target's embedding; heads that bring their own say so (`own_embedding: true`).
+    """
+    return DrafterSpec(
+        name=f"eagle3-for-{target.name}",
+        hf_id="",
+        method="eagle3",
+        model=one_layer(target, qkv_input_multiple=2),
+        source=f"made from the shape of {target.name}: one layer, fc 3h -> h, 32,000-token head",
+        fc_input_multiple=3,
+        target_hidden_size=target.hidden_size,
+        draft_vocab_size=min(EAGLE3_VOCABULARY, target.vocab_size),
+        max_model_len=target.max_position_embeddings,
+    )
+
+
+def eagle_for(target: ModelSpec) -> DrafterSpec:
+    """An EAGLE-1 head: one layer behind `fc` 2h -> h, the target's embedding and (whole) LM head."""
+    return DrafterSpec(
+        name=f"eagle-for-{target.name}",
+        hf_id="",
+        method="eagle",
+        model=one_layer(target),
+        source=f"made from the shape of {target.name}: one layer, fc 2h -> h, embedding and LM head shared",
+        fc_input_multiple=2,
+        target_hidden_size=target.hidden_size,
+        draft_vocab_size=target.vocab_size,
+        own_lm_head=False,
+        max_model_len=target.max_position_embeddings,
+    )
+
+
+def mtp_for(target: ModelSpec) -> DrafterSpec:
+    """A multi-token-prediction module, recycled for every draft: one more layer of the target's last kind.
+
+    A projection 2h -> h joins embedding and hidden state; embedding and LM head are the target's
+    (DeepSeek-V3: 11.5e9 weights of its own).
+    """
+    windowed = min(1, target.num_windowed_layers)
+    return DrafterSpec(
+        name=f"mtp-for-{target.name}",
+        hf_id="",
+        method="mtp",
+        model=replace(target, num_layers=1, num_dense_layers=0, num_windowed_layers=windowed),
+        source=f"made from the shape of {target.name}: one more layer, projection 2h -> h",
+        fc_input_multiple=2,
+        target_hidden_size=target.hidden_size,
+        draft_vocab_size=target.vocab_size,
+        own_lm_head=False,
+        max_model_len=target.max_position_embeddings,
+    )
+
+
+def medusa_for(target: ModelSpec) -> DrafterSpec:
+    """Four Medusa heads, each h x h and an LM head over the whole vocabulary; all drafts in one pass."""
+    return DrafterSpec(
+        name=f"medusa-for-{target.name}",
+        hf_id="",
+        method="medusa",
+        model=None,
+        source=f"made from the shape of {target.name}: 4 heads of h x h and vocabulary x h",
+        target_hidden_size=target.hidden_size,
+        draft_vocab_size=target.vocab_size,
+        parallel_drafting=True,
+        medusa_heads=MEDUSA_HEADS,
+    )
+
+
+MAKERS: Mapping[str, Callable[[ModelSpec], DrafterSpec]] = {
+    "eagle3_for": eagle3_for,
+    "eagle_for": eagle_for,
+    "mtp_for": mtp_for,
+    "medusa_for": medusa_for,
+}
+"""Inline forms, `{eagle3_for: MODEL}`; further keys change the record that comes out."""

@@ -1,0 +1,124 @@
+"""What an engine holds on one GPU beside its KV pool: weights, the profiling peak, NCCL, CUDA graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hardware.memoryrules import MemoryRules
+from hardware.model import ModelSpec
+from hardware.placement import Placement
+
+MIB = 2**20
+_UNCHUNKED_TOKENS = 2048
+"""Least token budget without chunked prefill (vLLM before V1)."""
+
+
+def weight_bytes(placement: Placement) -> int:
+    """Bytes of the target's loaded weights, as the allocator hands them out."""
+    model, tp = placement.model, placement.tensor_parallel_size
+    held = sum(allocator_slack(size) * count for size, count in _tensors(model, placement.quantization, tp))
+    return model.weight_bytes(placement.quantization, tp) + held
+
+
+def drafter_weight_bytes(placement: Placement) -> int:
+    """Bytes of the drafter's weights, 0 without one."""
+    drafter = placement.drafter
+    return 0 if drafter is None else drafter.weight_bytes(placement.draft_tensor_parallel_size)
+
+
+def allocator_slack(size: int) -> int:
+    """Bytes that a tensor of `size` bytes occupies beyond itself.
+
+    PyTorch's allocator rounds blocks above 10 MiB up to whole 2 MiB and keeps a rest of at most 1 MiB with
+    the block. This is the 0.06 GiB that Qwen2.5-7B logs above its parameters.
+    """
+    if size < 10 * MIB:
+        return 0
+    rest = -size % (2 * MIB)
+    return rest if rest <= MIB else 0
+
+
+def _tensors(model: ModelSpec, quantization: str | None, tp: int) -> Iterator[tuple[int, int]]:
+    """(bytes, how many) of the large weight tensors on one GPU."""
+    per_weight = model.linear_bytes(quantization)
+    for group in model.layer_groups(tp):
+        for n, k in group.gemms:
+            yield n * k * per_weight, group.layers
+    yield model.embedding_bytes(tp), 1 if model.tie_word_embeddings else 2
+
+
+def profiled_tokens(placement: Placement, max_model_len: int | None) -> int:
+    """Tokens of the profiling pass: the token budget; in builds without chunked prefill, by prompt length."""
+    rules = placement.profile.memory
+    if not rules.unchunked_up_to or max_model_len is None:
+        return placement.max_num_batched_tokens
+    return max(max_model_len, _UNCHUNKED_TOKENS) if _unchunked(rules, max_model_len) else rules.chunk_tokens
+
+
+def _unchunked(rules: MemoryRules, max_model_len: int) -> bool:
+    return max_model_len <= rules.unchunked_up_to
+
+
+def forward_peak_bytes(placement: Placement, max_model_len: int | None = None) -> int:
+    """Peak of the profiling pass through the layers.
+
+    `2 b (a I / TP + c h)` for b tokens; a mixture of experts holds its k inputs and outputs at the wider of
+    hidden size and gate/up, and k activations, instead of a I.
+    """
+    model, tp, rules = placement.model, placement.tensor_parallel_size, placement.profile.memory
+    dense = rules.forward_mlp_widths * model.intermediate_size / tp
+    width = dense if model.num_dense_layers or not model.num_experts else 0.0
+    if model.num_experts:
+        expert = model.moe_intermediate_size / tp
+        routed = model.num_experts_per_tok * (max(2 * expert, model.hidden_size) + expert)
+        shared = rules.forward_mlp_widths * model.shared_expert_intermediate_size / tp
+        width = max(width, routed + shared)
+    width += rules.forward_hidden_widths * model.hidden_size
+    return rules.forward_bytes + round(2 * profiled_tokens(placement, max_model_len) * width)
+
+
+def sampler_peak_bytes(placement: Placement, max_model_len: int | None = None) -> int:
+    """Peak of the profiled sampler: float32 copies of max_num_seqs x vocabulary, whatever the TP size.
+
+    The pass's last hidden states are still held. 0 where the build profiles a chunk without sampling.
+    """
+    model, rules = placement.model, placement.profile.memory
+    if rules.unchunked_up_to and max_model_len is not None and not _unchunked(rules, max_model_len):
+        return 0
+    row = 4 * model.vocab_size
+    copies = rules.copies(speculates=placement.drafter is not None) * placement.max_num_seqs
+    buffer = placement.accelerator.sms if rules.sampler_row_per_sm else 0
+    hidden = 2 * profiled_tokens(placement, max_model_len) * model.hidden_size
+    return hidden + round((copies + buffer) * row) + rules.sampler_bytes
+
+
+def persistent_bytes(placement: Placement) -> int:
+    """Sampler state that stays allocated: penalty counters of max_num_seqs x vocabulary."""
+    state = placement.profile.memory.persistent_copies * placement.max_num_seqs
+    return round(4 * state * placement.model.vocab_size)
+
+
+def activation_bytes(placement: Placement, max_model_len: int | None = None) -> int:
+    """Peak of the profiling run beyond the weights: forward pass or sampler, and what stays."""
+    forward = forward_peak_bytes(placement, max_model_len)
+    return max(forward, sampler_peak_bytes(placement, max_model_len)) + persistent_bytes(placement)
+
+
+def non_torch_bytes(placement: Placement) -> int:
+    """Memory that torch does not see: context growth, NCCL, buffers that GPUs of a group share."""
+    tp, rules = placement.tensor_parallel_size, placement.profile.memory
+    if tp == 1:
+        return rules.non_torch_bytes
+    linked = placement.accelerator.linked(tp)
+    peers = rules.non_torch_linked_bytes + tp * rules.non_torch_peer_bytes if linked else 0
+    return rules.non_torch_tensor_parallel_bytes + peers
+
+
+def cudagraph_bytes(placement: Placement) -> int:
+    """Memory of the captured graphs: a constant per captured size and layer, drafter layers included.
+
+    An estimate within about a factor of two: see `cudagraph_bytes_per_layer_and_size` of the engine profile.
+    """
+    drafter = placement.drafter
+    layers = placement.model.num_layers + (drafter.model.num_layers if drafter and drafter.model else 0)
+    return len(placement.capture_sizes) * layers * placement.profile.cudagraph_bytes_per_layer_and_size

@@ -10,7 +10,8 @@ import numpy as np
 
 from workloads.arrivals import open_loop
 from workloads.lengths import LengthDistribution, correlated_uniforms
-from workloads.requests import IntArray, RequestTable
+from workloads.phases import Phase, class_names, phase_arrivals, phase_classes
+from workloads.requests import FloatArray, IntArray, RequestTable
 
 
 class Purpose(IntEnum):
@@ -43,7 +44,8 @@ class WorkloadSpec:
     writes. `request_rate` in requests/s (inf: all offered at 0, the closed loop's setting), `burstiness` the
     gamma shape of the gaps. `prefix_tokens` are put in front of every sampled prompt (vLLM's
     `--random-prefix-len`), shared by the requests of one of `prefix_groups` groups, drawn uniformly.
-    `class_mix` lists (traffic class, weight); empty means one class "default".
+    `class_mix` lists (traffic class, weight); empty means one class "default". `phases` say rate and class in
+    their place, one stretch of requests after another, warm-ups included.
 
     Raises ValueError for values out of range.
     """
@@ -61,12 +63,13 @@ class WorkloadSpec:
     prefix_groups: int = 1
     temperature: float = 0.0
     class_mix: tuple[tuple[str, float], ...] = ()
+    phases: tuple[Phase, ...] = ()
 
     def __post_init__(self) -> None:
         """ValueError naming every value that is out of range."""
         names = [name for name, _ in self.class_mix]
         weights = [weight for _, weight in self.class_mix]
-        checks = (
+        checks = [
             (self.num_prompts >= 1, f"num_prompts must be at least 1, got {self.num_prompts}"),
             (self.num_warmups >= 0, f"num_warmups must not be negative, got {self.num_warmups}"),
             (
@@ -84,7 +87,16 @@ class WorkloadSpec:
             (0 <= self.temperature < math.inf, f"temperature must be 0 or more, got {self.temperature}"),
             (len(set(names)) == len(names), f"class_mix names a class twice: {names}"),
             (all(0 < w < math.inf for w in weights), f"class_mix weights must be positive, got {weights}"),
-        )
+        ]
+        if self.phases:
+            total = sum(phase.num_prompts for phase in self.phases)
+            checks += [
+                (not self.class_mix, "phases and class_mix both say which class a request has"),
+                (
+                    total == self.num_requests,
+                    f"phases hold {total} requests, the workload {self.num_requests}",
+                ),
+            ]
         faults = [text for good, text in checks if not good]
         if faults:
             raise ValueError("; ".join(faults))
@@ -112,17 +124,27 @@ def build_requests(spec: WorkloadSpec, seed: int) -> RequestTable:
     return RequestTable.of(
         prompt + spec.prefix_tokens,
         output,
-        arrival_s=open_loop(n, spec.request_rate, spec.burstiness, stream(seed, Purpose.ARRIVAL)),
+        arrival_s=_arrivals(spec, n, seed),
         max_tokens=output if spec.ignore_eos else np.full(n, cap, dtype=np.int64),
         class_id=_classes(spec, n, seed),
         temperature=spec.temperature,
-        class_names=[name for name, _ in spec.class_mix] or ["default"],
+        class_names=class_names(spec.phases) or [name for name, _ in spec.class_mix] or ["default"],
         segments=_prefix_segments(spec, prompt, seed) if spec.prefix_tokens else None,
     )
 
 
+def _arrivals(spec: WorkloadSpec, n: int, seed: int) -> FloatArray:
+    """When each row is offered."""
+    rng = stream(seed, Purpose.ARRIVAL)
+    if spec.phases:
+        return phase_arrivals(spec.phases, spec.burstiness, rng)
+    return open_loop(n, spec.request_rate, spec.burstiness, rng)
+
+
 def _classes(spec: WorkloadSpec, n: int, seed: int) -> IntArray:
-    """Traffic class of each row, drawn by weight; all 0 without a mix."""
+    """Traffic class of each row: its phase's, or drawn by weight; all 0 without phases and mix."""
+    if spec.phases:
+        return phase_classes(spec.phases)
     if not spec.class_mix:
         return np.zeros(n, dtype=np.int64)
     bounds = np.cumsum([weight for _, weight in spec.class_mix])

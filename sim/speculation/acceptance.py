@@ -1,120 +1,74 @@
 """Acceptance: how many of a round's drafts the target agrees with.
 
-`AcceptanceSpec` says what was measured, in one of four named quantities, and how much requests
-differ. `Acceptance` is the process a run draws from: each request has a level for life, each of
-its verification rounds one uniform number, and the drafts accepted are the positions whose
-survival exceeds it. A round is drawn at full depth and cut to the drafts scheduled.
+`AcceptanceSpec` says what was measured. `Acceptance` is the process a run draws from: each request
+has a level for life, each of its verification rounds one uniform number, and the drafts accepted are
+the positions whose survival exceeds it. A round is drawn at full depth and cut to the drafts
+scheduled. Processes that draw another way are in `processes`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
+from sim.speculation.bursts import BurstSpread, two_state
+from sim.speculation.joint import Rank, joint_level, lengths_by_level, normal_correlation
 from sim.speculation.luck import LEVEL, PROPOSAL, ROUND, bits32, bits_once, key
+from sim.speculation.replay import survival_of
+from sim.speculation.spec import QUANTITIES, AcceptanceSpec
 from sim.speculation.spread import F64, LEVELS, LowAtom, Spread, pooled_length
-from sim.speculation.theory import length_from_draft_rate, minimum_variance
+from sim.speculation.theory import length_from_draft_rate
+from sim.speculation.tree_survival import tree_survival
 
-QUANTITIES = ("by_position", "conditional_acceptance", "acceptance_length", "draft_acceptance_rate")
-_ONE = 1 << 32
+U64 = npt.NDArray[np.uint64]
+Outputs = npt.NDArray[np.int64]
+ONE = 1 << 32
+"""One, in the unit of a 32-bit draw."""
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptanceSpec:
-    """What a drafter achieves on one class of traffic: exactly one of the four quantities.
+def spread_of(spec: AcceptanceSpec) -> Spread:
+    """Returns how requests, and where it has bursts their rounds, differ in a specification."""
+    if spec.burst is not None:
+        return BurstSpread(spec.concentration, spec.low_atom, spec.burst)
+    return Spread(spec.concentration, spec.low_atom)
+
+
+def survival_table(spec: AcceptanceSpec, k: int, lengths: F64 | None = None) -> F64:
+    """Returns survival by request level and draft position, shape `(LEVELS, k)`.
 
     Args:
-        by_position: P(first i drafts accepted), pooled over rounds, non-increasing.
-        conditional_acceptance: alpha, a mean over requests: with a concentration c the requests
-            follow Beta(alpha c, (1 - alpha) c).
-        acceptance_length: tokens a round, pooled over rounds, at `measured_at_k` drafts.
-        draft_acceptance_rate: accepted / drafted, pooled, at `measured_at_k` drafts.
-        measured_at_k: drafts a round when it was measured; None means the K of the run.
-        concentration: spread between requests; inf = all alike.
-        low_atom: requests apart, or None.
-        decay: factor on alpha from one position to the next.
-        context_multiplier: nodes (prompt tokens, factor on conditional acceptance), linear in the
-            logarithm of the tokens; () is 1 everywhere.
-        proposal_probability: share of sampling steps that find a match (n-gram); 1 = always.
-        proposal_persistence: P(match | the step before had one); None = independent steps.
-        synthetic: an engine's own synthetic mode (no spread between requests): unfit for tails.
-        source: where the figures come from.
-
-    Raises:
-        ValueError: naming each fault.
-    """
-
-    by_position: tuple[float, ...] | None = None
-    conditional_acceptance: float | None = None
-    acceptance_length: float | None = None
-    draft_acceptance_rate: float | None = None
-    measured_at_k: int | None = None
-    concentration: float = math.inf
-    low_atom: LowAtom | None = None
-    decay: float = 1.0
-    context_multiplier: tuple[tuple[float, float], ...] = ()
-    proposal_probability: float = 1.0
-    proposal_persistence: float | None = None
-    synthetic: bool = False
-    source: str = ""
-
-    def __post_init__(self) -> None:
-        given = [name for name in QUANTITIES if getattr(self, name) is not None]
-        if len(given) != 1:
-            stated = " and ".join(given) or "none of them"
-            raise ValueError(f"state exactly one of {', '.join(QUANTITIES)}; {stated} given")
-        if faults := list(self._faults()):
-            raise ValueError("; ".join(faults))
-
-    def _faults(self) -> Iterator[str]:
-        steps = self.by_position or ()
-        if any(not 0.0 <= s <= 1.0 for s in steps) or list(steps) != sorted(steps, reverse=True):
-            yield f"by_position {list(steps)} must not increase and lie in [0, 1]"
-        for name in ("conditional_acceptance", "draft_acceptance_rate", "decay"):
-            value = getattr(self, name)
-            if value is not None and not 0.0 <= value <= 1.0:
-                yield f"{name} is {value:g}; it must lie in [0, 1]"
-        if not self.concentration > 0.0:
-            yield f"concentration is {self.concentration:g}; it must be positive (inf: all requests alike)"
-        share, stay = self.proposal_probability, self.proposal_persistence
-        if not 0.0 < share <= 1.0:
-            yield f"proposal_probability is {share:g}; it must lie in (0, 1]"
-        elif stay is not None and share < 1.0 and not 2.0 - 1.0 / share <= stay < 1.0:
-            yield (
-                f"proposal_persistence {stay:g} does not go with proposal_probability {share:g}: it must lie "
-                f"in [{max(2.0 - 1.0 / share, 0.0):.3f}, 1)"
-            )
-
-    @staticmethod
-    def synthetic_rates(rates: tuple[float, ...]) -> AcceptanceSpec:
-        """vLLM's `synthetic_acceptance_rates`: unconditional, no spread between requests."""
-        return AcceptanceSpec(by_position=rates, synthetic=True, source="synthetic_acceptance_rates")
-
-    @staticmethod
-    def synthetic_length(length: float, k: int) -> AcceptanceSpec:
-        """vLLM's `synthetic_acceptance_length`: the minimum-variance schedule of that length."""
-        rates = tuple(minimum_variance(length, k))
-        return AcceptanceSpec(by_position=rates, synthetic=True, source="synthetic_acceptance_length")
-
-
-def survival_table(spec: AcceptanceSpec, k: int) -> F64:
-    """Returns survival by request level and draft position, shape `(LEVELS, k)`.
+        spec: what was measured.
+        k: drafts a round.
+        lengths: mean output tokens by level, where they depend on it.
 
     Raises:
         ValueError: if `by_position` gives fewer than `k` positions, or a length no process has.
     """
-    spread = Spread(spec.concentration, spec.low_atom)
+    if spec.replay is not None:
+        return np.tile(survival_of(spec.replay, k), (LEVELS, 1))
+    spread = spread_of(spec)
+    if spec.tree is not None:
+        chain = conditional_table(spec, spec.tree.depth, spread, lengths)
+        return tree_survival(spec.tree, chain, spec.by_rank)[:, :k]
+    return spread.survival(conditional_table(spec, k, spread, lengths))
+
+
+def conditional_table(spec: AcceptanceSpec, k: int, spread: Spread, lengths: F64 | None = None) -> F64:
+    """Returns conditional acceptance by request level and draft position, shape `(LEVELS, k)`.
+
+    Raises:
+        ValueError: as `survival_table`.
+    """
     if spec.by_position is not None:
         if len(spec.by_position) < k:
             raise ValueError(
                 f"by_position gives {len(spec.by_position)} positions, but K is {k}; give at least K"
             )
-        return spread.survival_pooled(spec.by_position[:k])
+        return spread.pooled(spec.by_position[:k], lengths)
     if spec.conditional_acceptance is not None:
-        return spread.survival_by_request([spec.conditional_acceptance * spec.decay**i for i in range(k)])
+        return spread.by_request([spec.conditional_acceptance * spec.decay**i for i in range(k)])
     measured_at = spec.measured_at_k or k
     length = spec.acceptance_length
     if length is None:
@@ -124,15 +78,16 @@ def survival_table(spec: AcceptanceSpec, k: int) -> F64:
         raise ValueError(
             f"acceptance_length {length:g} is outside [1, {measured_at + 1}] for K = {measured_at}"
         )
-    alpha = _alpha_of_length(spread, length, measured_at, spec.decay)
-    return spread.survival_by_request([alpha * spec.decay**i for i in range(k)])
+    alpha = _alpha_of_length(spread, length, measured_at, spec.decay, lengths)
+    return spread.by_request([alpha * spec.decay**i for i in range(k)])
 
 
-def _alpha_of_length(spread: Spread, length: float, k: int, decay: float) -> float:
+def _alpha_of_length(spread: Spread, length: float, k: int, decay: float, lengths: F64 | None) -> float:
     """Returns the mean conditional acceptance that gives a pooled length at `k`, by bisection."""
 
     def reached(alpha: float) -> float:
-        return pooled_length(spread.survival_by_request([alpha * decay**i for i in range(k)]))
+        table = spread.by_request([alpha * decay**i for i in range(k)])
+        return pooled_length(spread.survival(table), lengths)
 
     if reached(1.0) < length - 1e-6:
         raise ValueError(
@@ -147,57 +102,131 @@ def _alpha_of_length(spread: Spread, length: float, k: int, decay: float) -> flo
 
 
 class Acceptance:
-    """The process of one class of traffic at one draft length.
+    """The process of one class of traffic at one draft length: rounds independent, given the request.
 
     Args:
         spec: what was measured.
         k: drafts a round.
         seed: of the run's luck.
+        output_tokens: outputs of the class's requests; needed where acceptance goes with length.
+
+    Attributes:
+        survival: by level and position, shape `(LEVELS, k)`.
+
+    Raises:
+        ValueError: as `survival_table`, or without the outputs that a rank correlation needs.
     """
 
-    def __init__(self, spec: AcceptanceSpec, k: int, seed: int) -> None:
+    independent_rounds = True
+    """Whether every round draws against the same `thresholds`; other processes draw their own way."""
+
+    by_output_position = False
+    """Whether luck belongs to places in the output (`at_positions`), not to successive rounds."""
+
+    def __init__(self, spec: AcceptanceSpec, k: int, seed: int, output_tokens: Outputs | None = None) -> None:
         self.spec = spec
         self.k = k
         self.seed = seed
-        self.survival = survival_table(spec, k)
+        self._correlation = normal_correlation(spec.length_rank_correlation)
+        lengths = None
+        if self._correlation:
+            if output_tokens is None or not len(output_tokens):
+                raise ValueError("length_rank_correlation needs the output lengths of the class's requests")
+            lengths = lengths_by_level(output_tokens, self._correlation)
+        self.survival = self._solved(lengths)
         self._log_nodes = np.log([max(tokens, 1.0) for tokens, _ in spec.context_multiplier] or [1.0])
         self._factors = np.array([factor for _, factor in spec.context_multiplier] or [1.0])
-        self._thresholds = np.floor(self.survival * _ONE).astype(np.uint64)
+        hot = spec.overlap.multiplier() if spec.overlap is not None else spec.temperature_multiplier
+        self._temperatures = np.array([temperature for temperature, _ in hot])
+        self._hot_factors = np.array([factor for _, factor in hot])
+        self._thresholds: U64 = np.floor(self.survival * ONE).astype(np.uint64)
+
+    def _solved(self, lengths: F64 | None) -> F64:
+        """Returns the survival table, for mean output tokens by level where they depend on it."""
+        if self.spec.burst or self.spec.hot_cold or self.spec.replay:
+            raise ValueError("rounds of this specification are not alike: build it with processes.process")
+        return survival_table(self.spec, self.k, lengths)
 
     def context_factor(self, prompt_tokens: int) -> float:
         """Returns the factor on conditional acceptance for a request with this prompt."""
         return float(np.interp(math.log(prompt_tokens), self._log_nodes, self._factors))
 
-    def accepted(self, request_id: int, prompt_tokens: int, rounds: int) -> bytes:
+    def factor(self, prompt_tokens: int, temperature: float | None = None) -> float:
+        """Returns the factor on conditional acceptance for this prompt, sampled at this temperature.
+
+        Raises:
+            ValueError: without the temperature that a specification with temperature nodes needs.
+        """
+        if not len(self._temperatures):
+            return self.context_factor(prompt_tokens)
+        if temperature is None:
+            raise ValueError("acceptance by temperature needs the temperature of the request")
+        hot = float(np.interp(temperature, self._temperatures, self._hot_factors))
+        return self.context_factor(prompt_tokens) * hot
+
+    def level(self, request_id: int, rank: Rank | None = None) -> int:
+        """Returns a request's level, 0 to LEVELS - 1, every one as likely.
+
+        Args:
+            request_id: of the request.
+            rank: of its output among its class; ignored where acceptance does not go with length.
+
+        Raises:
+            ValueError: without the rank that a rank correlation needs.
+        """
+        if not self._correlation:
+            return bits_once(self.seed, request_id, LEVEL) >> 54
+        if rank is None:
+            raise ValueError("length_rank_correlation needs the rank of the request's own output")
+        return joint_level(self.seed, request_id, self._correlation, rank)
+
+    def thresholds(
+        self, request_id: int, prompt_tokens: int, temperature: float | None = None, rank: Rank | None = None
+    ) -> U64:
+        """Returns what a round's 32-bit draw must stay below to accept draft 1, 2, .. K, shape `(k,)`."""
+        level = self.level(request_id, rank)
+        factor = self.factor(prompt_tokens, temperature)
+        if factor == 1.0:
+            return np.asarray(self._thresholds[level])
+        return np.asarray(np.floor(self._scaled(level, factor) * ONE).astype(np.uint64))
+
+    def accepted(
+        self,
+        request_id: int,
+        prompt_tokens: int,
+        rounds: int,
+        temperature: float | None = None,
+        rank: Rank | None = None,
+    ) -> bytes:
         """Returns the drafts accepted in a request's first `rounds` verifications, at full depth.
 
         The n-th byte belongs to the n-th verification with at least one real draft, whenever and
         wherever it happens; the caller cuts it to the drafts scheduled.
         """
-        level = bits_once(self.seed, request_id, LEVEL) >> 54
-        thresholds = self._thresholds[level]
-        factor = self.context_factor(prompt_tokens)
-        if factor != 1.0:
-            thresholds = np.floor(self._scaled(level, factor) * _ONE).astype(np.uint64)
-        draws = bits32(key(self.seed, request_id, ROUND), rounds)
-        counts = np.zeros(rounds, dtype=np.uint8)
-        for threshold in thresholds:
-            counts += draws < threshold
-        return counts.tobytes()
+        thresholds = self.thresholds(request_id, prompt_tokens, temperature, rank)
+        return accepted_counts(self.draws(request_id, rounds), thresholds).tobytes()
+
+    def draws(self, request_id: int, rounds: int) -> npt.NDArray[np.uint32]:
+        """Returns the draw of each of a request's rounds."""
+        return bits32(key(self.seed, request_id, ROUND), rounds)
 
     def _scaled(self, level: int, factor: float) -> F64:
         """Returns a level's survival with every conditional acceptance times `factor`, at most 1."""
-        alive = self.survival[level]
-        before = np.concatenate(([1.0], alive[:-1]))
-        conditional = np.divide(alive, before, out=np.zeros_like(alive), where=before > 0.0)
-        return np.multiply.accumulate(np.minimum(conditional * factor, 1.0))
+        return np.multiply.accumulate(np.minimum(conditional_of(self.survival[level]) * factor, 1.0))
 
-    def confidence(self, request_id: int, prompt_tokens: int) -> tuple[float, ...]:
+    def confidence(
+        self, request_id: int, prompt_tokens: int, temperature: float | None = None, rank: Rank | None = None
+    ) -> tuple[float, ...]:
         """Returns what a calibrated drafter expects of its drafts for this request: survival by position."""
-        level = bits_once(self.seed, request_id, LEVEL) >> 54
-        return tuple(self._scaled(level, self.context_factor(prompt_tokens)).tolist())
+        factor = self.factor(prompt_tokens, temperature)
+        return tuple(self._scaled(self.level(request_id, rank), factor).tolist())
 
-    def proposals(self, request_id: int, steps: int) -> bytes | None:
+    @property
+    def always_proposes(self) -> bool:
+        """Whether every sampling step of every request finds drafts."""
+        return self.spec.proposal_probability >= 1.0
+
+    def proposals(self, request_id: int, steps: int, rank: Rank | None = None) -> bytes | None:
         """Returns, for a request's first `steps` samplings, whether each finds drafts (1) or none (0).
 
         None where every step proposes. Matches come in bursts: a two-state chain with the given
@@ -209,13 +238,33 @@ class Acceptance:
         if stay is None:
             stay = share
         enter = share * (1.0 - stay) / (1.0 - share)
-        draws = (bits32(key(self.seed, request_id, PROPOSAL), steps + 1) / _ONE).tolist()
-        hot = draws[0] < share
-        found = bytearray()
-        for draw in draws[1:]:
-            hot = draw < (stay if hot else enter)
-            found.append(hot)
-        return bytes(found)
+        return two_state(self.proposal_draws(request_id, steps), share, stay, enter)
+
+    def proposal_draws(self, request_id: int, steps: int) -> list[float]:
+        """Returns a draw for the state before a request's first step, and one for each step."""
+        return list((bits32(key(self.seed, request_id, PROPOSAL), steps + 1) / ONE).tolist())
+
+    def at_positions(self, request_id: int, output_tokens: int) -> tuple[bytes, bytes | None]:
+        """Returns accepted drafts and matches (None: always) by tokens written, 0 .. `output_tokens`.
+
+        Raises:
+            ValueError: where luck belongs to rounds.
+        """
+        raise ValueError("this acceptance process draws by round, not by place in the output")
+
+
+def accepted_counts(draws: npt.NDArray[np.uint32], thresholds: U64) -> npt.NDArray[np.uint8]:
+    """Returns how many thresholds each draw is below."""
+    counts = np.zeros(len(draws), dtype=np.uint8)
+    for threshold in thresholds:
+        counts += draws < threshold
+    return counts
+
+
+def conditional_of(survival: F64) -> F64:
+    """Returns conditional acceptance by position for survival by position, 0 where nothing survives."""
+    before = np.concatenate(([1.0], survival[:-1]))
+    return np.divide(survival, before, out=np.zeros_like(survival), where=before > 0.0)
 
 
 __all__ = ["LEVELS", "QUANTITIES", "Acceptance", "AcceptanceSpec", "LowAtom", "survival_table"]

@@ -13,8 +13,9 @@ import numpy.typing as npt
 U64 = npt.NDArray[np.uint64]
 U32 = npt.NDArray[np.uint32]
 
-LEVEL, ROUND, PROPOSAL, ROUTE = 1, 2, 3, 4
-"""Purposes: a request's own level, its verification rounds, its proposals, its route."""
+LEVEL, ROUND, PROPOSAL, ROUTE, BURST, TIE, VAIN, WORDS = 1, 2, 3, 4, 5, 6, 7, 8
+"""Purposes: a request's own level, its verification rounds, its proposals, its route, its bursts, its place
+among outputs of equal length, its proposals in vain; and the words of synthetic logits."""
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15

@@ -78,42 +78,72 @@ class Spread:
         share = place - below
         return np.asarray(self._rows[below] * (1.0 - share) + self._rows[below + 1] * share)
 
-    def survival_by_request(self, means: Sequence[float]) -> F64:
-        """Returns survival by level and position, shape `(LEVELS, K)`, for means over requests."""
-        table: F64 = np.column_stack([self.conditional(mean) for mean in means])
-        return np.multiply.accumulate(table, axis=1)
+    def by_request(self, means: Sequence[float]) -> F64:
+        """Returns conditional acceptance by level and position, `(LEVELS, K)`, for means over requests."""
+        return np.column_stack([self.conditional(mean) for mean in means])
 
-    def survival_pooled(self, by_position: Sequence[float]) -> F64:
-        """Returns survival by level and position whose pool over rounds is `by_position`.
+    def pooled(self, by_position: Sequence[float], lengths: F64 | None = None) -> F64:
+        """Returns conditional acceptance by level and position whose survival, pooled over rounds, is given.
 
         Args:
             by_position: P(first i drafts accepted), non-increasing, K of them.
+            lengths: mean output tokens by level, shape `(LEVELS,)`; None where they do not depend on it.
 
         Raises:
             ValueError: if the requests apart keep it from being reached.
         """
-        weights = np.ones(LEVELS)
-        survival = np.zeros((LEVELS, len(by_position)))
+        tokens = np.ones(LEVELS) if lengths is None else lengths
+        weights = tokens
+        table = np.zeros((LEVELS, len(by_position)))
         for _ in range(60):
-            alive = np.ones(LEVELS)
+            alive = self._start()
             for position, target in enumerate(by_position):
-                pooled = self._rows @ (weights * alive) / weights.sum()
-                if target > pooled[-1] + 1e-9:
-                    raise ValueError(
-                        f"by_position {list(by_position)} cannot be reached with this low_atom: position "
-                        f"{position + 1} is at most {pooled[-1]:.3f}"
-                    )
-                mean = float(np.interp(target, pooled, _MEANS))
-                alive = alive * self.conditional(mean)
-                survival[:, position] = alive
-            renewed = 1.0 / (1.0 + survival.sum(axis=1))
+                reached = self._reached(weights, alive)
+                _within_reach(by_position, position, float(reached[-1]))
+                mean = float(np.interp(target, reached, _MEANS))
+                table[:, position] = self.conditional(mean)
+                alive = self._after(alive, table[:, position])
+            renewed = tokens / (1.0 + self.survival(table).sum(axis=1))
             settled = np.abs(renewed - weights).max() < 1e-12
             weights = renewed
             if settled:
                 break
-        return survival
+        return table
+
+    def survival(self, conditional: F64) -> F64:
+        """Returns P(first i drafts accepted) by level, for conditional acceptance of the same shape."""
+        return np.multiply.accumulate(conditional, axis=1)
+
+    def _start(self) -> F64:
+        """Returns the share of rounds alive before the first draft, by level."""
+        return np.ones(LEVELS)
+
+    def _reached(self, weights: F64, alive: F64) -> F64:
+        """Returns pooled survival after the next draft, for each mean of the table."""
+        return np.asarray(self._rows @ (weights * alive) / weights.sum())
+
+    def _after(self, alive: F64, conditional: F64) -> F64:
+        """Returns the share alive after a draft with this conditional acceptance by level."""
+        return alive * conditional
 
 
-def pooled_length(survival: F64) -> float:
-    """Returns the acceptance length pooled over rounds: the harmonic mean over requests."""
-    return float(1.0 / np.mean(1.0 / (1.0 + survival.sum(axis=1))))
+def _within_reach(by_position: Sequence[float], position: int, most: float) -> None:
+    """Raises ValueError where survival at a position is asked to exceed what the requests apart leave."""
+    if by_position[position] > most + 1e-9:
+        raise ValueError(
+            f"by_position {list(by_position)} cannot be reached with this low_atom: position "
+            f"{position + 1} is at most {most:.3f}"
+        )
+
+
+def pooled_length(survival: F64, lengths: F64 | None = None) -> float:
+    """Returns the acceptance length pooled over rounds: the harmonic mean over requests.
+
+    Args:
+        survival: by level and position, shape `(LEVELS, K)`.
+        lengths: mean output tokens by level, where they depend on it: the weights of that mean.
+    """
+    rounds = 1.0 / (1.0 + survival.sum(axis=1))
+    if lengths is None:
+        return float(1.0 / np.mean(rounds))
+    return float(lengths.sum() / (lengths @ rounds))

@@ -1,0 +1,71 @@
+"""The acceptance of each request of a run: its class's process, at its own prompt, temperature and rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from sim.speculation.acceptance import Acceptance
+from sim.speculation.joint import Rank, output_ranks
+from sim.speculation.processes import process
+from sim.speculation.spec import AcceptanceSpec
+from workloads.requests import RequestTable
+
+
+class Lives:
+    """Draws requests' luck for life, row by row.
+
+    Args:
+        specs: by traffic class name; `""` serves classes not named.
+        table: the requests.
+        k: drafts a round, at least 1.
+        seed: of the luck.
+
+    Attributes:
+        by_class: process of each specification.
+    """
+
+    def __init__(self, specs: Mapping[str, AcceptanceSpec], table: RequestTable, k: int, seed: int) -> None:
+        self._table = table
+        self._names = [name if name in specs else "" for name in table.class_names]
+        self.by_class: dict[str, Acceptance] = {}
+        self._ranks = np.zeros((len(table), 2))
+        for name, spec in specs.items():
+            served = [i for i, used in enumerate(self._names) if used == name]
+            rows = np.flatnonzero(np.isin(table.class_id, served))
+            outputs = table.output_tokens[rows]
+            if spec.length_rank_correlation and not len(rows):
+                continue
+            self.by_class[name] = process(spec, k, seed, outputs)
+            if spec.length_rank_correlation:
+                self._ranks[rows] = output_ranks(outputs)
+
+    def process(self, row: int) -> Acceptance:
+        """Returns the process of a request's class."""
+        return self.by_class[self._names[int(self._table.class_id[row])]]
+
+    def accepted(self, row: int) -> bytes:
+        """Returns the drafts accepted by verification, or by output tokens written where luck has a place."""
+        table, drawing = self._table, self.process(row)
+        output = int(table.output_tokens[row])
+        if drawing.by_output_position:
+            return drawing.at_positions(row, output)[0]
+        prompt, temperature = int(table.prompt_tokens[row]), float(table.temperature[row])
+        return drawing.accepted(row, prompt, output, temperature, self._rank(row))
+
+    def proposals(self, row: int) -> bytes | None:
+        """Returns which samplings find drafts, by sampling or by output tokens written; None: all."""
+        drawing, output = self.process(row), int(self._table.output_tokens[row])
+        if drawing.by_output_position:
+            return drawing.at_positions(row, output)[1]
+        return drawing.proposals(row, output, self._rank(row))
+
+    def confidence(self, row: int) -> tuple[float, ...]:
+        """Returns the survival by position that a calibrated drafter expects of its drafts."""
+        prompt, temperature = int(self._table.prompt_tokens[row]), float(self._table.temperature[row])
+        return self.process(row).confidence(row, prompt, temperature, self._rank(row))
+
+    def _rank(self, row: int) -> Rank:
+        low, high = self._ranks[row].tolist()
+        return low, high

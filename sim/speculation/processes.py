@@ -1,0 +1,195 @@
+"""Processes whose rounds are not drawn against fixed thresholds: bursts, copying runs, recorded requests.
+
+`process` picks the process of a specification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sim.speculation.acceptance import (
+    ONE,
+    Acceptance,
+    Outputs,
+    accepted_counts,
+    conditional_of,
+    conditional_table,
+    spread_of,
+    survival_table,
+)
+from sim.speculation.bursts import BurstSpread, deviations, survival_at, two_state
+from sim.speculation.joint import Rank
+from sim.speculation.luck import VAIN, bits32, key
+from sim.speculation.replay import MOST, NO_MATCH, Trace, placed, rounds_of, survival_of, walk
+from sim.speculation.spec import AcceptanceSpec
+from sim.speculation.spread import F64
+
+
+class BurstAcceptance(Acceptance):
+    """Rounds of a request that resemble the one before: see `bursts.Burst`."""
+
+    independent_rounds = False
+
+    def _solved(self, lengths: F64 | None) -> F64:
+        spread = spread_of(self.spec)
+        assert isinstance(spread, BurstSpread)
+        self._spread = spread
+        self._table = conditional_table(self.spec, self.k, spread, lengths)
+        return spread.survival(self._table)
+
+    def _own(self, level: int, factor: float) -> F64:
+        """Returns conditional acceptance of a request, on average over its rounds, shape `(k,)`."""
+        return np.asarray(np.minimum(self._table[level] * factor, 1.0))
+
+    def accepted(
+        self,
+        request_id: int,
+        prompt_tokens: int,
+        rounds: int,
+        temperature: float | None = None,
+        rank: Rank | None = None,
+    ) -> bytes:
+        """As `Acceptance.accepted`, each round at the request's state in it."""
+        assert self.spec.burst is not None
+        own = self._own(self.level(request_id, rank), self.factor(prompt_tokens, temperature))
+        x = deviations(self.spec.burst, self.seed, request_id, rounds)
+        alive = survival_at(self._spread.centres(own), x)
+        draws = self.draws(request_id, rounds) / ONE
+        return bytes((draws[:, None] < alive).sum(axis=1).astype(np.uint8))
+
+    def _scaled(self, level: int, factor: float) -> F64:
+        return np.asarray(self._spread.survival(self._own(level, factor)[None])[0])
+
+
+class HotColdAcceptance(Acceptance):
+    """Requests that copy in runs: see `bursts.HotCold`."""
+
+    independent_rounds = False
+
+    def _solved(self, lengths: F64 | None) -> F64:
+        return survival_table(self.spec, self.k, lengths)
+
+    def _states(self, request_id: int, level: int, steps: int) -> tuple[bytes, bytes]:
+        """Returns whether each sampling step is hot, and whether it finds a draft."""
+        model = self.spec.hot_cold
+        assert model is not None
+        chain = model.chain(float(self.survival[level, 0]))
+        hot = two_state(self.proposal_draws(request_id, steps), *chain)
+        if not model.propose_cold:
+            return hot, hot
+        vain = bits32(key(self.seed, request_id, VAIN), steps) < model.propose_cold * ONE
+        return hot, (np.frombuffer(hot, np.uint8) | vain).tobytes()
+
+    def accepted(
+        self,
+        request_id: int,
+        prompt_tokens: int,
+        rounds: int,
+        temperature: float | None = None,
+        rank: Rank | None = None,
+    ) -> bytes:
+        """Returns the drafts accepted in those of the first `rounds` sampling steps that find a draft."""
+        level = self.level(request_id, rank)
+        hot, found = (np.frombuffer(s, np.uint8) for s in self._states(request_id, level, rounds))
+        alive = self._scaled(level, self.factor(prompt_tokens, temperature))
+        thresholds = np.floor(alive * ONE).astype(np.uint64)
+        counts = accepted_counts(self.draws(request_id, int(found.sum())), thresholds)
+        return bytes(counts * hot[found == 1])
+
+    def _scaled(self, level: int, factor: float) -> F64:
+        """Returns survival of a hot step's drafts; the share of hot steps does not change with `factor`."""
+        assert self.spec.hot_cold is not None
+        alive = self.survival[level]
+        share = self.spec.hot_cold.chain(float(alive[0]))[0]
+        conditional = conditional_of(alive / share if share else np.zeros_like(alive))
+        return np.multiply.accumulate(np.minimum(conditional * factor, 1.0))
+
+    @property
+    def always_proposes(self) -> bool:
+        """Whether every sampling step of every request finds drafts: never, cold steps find none."""
+        return False
+
+    def proposals(self, request_id: int, steps: int, rank: Rank | None = None) -> bytes | None:
+        """Returns, for a request's first `steps` samplings, whether each finds drafts (1) or none (0)."""
+        return self._states(request_id, self.level(request_id, rank), steps)[1]
+
+
+class ReplayAcceptance(Acceptance):
+    """Requests that accept what recorded ones accepted, place by place: see `replay`."""
+
+    independent_rounds = False
+    by_output_position = True
+
+    def _solved(self, lengths: F64 | None) -> F64:
+        return survival_table(self.spec, self.k, lengths)
+
+    @property
+    def always_proposes(self) -> bool:
+        """Whether every sampling step of every request finds drafts."""
+        return not any(NO_MATCH in trace for trace in self.spec.replay or ())
+
+    def trace(self, request_id: int) -> Trace:
+        """Returns the recorded request that a request follows: its id modulo their number."""
+        assert self.spec.replay is not None
+        return self.spec.replay[request_id % len(self.spec.replay)]
+
+    def at_positions(self, request_id: int, output_tokens: int) -> tuple[bytes, bytes | None]:
+        """Returns accepted drafts and matches (None: always) by tokens written, 0 .. `output_tokens`."""
+        row = np.frombuffer(placed(self.trace(request_id), output_tokens), np.uint8)
+        found = row != NO_MATCH
+        accepted = np.where(found, np.minimum(row, MOST), 0).astype(np.uint8)
+        return accepted.tobytes(), None if found.all() else found.astype(np.uint8).tobytes()
+
+    def accepted(
+        self,
+        request_id: int,
+        prompt_tokens: int,
+        rounds: int,
+        temperature: float | None = None,
+        rank: Rank | None = None,
+    ) -> bytes:
+        """Returns the drafts accepted in the rounds of a request that writes `rounds` tokens, K drafts each.
+
+        Where K changes or a step has no drafts for another reason, `at_positions` says what is accepted.
+        """
+        return rounds_of(self.trace(request_id), self.k, rounds)
+
+    def confidence(
+        self, request_id: int, prompt_tokens: int, temperature: float | None = None, rank: Rank | None = None
+    ) -> tuple[float, ...]:
+        """Returns survival by position over the recorded request."""
+        return tuple(survival_of((self.trace(request_id),), self.k).tolist())
+
+    def proposals(self, request_id: int, steps: int, rank: Rank | None = None) -> bytes | None:
+        """Returns whether the successive samplings of a request that writes `steps` tokens find drafts."""
+        trace = self.trace(request_id)
+        if NO_MATCH not in trace:
+            return None
+        return bytes(kept != NO_MATCH for _, kept in walk(trace, self.k, steps))
+
+
+def process(
+    spec: AcceptanceSpec, k: int, seed: int, output_tokens: Sequence[int] | Outputs | None = None
+) -> Acceptance:
+    """Returns the process of a specification.
+
+    Args:
+        spec: what was measured.
+        k: drafts a round.
+        seed: of the run's luck.
+        output_tokens: outputs of the class's requests; needed where acceptance goes with length.
+
+    Raises:
+        ValueError: as `Acceptance`.
+    """
+    outputs = None if output_tokens is None else np.asarray(output_tokens, dtype=np.int64)
+    kind = Acceptance
+    if spec.replay is not None:
+        kind = ReplayAcceptance
+    elif spec.hot_cold is not None:
+        kind = HotColdAcceptance
+    elif spec.burst is not None:
+        kind = BurstAcceptance
+    return kind(spec, k, seed, outputs)

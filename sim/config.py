@@ -12,16 +12,24 @@ EAGLE_FAMILY = ("eagle", "eagle3", "mtp")
 """Methods whose drafter reads the target's hidden states and keeps a KV layer of its own."""
 
 
+ON_HOST = ("ngram", "suffix")
+"""Methods that look drafts up on the host: no drafter runs on the GPU."""
+
+WITHOUT_DRAFT_KV = (*ON_HOST, "medusa")
+"""Methods without a KV cache of their own to write drafts into."""
+
+
 @dataclass(frozen=True, slots=True)
 class SpeculativeConfig:
     """How drafts are proposed.
 
     Args:
-        method: `eagle`, `eagle3`, `mtp`, `draft_model` or `ngram`.
-        num_speculative_tokens: drafts a round (K), at least 1.
+        method: `eagle`, `eagle3`, `mtp`, `draft_model`, `medusa`, `ngram` or `suffix`.
+        num_speculative_tokens: drafts a round (K), at least 1; of a tree, its nodes.
         drafter_max_model_len: positions the drafter can handle, tokens. While the longest
             sequence of a step plus K exceeds it, the drafter does not run in that step.
         parallel_drafting: all K drafts in one drafter pass.
+        draft_depth: passes for a tree of drafts, its depth; None is a chain, one pass a draft.
         reroll_on_reject: price a second target pass in a step with a rejection. For engines
             whose recurrent state cannot be cut back (checkpoint and replay); vLLM and SGLang
             need none on attention models.
@@ -32,26 +40,29 @@ class SpeculativeConfig:
     drafter_max_model_len: int | None = None
     parallel_drafting: bool = False
     reroll_on_reject: bool = False
+    draft_depth: int | None = None
 
     @property
     def num_lookahead_tokens(self) -> int:
         """KV slots held past the scheduled tokens, for the drafter to write into."""
-        return 0 if self.method == "ngram" else self.num_speculative_tokens
+        return 0 if self.method in WITHOUT_DRAFT_KV else self.num_speculative_tokens
 
     @property
     def draft_slots(self) -> int:
         """Budget tokens charged for each scheduled request on top of its own."""
         serial = 1 if self.method == "draft_model" else 0
-        if self.parallel_drafting:
+        if self.parallel_drafting and self.method not in WITHOUT_DRAFT_KV:
             return self.num_speculative_tokens - 1 + serial
         return serial
 
     @property
     def draft_passes(self) -> int:
         """Sequential drafter forwards in a step that proposes."""
-        if self.method == "ngram":
+        if self.method in ON_HOST:
             return 0
-        return 1 if self.parallel_drafting else self.num_speculative_tokens
+        if self.parallel_drafting or self.method == "medusa":
+            return 1
+        return self.draft_depth or self.num_speculative_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +94,7 @@ class EngineConfig:
         spares_lone_long_prefill: the long-prefill cap is off while one request is in the system.
         skips_unused_drafts: no drafter pass in a step none of whose drafts can be used.
         speculative: the drafting method, or None.
+        sliding_window: keys that the model's windowed layers see, tokens; 0: it has none.
 
     Raises:
         ValueError: for limits no engine would start with, all of them in one message.
@@ -108,6 +120,7 @@ class EngineConfig:
     spares_lone_long_prefill: bool = True
     skips_unused_drafts: bool = True
     speculative: SpeculativeConfig | None = None
+    sliding_window: int = 0
 
     def __post_init__(self) -> None:
         faults = []

@@ -30,6 +30,7 @@ class Request(Sequence):
         counted: it belongs to the measured part of the run.
         temperature: of its sampling.
         confidence: survival by position that its drafter expects of its own drafts.
+        by_place: accepted and proposals belong to output tokens written, not to successive rounds.
     """
 
     __slots__ = (
@@ -37,6 +38,7 @@ class Request(Sequence):
         "accepted_tokens",
         "admitted_s",
         "arrived_s",
+        "by_place",
         "cached_tokens",
         "chunks",
         "confidence",
@@ -65,6 +67,7 @@ class Request(Sequence):
         counted: bool = True,
         temperature: float = 0.0,
         confidence: tuple[float, ...] = (),
+        by_place: bool = False,
     ) -> None:
         super().__init__(id, prompt_tokens, max_tokens, stop_at, priority, segments)
         self.accepted = accepted
@@ -72,6 +75,7 @@ class Request(Sequence):
         self.counted = counted
         self.temperature = temperature
         self.confidence = confidence
+        self.by_place = by_place
         self.arrived_s = self.admitted_s = self.first_token_s = inf
         self.first_place = 0
         self.first_iteration = -1
@@ -241,7 +245,8 @@ class Engine:
             else:
                 assert isinstance(sequence, Request)
                 turn = sequence.verifications
-                agreed = sequence.accepted[turn] if turn < len(sequence.accepted) else 0
+                place = sequence.num_tokens - sequence.prompt_tokens if sequence.by_place else turn
+                agreed = sequence.accepted[place] if place < len(sequence.accepted) else 0
                 sequence.verifications = turn + 1
                 if agreed > drafts:
                     agreed = drafts
@@ -261,18 +266,23 @@ class Engine:
         if batch.total_tokens == rows + drafts:
             kv = sum([sequence.num_computed_tokens for sequence in batch.sequences])
             uniform = int(batch.total_tokens == rows * (1 + config.num_speculative_tokens))
-            return StepShape(batch.total_tokens, rows, 0, rows + drafts, drafts, kv, kv, 0, uniform, passes)
-        decodes = kv = pairs = 0
+            seen = kv
+            if window := config.sliding_window:
+                seen = sum([min(sequence.num_computed_tokens, window) for sequence in batch.sequences])
+            return StepShape(batch.total_tokens, rows, 0, rows + drafts, drafts, kv, seen, 0, uniform, passes)
+        window = config.sliding_window or config.max_model_len + config.num_speculative_tokens
+        decodes = kv = seen = pairs = 0
         for sequence, n, d in zip(batch.sequences, batch.num_tokens, batch.num_drafts, strict=True):
             end = sequence.num_computed_tokens
             if n == 1 + d:
                 decodes += 1
                 kv += end
+                seen += min(end, window)
             else:
                 pairs += n * (end - n) + n * (n + 1) // 2
         logit_rows = rows + drafts
         return StepShape(
-            batch.total_tokens, decodes, rows - decodes, logit_rows, drafts, kv, kv, pairs, 0, passes
+            batch.total_tokens, decodes, rows - decodes, logit_rows, drafts, kv, seen, pairs, 0, passes
         )
 
     def _draft_passes(self, batch: Batch) -> int:
@@ -334,8 +344,9 @@ class Engine:
         for sequence, samples, drafts in zip(batch.sequences, batch.samples, planned, strict=True):
             found = samples
             if samples and isinstance(sequence, Request) and sequence.proposals is not None:
-                step = sequence.samplings
-                sequence.samplings = step + 1
+                written = sequence.num_tokens - sequence.prompt_tokens
+                step = written if sequence.by_place else sequence.samplings
+                sequence.samplings += 1
                 found = step < len(sequence.proposals) and bool(sequence.proposals[step])
             counts.append(drafts if found else 0)
         self.scheduler.propose(batch, counts)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hardware.stepcost import StepCost
+from sim import timeline
 from sim.clients import Client
 from sim.config import ClientConfig, DeploymentConfig, EngineConfig, LoadConfig
 from sim.engine import Engine, Request
@@ -17,9 +18,11 @@ from sim.recorder import FINISHED, REJECTED, Columns, Recorder
 from sim.replica import Replica
 from sim.router import ROUTERS
 from sim.sequence import NEVER
-from sim.speculation.acceptance import Acceptance, AcceptanceSpec
+from sim.speculation.acceptance import AcceptanceSpec
+from sim.speculation.lives import Lives
 from sim.speculation.policies import make_policy
 from sim.speculation.policy import PolicySpec
+from sim.timeline_harvest import Ran
 from workloads.requests import RequestTable
 
 
@@ -64,6 +67,7 @@ class RunResult:
         rounds_by_accepted: counted verifications, by the drafts accepted in them (0 to K).
         refusals: reasons for which requests were refused, with counts.
         steps_without_drafter: steps in which the longest sequence was past the drafter's positions.
+        stepped_share: share of iterations that `Engine` stepped; the others come from a calendar.
     """
 
     scenario: Scenario
@@ -74,6 +78,7 @@ class RunResult:
     rounds_by_accepted: tuple[int, ...]
     refusals: Mapping[str, int]
     steps_without_drafter: int
+    stepped_share: float = 1.0
 
 
 class Cluster:
@@ -88,13 +93,13 @@ class Cluster:
     def __init__(self, scenario: Scenario, table: RequestTable, seed: int) -> None:
         self.scenario = scenario
         self.table = table
+        self.seed = seed
         k = scenario.engine.num_speculative_tokens
         self.env = Environment()
         self.recorder = Recorder(len(table), k + 1)
         self.refusals: dict[str, int] = {}
-        self.acceptance = (
-            {name: Acceptance(s, k, seed) for name, s in scenario.acceptance.items()} if k else {}
-        )
+        self.lives = Lives(scenario.acceptance, table, k, seed) if k and scenario.acceptance else None
+        self.acceptance = self.lives.by_class if self.lives else {}
         self.router = ROUTERS[scenario.deployment.router](seed)
         self.client = Client(
             self.env, table.arrival_s, scenario.client, scenario.load, self.recorder, self._arrive
@@ -131,13 +136,12 @@ class Cluster:
         )
         accepted, proposals = b"", None
         confidence: tuple[float, ...] = ()
-        if self.acceptance:
-            name = table.class_names[int(table.class_id[row])]
-            process = self.acceptance.get(name) or self.acceptance[""]
-            accepted = process.accepted(row, prompt, output)
-            proposals = process.proposals(row, output)
+        by_place = False
+        if self.lives is not None:
+            accepted, proposals = self.lives.accepted(row), self.lives.proposals(row)
+            by_place = self.lives.process(row).by_output_position
             if self.scenario.policy is not None:
-                confidence = process.confidence(row, prompt)
+                confidence = self.lives.confidence(row)
         return Request(
             row,
             prompt,
@@ -150,7 +154,13 @@ class Cluster:
             counted=row >= self.scenario.load.num_warmups,
             temperature=float(table.temperature[row]),
             confidence=confidence,
+            by_place=by_place,
         )
+
+    def accepted(self, row: int) -> bytes:
+        """Returns the drafts accepted in a request's verifications, for life."""
+        assert self.lives is not None
+        return self.lives.accepted(row)
 
     def _ended(self, request: Request, place: int, now: float) -> None:
         """A request has ended: notes its row and tells the client."""
@@ -187,6 +197,18 @@ class Cluster:
         for replica in self.replicas:
             replica.engine.scheduler.check()
 
+    def ran(self) -> Ran:
+        """Returns what was recorded."""
+        recorder = self.recorder
+        return Ran(
+            recorder.requests(),
+            recorder.iterations(),
+            recorder.odd_gaps(),
+            tuple(recorder.rounds_by_accepted),
+            self.refusals,
+            stepped_share=1.0,
+        )
+
 
 def _segments(table: RequestTable, row: int) -> tuple[tuple[object, int], ...] | None:
     """Returns a row's prompt as (stream, n) pieces; None for a private stream."""
@@ -201,13 +223,15 @@ def _segments(table: RequestTable, row: int) -> tuple[tuple[object, int], ...] |
     )
 
 
-def simulate(scenario: Scenario, table: RequestTable, seed: int) -> RunResult:
+def simulate(scenario: Scenario, table: RequestTable, seed: int, engine: str = "auto") -> RunResult:
     """Simulates `table` on `scenario` until every request has ended.
 
     Args:
         scenario: the configuration.
         table: the requests; its row numbers are their ids.
         seed: of acceptance luck and random routing.
+        engine: `auto` walks a calendar (`sim.timeline`) where it applies and steps elsewhere, with the
+            same result to the last bit; `step` always steps.
 
     Returns:
         Columns of requests and iterations.
@@ -216,10 +240,12 @@ def simulate(scenario: Scenario, table: RequestTable, seed: int) -> RunResult:
         Stall: with a diagnosis, if the engine stands still with work left.
     """
     cluster = Cluster(scenario, table, seed)
-    cluster.run()
-    recorder = cluster.recorder
+    ran = timeline.run(cluster) if engine == "auto" else None
+    if ran is None:
+        cluster.run()
+        ran = cluster.ran()
     rows = np.arange(len(table))
-    requests = recorder.requests() | {
+    requests = ran.requests | {
         "request_id": rows,
         "class_id": table.class_id,
         "prompt_tokens": table.prompt_tokens,
@@ -230,9 +256,10 @@ def simulate(scenario: Scenario, table: RequestTable, seed: int) -> RunResult:
         scenario=scenario,
         seed=seed,
         requests=requests,
-        iterations=recorder.iterations(),
-        odd_gaps=recorder.odd_gaps(),
-        rounds_by_accepted=tuple(recorder.rounds_by_accepted),
-        refusals=cluster.refusals,
+        iterations=ran.iterations,
+        odd_gaps=ran.odd_gaps,
+        rounds_by_accepted=ran.rounds_by_accepted,
+        refusals=ran.refusals,
         steps_without_drafter=sum(r.engine.steps_without_drafter for r in cluster.replicas),
+        stepped_share=ran.stepped_share,
     )

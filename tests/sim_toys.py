@@ -71,7 +71,7 @@ class World:
     load: LoadConfig = field(default_factory=LoadConfig)
     deployment: DeploymentConfig = field(default_factory=DeploymentConfig)
 
-    def run(self, seed: int = 0) -> RunResult:
+    def run(self, seed: int = 0, engine: str = "auto") -> RunResult:
         """Simulates it; with `classes`, requests are of class `a` and `b` in turn."""
         names, rows = ("a", "b"), range(len(self.prompt))
         table = RequestTable.of(
@@ -83,7 +83,7 @@ class World:
             class_names=names,
         )
         acceptance = self.classes or ({"": self.acceptance} if self.acceptance else {})
-        return simulate(self.scenario(acceptance), table, seed)
+        return simulate(self.scenario(acceptance), table, seed, engine)
 
     def scenario(self, acceptance: Mapping[str, AcceptanceSpec]) -> Scenario:
         """Returns the configuration."""

@@ -41,7 +41,7 @@ def logged(world: World, seed: int) -> tuple[RunResult, Chunks]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Engine, "_commit", commit)
-        return world.run(seed), chunks
+        return world.run(seed, engine="step"), chunks
 
 
 def statistics(name: str, values: list[float]) -> Values:

@@ -1,0 +1,150 @@
+"""The fast path: the same run as `Cluster`, without touching a sequence in every iteration.
+
+`run` answers None where it does not apply; the caller then steps. What it answers equals what
+stepping gives, to the last bit.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from heapq import heappop, heappush, heapreplace
+from math import inf
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sim.speculation.luck import ROUTE
+from sim.timeline_clock import on_a_clock
+from sim.timeline_harvest import Harvest, Ran
+from sim.timeline_lane import Lane
+from sim.timeline_ledger import Ledger
+from sim.timeline_luck import F64, I64, keys, mix
+from sim.timeline_plan import Plan
+from sim.timeline_tail import Unsuited
+from sim.timeline_trajectories import Rules, Trajectories
+from sim.timeline_watch import Watch
+
+if TYPE_CHECKING:
+    from sim.simulation import Cluster
+
+
+def run(cluster: Cluster) -> Ran | None:
+    """Runs a cluster that has not started; None, with nothing changed, where it has to be stepped."""
+    plan = Plan(cluster)
+    if plan.obstacle() is not None or (rules := Rules.of(plan.config)) is None:
+        return None
+    deployment = plan.scenario.deployment
+    try:
+        if plan.scenario.load.max_concurrency is not None:
+            return on_a_clock(plan, rules)
+        if deployment.replicas == 1 or deployment.router in BLIND:
+            return _separately(plan, rules)
+        return _balanced(plan, rules)
+    except Unsuited:
+        return None
+
+
+def _round_robin(plan: Plan, rows: I64) -> I64:
+    return np.arange(len(rows)) % plan.scenario.deployment.replicas
+
+
+def _random(plan: Plan, rows: I64) -> I64:
+    bits = keys(plan.seed, rows, ROUTE)
+    bits += np.uint64(0x9E3779B97F4A7C15)
+    return (mix(bits) % np.uint64(plan.scenario.deployment.replicas)).astype(np.int64)
+
+
+BLIND: Mapping[str, Callable[[Plan, I64], I64]] = {"round_robin": _round_robin, "random": _random}
+"""Routers that ask replicas nothing: each replica's requests are known before anything runs."""
+
+
+def _separately(plan: Plan, rules: Rules) -> Ran:
+    """Runs requests that come whatever happens, each replica alone from beginning to end."""
+    scenario = plan.scenario
+    sent_s, arrived_s = departures(plan)
+    router = scenario.deployment.router if scenario.deployment.replicas > 1 else "round_robin"
+    chosen = BLIND[router](plan, plan.served)
+    harvest = Harvest(plan, rules, sent_s, arrived_s)
+    for replica in range(scenario.deployment.replicas):
+        rows = plan.served[chosen == replica]
+        if not len(rows):
+            continue
+        lives = Trajectories(plan.table, rows, rules, plan.luck, not plan.never_short(rules))
+        ledger = Ledger(lives, rules.k, scenario.load.num_warmups) if rules.k else None
+        times = array("d", arrived_s[rows].tobytes())
+        lane = Lane(plan.config, scenario.cost, lives, ledger, range(len(rows)), times, replica=replica)
+        walk = lane.run()
+        next(walk)
+        with suppress(StopIteration):
+            walk.send(inf)
+        lives.settle()
+        harvest.add(lane, np.arange(len(rows)))
+        harvest.add_rounds(ledger)
+    return harvest.ran()
+
+
+def _balanced(plan: Plan, rules: Rules) -> Ran:
+    """Runs an open loop behind a router that sees how many requests each replica has outstanding.
+
+    Nothing but an arrival looks at a replica, so each runs on alone until the next one.
+    """
+    scenario, replicas = plan.scenario, plan.scenario.deployment.replicas
+    sent_s, arrived_s = departures(plan)
+    lives = Trajectories(plan.table, plan.served, rules, plan.luck, not plan.never_short(rules))
+    ledger = Ledger(lives, rules.k, scenario.load.num_warmups, replicas) if rules.k else None
+    watches = [Watch(ranks=False) for _ in range(replicas)]
+    lanes = [
+        Lane(plan.config, scenario.cost, lives, ledger, [], array("d"), watch, lane=index, replica=index)
+        for index, watch in enumerate(watches)
+    ]
+    walks = [lane.run() for lane in lanes]
+    for walk in walks:
+        next(walk)
+    outstanding, asleep = [0] * replicas, [True] * replicas
+    due: list[tuple[float, int]] = []
+    lane_of = np.zeros(len(plan.served), dtype=np.int32)
+    if ledger is not None:
+        ledger.lane_of = lane_of
+    for place, now in enumerate(arrived_s[plan.served].tolist()):
+        while due and due[0][0] < now:
+            index = due[0][1]
+            then = walks[index].send(now)
+            outstanding[index] -= watches[index].count(lanes[index].committed)
+            if then == inf:
+                asleep[index] = True
+                heappop(due)
+            else:
+                heapreplace(due, (then, index))
+        index = outstanding.index(min(outstanding))
+        outstanding[index] += 1
+        lane_of[place] = index
+        lanes[index].submit(place, now)
+        if asleep[index]:
+            asleep[index] = False
+            heappush(due, (now, index))
+    for _, index in due:
+        while walks[index].send(inf) != inf:
+            pass
+    lives.settle()
+    harvest = Harvest(plan, rules, sent_s, arrived_s)
+    for lane in lanes:
+        if lane.inbox:
+            harvest.add(lane, np.array(lane.inbox))
+    harvest.add_rounds(ledger)
+    return harvest.ran()
+
+
+def departures(plan: Plan) -> tuple[F64, F64]:
+    """Returns when the client sends each request, and when it reaches the cluster (open loop)."""
+    client = plan.scenario.client
+    sent_s: F64 = np.maximum(plan.table.arrival_s, 0.0)
+    if client.send_serial_s:
+        free, serial, times = 0.0, client.send_serial_s, []
+        for due in plan.table.arrival_s.tolist():
+            sent = due if due > free else free
+            free = sent + serial
+            times.append(sent)
+        sent_s = np.array(times, dtype=np.float64)
+    return sent_s, sent_s + client.send_s

@@ -1,0 +1,113 @@
+"""Where the chunks of a run are counted: by iteration and by the tokens they carry."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sim.timeline_luck import I64, U8
+from sim.timeline_trajectories import BLOCK, Block, Trajectories
+
+
+class Ledger:
+    """Counts verification rounds by (engine, iteration, tokens kept), block by block.
+
+    A round's iteration follows from its request's first token, so a block is booked in a dozen
+    numpy calls when all its requests have theirs. Who is preempted is booked back from there on.
+
+    Args:
+        lives: the requests.
+        k: drafts a round, at least 1.
+        num_warmups: requests with a lower row number are counted apart.
+        lanes: engines that share the requests.
+
+    Attributes:
+        lane_of: the engine of each place.
+    """
+
+    def __init__(self, lives: Trajectories, k: int, num_warmups: int, lanes: int = 1) -> None:
+        self.lives = lives
+        lives.book = self.book
+        self.width = k + 2
+        self.num_warmups = num_warmups
+        self.lanes = lanes
+        self.lane_of = np.zeros(len(lives.order), dtype=np.int32)
+        self._planes = lanes * (2 if num_warmups else 1)
+        self._capacity = 1 << 12
+        self._counts = np.zeros(self._planes * self._capacity * self.width, dtype=np.int64)
+        self.accepted = np.zeros(self.width, dtype=np.int64)
+        """Counted rounds by tokens sampled, 1 + accepted (the last round of a request uncut)."""
+
+    def reserve(self, iterations: int) -> None:
+        """Makes room for iteration numbers below `iterations`."""
+        if iterations <= self._capacity:
+            return
+        old, self._capacity = self._capacity, max(2 * self._capacity, iterations)
+        counts = np.zeros((self._planes, self._capacity, self.width), dtype=np.int64)
+        counts[:, :old] = self._counts.reshape(self._planes, old, self.width)
+        self._counts = counts.reshape(-1)
+
+    def book(self, block: Block) -> None:
+        """Counts the rounds of a block all of whose requests have their first token."""
+        assert block.gains is not None
+        low, starts, rounds = block.first_place, block.starts, block.rounds_column
+        first = self.lives.first[low : low + BLOCK].astype(np.int64)
+        ids = self.lives.order[low : low + BLOCK]
+        places = len(block.gains)
+        some = rounds > 0
+        last = starts[some] + rounds[some] - 1
+        live = np.zeros(places, dtype=np.uint8)
+        live[starts] = 1
+        live[starts + rounds] -= 1
+        gains = np.multiply(block.gains, np.add.accumulate(live, out=live), dtype=np.uint8)
+        sampled = np.bincount(gains, minlength=self.width)
+        gains[last] = block.kept[some]
+        lengths = np.diff(starts, append=places)
+        self.reserve(int(first.max()) + int(lengths.max()) + 2)
+        origin = first + 1 - starts
+        if self.lanes > 1:
+            origin = origin + self._capacity * self.lane_of[low : low + BLOCK].astype(np.int64)
+        if self.num_warmups and ids.min() < self.num_warmups:
+            warm = ids < self.num_warmups
+            origin = origin + self._capacity * self.lanes * warm
+            counted = np.repeat(~warm, lengths)
+            sampled = np.bincount(gains[counted], minlength=self.width)
+            np.subtract.at(sampled, block.kept[some & ~warm], 1)
+            np.add.at(sampled, block.gains[(starts + rounds - 1)[some & ~warm]], 1)
+        keys = np.repeat(origin, lengths)
+        keys += np.arange(places)
+        keys *= self.width
+        keys += gains
+        np.add.at(self._counts, keys, 1)
+        self.accepted += sampled
+
+    def book_stay(self, lane: int, place: int, first: int, gains: U8, kept: int, sign: int) -> None:
+        """Books the rounds of one stay, or takes them back.
+
+        Args:
+            lane: the engine.
+            place: of the request.
+            first: iteration in which the stay's prefill ended.
+            gains: tokens sampled in each round.
+            kept: of the last round, if it is the request's last; 0 if it is kept whole.
+            sign: 1 or -1.
+        """
+        if not len(gains):
+            return
+        tokens = gains.astype(np.int64)
+        warm = int(self.lives.order[place]) < self.num_warmups
+        if not warm:
+            self.accepted += sign * np.bincount(tokens, minlength=self.width)
+        if kept:
+            tokens[-1] = kept
+        self.reserve(first + len(gains) + 2)
+        keys = np.arange(first + 1, first + 1 + len(gains)) + self._capacity * (lane + self.lanes * warm)
+        keys *= self.width
+        keys += tokens
+        self._counts[keys] += sign  # one round an iteration: no key comes twice
+
+    def counts(self, lane: int, iterations: int) -> tuple[I64, I64 | None]:
+        """Returns an engine's rounds by iteration and tokens, `(iterations, k + 2)`: counted, warm-ups'."""
+        self.reserve(iterations)
+        planes = self._counts.reshape(self._planes, self._capacity, self.width)[:, :iterations]
+        planes[:, :, 0] = 0  # places beyond a request's last round
+        return planes[lane], planes[lane + self.lanes] if self.num_warmups else None

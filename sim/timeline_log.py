@@ -1,0 +1,39 @@
+"""What a lane writes down while it runs."""
+
+from __future__ import annotations
+
+from array import array
+
+
+class Log:
+    """What an engine's iterations did, in the fewest numbers the columns can be computed from.
+
+    Attributes:
+        end_s: when each iteration ended. sums: its packed running sum, newcomers included.
+        prefills: 6 numbers for each iteration with a prefill: iteration, prompt tokens, rows, rows of
+            one token (priced as decode rows), their context, pairs.
+        one_pass: iterations none of whose drafts could be used.
+        waiting: 2 numbers for each iteration with a queue: iteration, length.
+        wakes, wake_s: iterations scheduled while nothing was in flight, and when.
+        admitted: iteration of admission by place, where it is not that of the first token.
+        odd_gaps: 3 numbers for each: iteration, iteration of the chunk before, place.
+        stays: (place, iteration of the prefill's end, rounds, newcomers before it) after a preemption.
+        cut: rounds before its first preemption, by place.
+        totals: verifications, accepted tokens, chunks, last iteration, by place of who was preempted.
+        preemptions: by place.
+    """
+
+    def __init__(self) -> None:
+        self.end_s = array("d")
+        self.sums = array("q")
+        self.prefills = array("q")
+        self.one_pass = array("q")
+        self.waiting = array("q")
+        self.wakes = array("q")
+        self.wake_s = array("d")
+        self.admitted: dict[int, int] = {}
+        self.odd_gaps = array("q")
+        self.stays: list[list[int]] = []
+        self.cut: dict[int, int] = {}
+        self.totals: dict[int, list[int]] = {}
+        self.preemptions: dict[int, int] = {}

@@ -1,0 +1,116 @@
+"""A request that the calendar cannot take as it was drawn: prefilled in pieces, or thrown out and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.timeline_luck import I64, U8
+from sim.timeline_trajectories import Block, Rules
+
+
+@dataclass(slots=True)
+class Seat:
+    """One stay of a request in the running list, from its prefill to its end or its preemption.
+
+    Attributes:
+        place: of the request in its trajectories.
+        prompt, final, most: prompt tokens; KV tokens after the last round; max_tokens.
+        tokens: to prefill: the prompt, and after a preemption what had been written.
+        blocks: held after a prefill in one piece.
+        rounds, kept, gains: as in `Block`, from here to the end of the request.
+        footprint, row: as in `Block`, this request's part; row is relative to `blocks`.
+        unused: as in `Block`.
+        last_emission: iteration of its last chunk before the preemption, or -1.
+        extra: where this stay is noted among the stays after a preemption, or -1.
+    """
+
+    place: int
+    prompt: int
+    final: int
+    most: int
+    tokens: int
+    blocks: int
+    rounds: int
+    kept: int
+    gains: U8 | None
+    footprint: I64 | None
+    row: I64
+    unused: int
+    last_emission: int = -1
+    extra: int = -1
+
+    @classmethod
+    def fresh(cls, place: int, block: Block, index: int) -> Seat:
+        """Returns the first stay of a block's request."""
+        start, end, rounds = block.start[index], block.end[index], block.rounds[index]
+        return cls(
+            place=place,
+            prompt=block.prompt[index],
+            final=block.final[index],
+            most=block.most[index],
+            tokens=block.prompt[index],
+            blocks=block.blocks[index],
+            rounds=rounds,
+            kept=int(block.kept[index]),
+            gains=None if block.gains is None else block.gains[start : start + rounds],
+            footprint=None if block.footprint is None else block.footprint[start:end],
+            row=block.row[start:end],
+            unused=block.unused[index] if block.unused else -1,
+        )
+
+    def rest(self, done: int, rules: Rules, last_emission: int) -> Seat:
+        """Returns the stay after a preemption.
+
+        The prefill that computes everything again emits a token of its own. So all later rounds stand
+        one token further on, and the last one falls away if that token was all it had to give.
+
+        Args:
+            done: rounds before the preemption, fewer than `rounds`.
+            rules: of the engine.
+            last_emission: iteration of the last chunk before it.
+        """
+        assert self.footprint is not None
+        computed = (self.footprint[done : self.rounds] & rules.packing.context_mask) - (rules.query - 1)
+        rounds = len(computed) - int(computed[-1] >= self.final)
+        tokens = int(computed[0])
+        blocks = rules.prefill_blocks(tokens)
+        known = (int(computed[rounds - 1]) + 1 if rounds else tokens) - self.prompt
+        before = (int(computed[rounds - 2]) + 1 if rounds > 1 else tokens) - self.prompt
+        footprint = rules.footprint(computed[:rounds], self.final, blocks, known + 1 >= self.most)
+        return Seat(
+            place=self.place,
+            prompt=self.prompt,
+            final=self.final,
+            most=self.most,
+            tokens=tokens,
+            blocks=blocks,
+            rounds=rounds,
+            kept=self.final - int(computed[rounds - 1]) if rounds else 0,
+            gains=None if self.gains is None else self.gains[done : done + rounds],
+            footprint=footprint,
+            row=np.diff(footprint, prepend=rules.prefilling(blocks)),
+            unused=_unused(rules, rounds, known, before, self.most),
+            last_emission=last_emission,
+        )
+
+
+def _unused(rules: Rules, rounds: int, known: int, before: int, most: int) -> int:
+    """As `Trajectories._unused`, for one."""
+    if not rules.notes_unused:
+        return -1
+    if not rules.lag:
+        return rounds - 1 if rounds and known + 1 >= most else -1
+    if known + 1 >= most:
+        return rounds - 1 if rounds and before + 2 >= most else -1
+    return rounds if known + 2 >= most else -1
+
+
+@dataclass(slots=True)
+class Prefill:
+    """The one prompt that is computed in pieces: under FCFS it is the tail of the running list."""
+
+    seat: Seat
+    done: int
+    held: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -11,11 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from experiments import lookups
+from experiments.acceptance_specs import acceptance_spec
 from experiments.schema import Experiment
-from experiments.schema_acceptance import Process, processes
+from experiments.schema_acceptance import processes
 from experiments.schema_memory import given as given_memory
 from experiments.schema_serve import Serve, SpeculativeConfig
 from experiments.schema_workload import Lengths, PerConcurrency, Workload
+from hardware.aiconfigurator import AiconfiguratorCost
 from hardware.engine_profile import EngineProfile
 from hardware.memory import KvBudget, kv_budget
 from hardware.model import DrafterSpec
@@ -23,17 +26,23 @@ from hardware.placement import Placement
 from hardware.roofline import RooflineCost
 from hardware.stepcost import KernelCost, StepCost
 from sim import config as sim_config
+from sim.config import ON_HOST
 from sim.simulation import Scenario
-from sim.speculation.acceptance import AcceptanceSpec
 from sim.speculation.policy import PolicySpec
-from sim.speculation.spread import LowAtom
+from sim.speculation.spec import AcceptanceSpec
+from sim.speculation.trees import TreeSpec
 from workloads.arrivals import open_loop
 from workloads.build import Purpose, WorkloadSpec, build_requests, stream
 from workloads.lengths import Capped, Empirical, Fixed, LengthDistribution, LogNormal, Uniform
+from workloads.phases import Phase
 from workloads.requests import RequestTable
 from workloads.traces.azure import read_azure
 
-COST_MODELS: dict[str, type[KernelCost | RooflineCost]] = {"kernels": KernelCost, "roofline": RooflineCost}
+COST_MODELS: dict[str, Callable[[Placement], StepCost]] = {
+    "kernels": KernelCost,
+    "roofline": RooflineCost,
+    "aiconfigurator": AiconfiguratorCost,
+}
 
 SCHEDULER_RULES = (
     "lookahead_at_admission",
@@ -92,7 +101,8 @@ def build(config: Experiment) -> Built:
     slo = None
     if config.slo is not None:
         asked = config.slo
-        limits = [_seconds(limit) for limit in (asked.ttft_ms, asked.tpot_ms, asked.e2el_ms)]
+        limits_ms = asked.request_limits_ms
+        limits = [_seconds(limits_ms.get(name)) for name in ("ttft", "tpot", "e2el")]
         slo = sim_config.Slo(limits[0], limits[1], limits[2], asked.attainment)
     gpus = serve.tensor_parallel_size * config.deployment.replicas
     return Built(scenario, plain, budget, slo, gpus)
@@ -104,7 +114,7 @@ def _priced(serve_json: str, drafting: bool) -> StepCost:
     serve = Serve.model_validate_json(serve_json)
     place = placement(serve)
     if not drafting:
-        place = dataclasses.replace(place, drafter=None, num_speculative_tokens=0)
+        place = dataclasses.replace(place, drafter=None, num_speculative_tokens=0, draft_pass_tokens=())
     return COST_MODELS[serve.cost_model](place)
 
 
@@ -118,6 +128,7 @@ def placement(serve: Serve) -> Placement:
         tensor_parallel_size=serve.tensor_parallel_size,
         drafter=drafter(speculative) if speculative else None,
         num_speculative_tokens=(speculative.num_speculative_tokens or 0) if speculative else 0,
+        draft_pass_tokens=tree.pass_tokens if speculative and (tree := drafted_tree(serve)) else (),
         draft_tensor_parallel_size=speculative.draft_tensor_parallel_size if speculative else None,
         async_scheduling=serve.async_scheduling,
         max_num_seqs=serve.max_num_seqs,
@@ -128,6 +139,14 @@ def placement(serve: Serve) -> Placement:
         kv_cache_dtype=serve.kv_cache_dtype,
         block_size=serve.block_size,
     )
+
+
+def drafted_tree(serve: Serve) -> TreeSpec | None:
+    """Returns the tree of a resolved `serve` block, None for a chain."""
+    if serve.draft_tree is None:
+        return None
+    assert serve.draft_tree.paths is not None, "defaults write every form out as paths"
+    return TreeSpec(serve.draft_tree.paths)
 
 
 def pool(serve: Serve) -> KvBudget:
@@ -143,8 +162,8 @@ def pool(serve: Serve) -> KvBudget:
 
 def drafter(speculative: SpeculativeConfig) -> DrafterSpec:
     """Returns the drafter of a speculative_config."""
-    if speculative.method == "ngram":
-        return lookups.drafter("ngram")
+    if speculative.method in ON_HOST:
+        return lookups.drafter(speculative.method)
     assert speculative.model is not None, "the rules ask for a drafter model"
     spec = lookups.drafter(speculative.model)
     if speculative.parallel_drafting is not None and speculative.parallel_drafting != spec.parallel_drafting:
@@ -156,6 +175,8 @@ def engine_config(serve: Serve, profile: EngineProfile, num_gpu_blocks: int) -> 
     """Returns the scheduler's limits and rules for a resolved `serve` block."""
     assert serve.max_num_seqs and serve.max_num_batched_tokens and serve.max_model_len
     speculative = serve.speculative_config
+    model = lookups.model(serve.model)
+    window = model.sliding_window if model.num_windowed_layers else 0
     drafting = None
     if speculative is not None:
         assert speculative.method is not None and speculative.num_speculative_tokens
@@ -165,6 +186,7 @@ def engine_config(serve: Serve, profile: EngineProfile, num_gpu_blocks: int) -> 
             drafter_max_model_len=speculative.max_model_len,
             parallel_drafting=bool(speculative.parallel_drafting),
             reroll_on_reject=serve.reroll_on_reject,
+            draft_depth=tree.depth if (tree := drafted_tree(serve)) else None,
         )
     return sim_config.EngineConfig(
         max_num_seqs=serve.max_num_seqs,
@@ -180,6 +202,7 @@ def engine_config(serve: Serve, profile: EngineProfile, num_gpu_blocks: int) -> 
         async_scheduling=bool(serve.async_scheduling),
         scheduler_reserve_full_isl=bool(serve.scheduler_reserve_full_isl),
         speculative=drafting,
+        sliding_window=window,
         **{rule: getattr(profile, rule) for rule in SCHEDULER_RULES},
     )
 
@@ -212,26 +235,12 @@ def acceptance_specs(config: Experiment) -> dict[str, AcceptanceSpec]:
             return {"": AcceptanceSpec.synthetic_rates(speculative.synthetic_acceptance_rates)}
         assert speculative.synthetic_acceptance_length is not None
         return {"": AcceptanceSpec.synthetic_length(speculative.synthetic_acceptance_length, k)}
-    return {name: _acceptance_spec(process) for name, process in processes(config.acceptance).items()}
-
-
-def _acceptance_spec(process: Process) -> AcceptanceSpec:
-    atom = process.low_atom
-    probability = process.proposal_probability
-    return AcceptanceSpec(
-        by_position=process.by_position,
-        conditional_acceptance=process.conditional_acceptance,
-        acceptance_length=process.acceptance_length,
-        draft_acceptance_rate=process.draft_acceptance_rate,
-        measured_at_k=process.measured_at_k,
-        concentration=process.concentration,
-        low_atom=LowAtom(atom.weight, atom.low, atom.high) if atom else None,
-        decay=process.decay,
-        context_multiplier=process.context_multiplier or (),
-        proposal_probability=1.0 if probability is None else probability,
-        proposal_persistence=process.proposal_persistence,
-        source=process.source,
-    )
+    tree = drafted_tree(config.serve)
+    by_rank = config.serve.draft_tree.by_rank if config.serve.draft_tree else None
+    return {
+        name: dataclasses.replace(acceptance_spec(process), tree=tree, by_rank=by_rank)
+        for name, process in processes(config.acceptance).items()
+    }
 
 
 def client_config(config: Experiment) -> sim_config.ClientConfig:
@@ -250,6 +259,23 @@ def requests_asked(workload: Workload, asked: int | PerConcurrency | None) -> in
         assert workload.max_concurrency, "the rules ask for max_concurrency"
         return max(asked.per_concurrency * workload.max_concurrency, asked.min)
     return asked or 0
+
+
+def counted_requests(workload: Workload) -> int:
+    """Returns the requests of a synthetic workload that count."""
+    if workload.phases is not None:
+        warmups = requests_asked(workload, workload.num_warmups)
+        return sum(phase.num_prompts for phase in workload.phases) - warmups
+    return requests_asked(workload, workload.num_prompts)
+
+
+def _phases(workload: Workload) -> tuple[Phase, ...]:
+    """The stretches of a workload that changes, each with its rate."""
+    default = math.inf if workload.request_rate is None else workload.request_rate
+    return tuple(
+        Phase(phase.num_prompts, phase.request_rate or default, phase.traffic_class)
+        for phase in workload.phases or ()
+    )
 
 
 def _law(lengths: Lengths) -> LengthDistribution:
@@ -281,7 +307,7 @@ def workload_spec(workload: Workload) -> WorkloadSpec:
         cap = workload.output_cap if cap is None else min(cap, workload.output_cap)
     prefix = workload.prefix
     return WorkloadSpec(
-        num_prompts=requests_asked(workload, workload.num_prompts),
+        num_prompts=counted_requests(workload),
         num_warmups=requests_asked(workload, workload.num_warmups),
         input=prompts,
         output=outputs,
@@ -294,6 +320,7 @@ def workload_spec(workload: Workload) -> WorkloadSpec:
         prefix_groups=prefix.groups if prefix else 1,
         temperature=workload.temperature,
         class_mix=tuple(workload.mix.items()) if workload.mix else (),
+        phases=_phases(workload),
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.build import pool, requests, requests_asked, workload_spec
+from experiments.build import counted_requests, pool, requests, workload_spec
 from experiments.config import load
 from experiments.schema import Experiment
 from experiments.schema_serve import Serve
@@ -38,7 +38,7 @@ def _points(points: Sequence[Point]) -> list[str]:
     lines = []
     for point in points[:MANY]:
         workload = point.config.workload
-        lines.append(f"  {point.id}: {requests_asked(workload, workload.num_prompts) or 'all'} requests")
+        lines.append(f"  {point.id}: {counted_requests(workload) or 'all'} requests")
     return lines + ([f"  .. and {len(points) - MANY} more"] if len(points) > MANY else [])
 
 

@@ -4,49 +4,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from experiments import cli_studies
+from experiments.cli_base import File, Jobs, Overrides, Quiet, fail, plain_errors
+
 app = typer.Typer(
     name="specfleet",
     help="Does speculative decoding pay on your model, your GPU, your traffic?",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-File = Annotated[Path, typer.Argument(metavar="FILE", help="An experiment YAML.", show_default=False)]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[key=value]...", help="Changes to the file, for example serve.max_num_seqs=64."),
-]
-
-
-def _fail(message: str, code: int) -> None:
-    print(message, file=sys.stderr)
-    raise typer.Exit(code)
-
-
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Turns a user's mistake into messages and exit 2, whatever module noticed it."""
-    from experiments.faults import InputFaults
-    from hardware.memory import DoesNotFit
-    from workloads.traces.report import TraceError
-
-    try:
-        yield
-    except InputFaults as faults:
-        _fail(faults.render(), 2)
-    except (DoesNotFit, TraceError) as error:
-        _fail(str(error), 2)
-    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
-        _fail(str(error), 2)
 
 
 def _version(asked: bool) -> None:
@@ -70,20 +43,18 @@ def _root(
 def run(
     file: File,
     overrides: Overrides = None,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Processes (default: all cores).")
-    ] = None,
+    jobs: Jobs = None,
     out: Annotated[Path | None, typer.Option("--out", help="Results folder (default: results/NAME).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Keep the points that are finished.")] = False,
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the figures.")] = True,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Simulate every point of an experiment; print the table, write a results folder with plots."""
     from experiments.progress import Reporter
-    from experiments.report_text import report
+    from experiments.report_text import report as report_text
     from experiments.run import Run, default_jobs
 
-    with _plain_errors():
+    with plain_errors():
         this = Run(file, overrides or (), out)
         todo = this.prepare(resume)
     reporter = Reporter(len(todo), quiet)
@@ -96,15 +67,15 @@ def run(
         interrupted = True
     rows = this.summary()
     if rows:
-        print(report(this, rows))
+        print(report_text(this, rows))
         if plots:
             _draw(this.folder)
     print(f"results: {this.folder}")
     if interrupted:
         whole = sum(task.done for task in this.tasks)
-        _fail(f"interrupted: {whole} of {len(this.tasks)} simulations are whole; go on with --resume", 130)
+        fail(f"interrupted: {whole} of {len(this.tasks)} simulations are whole; go on with --resume", 130)
     if this.failures:
-        _fail(f"{len(this.failures)} of {len(this.tasks)} simulations failed: {this.failures[0][1]}", 1)
+        fail(f"{len(this.failures)} of {len(this.tasks)} simulations failed: {this.failures[0][1]}", 1)
 
 
 def _draw(folder: Path) -> list[Path]:
@@ -118,7 +89,7 @@ def check(file: File, overrides: Overrides = None) -> None:
     """Validate an experiment, print its points and what fits in memory; run nothing."""
     from experiments.check import check_text
 
-    with _plain_errors():
+    with plain_errors():
         text, fits = check_text(file, overrides or ())
     print(text)
     if not fits:
@@ -137,11 +108,11 @@ def explain(
     """Show where one decoding step's time goes, with and without drafts."""
     from experiments.explain import explain_file
 
-    with _plain_errors():
+    with plain_errors():
         try:
             said, text = explain_file(file, overrides or (), batch, context, k)
         except ValueError as error:
-            _fail(str(error), 2)
+            fail(str(error), 2)
         print(text)
         if figure is not None:
             from experiments.plotexplain import draw_explanation
@@ -152,7 +123,7 @@ def explain(
 @app.command()
 def plot(run: Annotated[Path, typer.Argument(metavar="RUN", help="A results folder.")]) -> None:
     """Draw the figures of a finished run again."""
-    with _plain_errors():
+    with plain_errors():
         for path in _draw(run):
             print(path)
 
@@ -161,15 +132,32 @@ def plot(run: Annotated[Path, typer.Argument(metavar="RUN", help="A results fold
 def compare(
     a: Annotated[Path, typer.Argument(metavar="A", help="A results folder.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="Another, of the same workload and seeds.")],
+    html: Annotated[Path | None, typer.Option("--html", help="Also write the comparison as a page.")] = None,
 ) -> None:
     """Compare two runs request by request on common random numbers: differences with intervals."""
     from experiments.compare import NotComparable, compare_text
 
-    with _plain_errors():
+    with plain_errors():
         try:
             print(compare_text(a, b))
+            if html is not None:
+                from experiments.report_compare import write_comparison
+
+                print(write_comparison(a, b, html))
         except NotComparable as error:
-            _fail(str(error), 2)
+            fail(str(error), 2)
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A results folder.")],
+    out: Annotated[Path | None, typer.Option("--out", help="The page (default: RUN/report.html).")] = None,
+) -> None:
+    """Write a finished run as one self-contained HTML page."""
+    from experiments.report import write_report
+
+    with plain_errors():
+        print(write_report(run, out))
 
 
 @app.command()
@@ -182,7 +170,7 @@ def catalog(
     """List what can be named in an experiment: models, drafters, GPUs, engines, workloads, acceptance."""
     from experiments.catalog_text import catalog_text
 
-    with _plain_errors():
+    with plain_errors():
         print(catalog_text(kind, name))
 
 
@@ -197,8 +185,46 @@ def trace(
     """Say what a trace file holds, what was dropped and why."""
     from workloads.traces.azure import read_azure
 
-    with _plain_errors():
+    with plain_errors():
         print(read_azure(file, speed=speed, limit=limit).report.render())
+
+
+@app.command()
+def init(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")] = Path(
+        "experiment.yaml"
+    ),
+) -> None:
+    """Write a commented starter experiment."""
+    from experiments.starter import write_starter
+
+    with plain_errors():
+        try:
+            write_starter(file)
+        except FileExistsError:
+            fail(f"{file} exists already; name another file", 2)
+    print(f"wrote {file}; next: specfleet check {file}, then specfleet run {file}")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of an experiment file, for editors."""
+    import json
+
+    from experiments.starter import json_schema
+
+    print(json.dumps(json_schema(), indent=1))
+
+
+for _study in (
+    cli_studies.validate,
+    cli_studies.calibrate,
+    cli_studies.measure,
+    cli_studies.theory,
+    cli_studies.breakeven,
+    cli_studies.plan,
+):
+    app.command()(_study)
 
 
 def main(arguments: list[str] | None = None) -> None:

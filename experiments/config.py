@@ -10,10 +10,11 @@ from typing import TypeVar
 
 import yaml
 
-from experiments.defaults import written_out
+from experiments.acceptance_specs import written_out
 from experiments.faults import COMMAND_LINE, InputFaults
 from experiments.gridcheck import GridCheck
 from experiments.overrides import overridden
+from experiments.rules_acceptance import notices as acceptance_notices
 from experiments.rules_speculation import NOT_MODELLED
 from experiments.rules_speculation import notices as speculation_notices
 from experiments.schema import Experiment, Report
@@ -21,6 +22,8 @@ from experiments.schema_acceptance import Process, processes
 from experiments.schema_base import Block
 from experiments.schema_serve import SpeculativeConfig, from_json
 from experiments.yamlfile import Document, Value, dumper_resolvers, read_yaml
+from sim.config import ON_HOST
+from sim.speculation.spec import UNFIT_FOR_TAILS
 
 AnyBlock = TypeVar("AnyBlock", bound=Block)
 
@@ -105,6 +108,8 @@ def _ready(document: Document) -> dict[str, Value]:
         if isinstance(here, dict) and key in here:
             file = document.mark((block, key)).file
             data[block] = {**here, key: _ready_value(key, here[key], file)}
+    if isinstance(data.get("acceptance"), dict):
+        data["acceptance"] = _with_replays(data["acceptance"], ("acceptance",), document)
     sweep = data.get("sweep")
     axes = sweep.get("axes") if isinstance(sweep, dict) else None
     if isinstance(sweep, dict) and isinstance(axes, dict):
@@ -112,12 +117,28 @@ def _ready(document: Document) -> dict[str, Value]:
     return data
 
 
+def _with_replays(here: Value, path: tuple[str, ...], document: Document) -> Value:
+    """An acceptance block, or one a class, with the files of recorded requests made absolute."""
+    if not isinstance(here, dict):
+        return here
+    return {
+        key: _ready_value("trace", child, document.mark((*path, key)).file)
+        if key == "replay"
+        else (_with_replays(child, (*path, key), document) if len(path) == 1 else child)
+        for key, child in here.items()
+    }
+
+
 def _ready_axis(key: str, values: Value, document: Document) -> Value:
     """The values of an axis, as `_ready` treats the key itself."""
-    if key not in ("serve.speculative_config", "workload.trace") or not isinstance(values, tuple):
+    end = key.rpartition(".")[2]
+    replays = key.startswith("acceptance.") and end == "replay"
+    if not (replays or key in ("serve.speculative_config", "workload.trace")) or not isinstance(
+        values, tuple
+    ):
         return values
     file = document.mark(("sweep", "axes", key)).file
-    return tuple(_ready_value(key.rpartition(".")[2], value, file) for value in values)
+    return tuple(_ready_value("trace" if replays else end, value, file) for value in values)
 
 
 def _ready_value(key: str, value: Value, file: str) -> Value:
@@ -181,16 +202,9 @@ def _notices(experiment: Experiment, points: list[Experiment]) -> Iterator[str]:
     if experiment.serve.speculative_config is not None:
         yield from speculation_notices(experiment.serve.speculative_config)
     if any(c.rejection_sample_method == "synthetic" for c in drafting):
-        yield "synthetic acceptance has no spread between requests: do not read tails (P99) from it"
-    ngram = any(c.method == "ngram" for c in drafting)
+        yield UNFIT_FOR_TAILS
+    looked_up = any(c.method in ON_HOST for c in drafting)
+    hot = any(point.workload.temperature > 0 for point in points)
     for name, process in processes(experiment.acceptance).items():
         block = f"acceptance.{name}" if name else "acceptance"
-        if process.all_alike:
-            yield f"{block}.concentration is .inf, all requests alike: means are right, P99 is too good"
-        elif "concentration" not in process.model_fields_set and process.profile is None:
-            yield (
-                f"{block}.concentration is not given; {process.concentration:g} is assumed, the spread of a "
-                "70B EAGLE-3 drafter on code edits"
-            )
-        if ngram and process.proposal_probability is None:
-            yield f"{block}.proposal_probability is not given; every step is assumed to find an n-gram match"
+        yield from acceptance_notices(process, block, looked_up, hot)

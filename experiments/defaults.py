@@ -8,10 +8,13 @@ from __future__ import annotations
 import math
 
 from experiments import lookups
+from experiments.acceptance_specs import written_out
+from experiments.draft_trees import resolved_tree
 from experiments.lookups import found
 from experiments.schema import Experiment, Report, Sweep
-from experiments.schema_acceptance import QUANTITIES, Process
+from experiments.schema_acceptance import Process
 from experiments.schema_serve import Method, Serve, SpeculativeConfig
+from experiments.schema_tree import DraftTree
 from experiments.schema_workload import Workload
 
 DEFAULT_NUM_PROMPTS = 1000
@@ -27,7 +30,7 @@ def filled(config: Experiment) -> Experiment:
     Without a drafter (no `speculative_config`, or 0 tokens) there is no `speculative_config` and no
     `acceptance`, so that both spellings give equal points. A point has no axes and nothing to plot.
     """
-    serve = _serve(config.serve)
+    serve = _with_tree(_serve(config.serve), config.acceptance)
     k = serve.speculative_config.num_speculative_tokens if serve.speculative_config else None
     return config.model_copy(
         update={
@@ -37,6 +40,7 @@ def filled(config: Experiment) -> Experiment:
             "sweep": Sweep(),
             "report": Report(),
             "claim": None,
+            "plan": None,
         }
     )
 
@@ -48,6 +52,8 @@ def inferred_method(speculative: SpeculativeConfig) -> Method | None:
     name = speculative.model
     if name in ("ngram", "[ngram]"):
         return "ngram"
+    if name == "suffix":
+        return "suffix"
     drafter = found(lambda: lookups.drafter(name))
     guess: Method = "draft_model"
     if "eagle-" in name.lower():
@@ -70,9 +76,29 @@ def _serve(serve: Serve) -> Serve:
         speculative = _speculative(speculative, serve.tensor_parallel_size, max_model_len)
     update: dict[str, object] = {"speculative_config": speculative, "max_model_len": max_model_len}
     if speculative is None:
-        update["draft_policy"] = None
+        update |= {"draft_policy": None, "draft_tree": None}
     serve = serve.model_copy(update=update)
     return _engine(serve)
+
+
+def _with_tree(serve: Serve, acceptance: Process | dict[str, Process] | None) -> Serve:
+    """The tree written out as paths, and num_speculative_tokens, if left out, as its number of nodes.
+
+    What cannot be written out stays as it was: the rules say why.
+    """
+    block, speculative = serve.draft_tree, serve.speculative_config
+    if block is None or speculative is None or len(block.given) != 1:
+        return serve
+    if block.max_depth is not None and block.optimal is None:
+        return serve
+    tree = found(lambda: resolved_tree(block, acceptance))
+    if tree is None:
+        return serve
+    speculative = speculative.model_copy(
+        update={"num_speculative_tokens": speculative.num_speculative_tokens or tree.num_nodes}
+    )
+    written = DraftTree(paths=tree.paths, by_rank=block.by_rank)
+    return serve.model_copy(update={"draft_tree": written, "speculative_config": speculative})
 
 
 def _engine(serve: Serve) -> Serve:
@@ -85,15 +111,19 @@ def _engine(serve: Serve) -> Serve:
     if profile is None:
         return serve
     method = serve.speculative_config.method if serve.speculative_config else None
+    gpu = found(lambda: lookups.accelerator(serve.gpu))
+    most_seqs, most_tokens = profile.max_num_seqs, profile.max_num_batched_tokens
+    if gpu is not None:
+        most_seqs, most_tokens = profile.limits(gpu)
     budget = serve.max_num_batched_tokens
     if budget is None:
-        budget = profile.max_num_batched_tokens
+        budget = most_tokens
         if not serve.enable_chunked_prefill:
             budget = max(budget, serve.max_model_len or 0)
     decided = {
         "gpu_memory_utilization": profile.gpu_memory_utilization,
         "max_num_batched_tokens": budget,
-        "max_num_seqs": min(profile.max_num_seqs, budget),
+        "max_num_seqs": min(most_seqs, budget),
         "scheduler_reserve_full_isl": profile.scheduler_reserve_full_isl,
         "async_scheduling": profile.schedules_async(method),
     }
@@ -117,6 +147,8 @@ def _speculative(given: SpeculativeConfig, tp: int, max_model_len: int | None) -
         if named in ("ngram", "[ngram]"):
             update["model"] = None
         return given.model_copy(update=update)
+    if method == "suffix" and named == "suffix":
+        given, named = given.model_copy(update={"model": None}), None
     limits = [max_model_len] if max_model_len else []
     drafter = found(lambda: lookups.drafter(named)) if named is not None else None
     if drafter is not None and drafter.max_model_len:
@@ -151,20 +183,6 @@ def _process(given: Process, k: int) -> Process:
     return given
 
 
-def written_out(given: Process) -> Process:
-    """A process with the numbers of its profile in place of the name; keys beside the name win."""
-    others = [key for key in QUANTITIES if key != "profile" and getattr(given, key) is not None]
-    name = given.profile
-    if name is None or others:
-        return given
-    profile = found(lambda: lookups.acceptance_profile(name))
-    if profile is None:
-        return given
-    own = {key: getattr(given, key) for key in given.model_fields_set if key != "profile"}
-    stated = {"source": f"profile {name}: {profile.source}", **own, "profile": None}
-    return profile.model_copy(update=stated)
-
-
 def _workload(given: Workload) -> Workload:
     """Where arrivals come from, and how many requests there are."""
     missing: dict[str, object] = {}
@@ -172,7 +190,8 @@ def _workload(given: Workload) -> Workload:
         missing["trace_format"] = given.trace_format or "azure"
     else:
         missing["request_rate"] = math.inf if given.request_rate is None else given.request_rate
-        missing["num_prompts"] = given.num_prompts or DEFAULT_NUM_PROMPTS
+        if given.phases is None:
+            missing["num_prompts"] = given.num_prompts or DEFAULT_NUM_PROMPTS
         if given.preset is None:
             missing["rank_correlation"] = given.rank_correlation or 0.0
     return given.model_copy(update=missing)

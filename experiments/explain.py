@@ -74,14 +74,20 @@ def decode_shape(batch: int, context: int, k: int, passes: int) -> StepShape:
 
 def with_drafts(place: Placement, k: int) -> Placement:
     """Returns the placement with `k` drafts a round; 0 unloads the drafter."""
-    return dataclasses.replace(place, num_speculative_tokens=k, drafter=place.drafter if k else None)
+    one_more = k - place.num_speculative_tokens in (0, 1)
+    tree = place.draft_pass_tokens if one_more else ()
+    return dataclasses.replace(
+        place, num_speculative_tokens=k, draft_pass_tokens=tree, drafter=place.drafter if k else None
+    )
 
 
 def passes_of(place: Placement) -> int:
     """Returns drafter forwards a round."""
-    if place.drafter is None or place.drafter.method == "ngram":
+    if place.drafter is None or not place.drafter.on_gpu:
         return 0
-    return 1 if place.drafter.parallel_drafting else place.num_speculative_tokens
+    if place.drafter.parallel_drafting or place.drafter.method == "medusa":
+        return 1
+    return len(place.draft_pass_tokens) or place.num_speculative_tokens
 
 
 def price(place: Placement, cost_model: str, batch: int, context: int) -> Step:

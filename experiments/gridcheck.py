@@ -9,6 +9,7 @@ from typing import cast
 from experiments.defaults import filled
 from experiments.faults import Fault
 from experiments.overrides import key_path
+from experiments.plan_rules import plan_conflicts
 from experiments.rules import conflicts
 from experiments.rules_base import Conflict
 from experiments.rules_sweep import (
@@ -58,6 +59,7 @@ class GridCheck:
         self._report_all(measured_at_k_conflicts(self.experiment, ks), {})
         self._report_all(report_conflicts(self.experiment.report, self._written), {})
         self._report_all(claim_conflicts(self.experiment.claim, self._written), {})
+        self._report_all(plan_conflicts(self.experiment), {})
 
     def _index_grid(self) -> Iterator[dict[str, Value]]:
         """Axis -> place of its value in the file, for every point."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.results import Row, load
+from experiments.schema_plan import PERCENTILES
 from experiments.yamlfile import read_yaml
 
 PLAIN = "plain"
@@ -118,10 +119,23 @@ def _of_mapping(value: str) -> str:
         return value
     words = [str(mapping[key]) for key in ("name", "base", "method") if key in mapping]
     words += [f"K = {mapping[_K]}"] if _K in mapping else []
+    if not words and all(not isinstance(inner, dict) for inner in mapping.values()):
+        words = [f"{name} {_plain(inner)}" for name, inner in mapping.items()]
     if not words and len(mapping) == 1:
         name, inner = next(iter(mapping.items()))
         words = [str(name), *(f"{k} {v}" for k, v in (inner.items() if isinstance(inner, dict) else ()))]
     return " ".join(words) or value
+
+
+def _plain(value: object) -> str:
+    """A number, or a sequence as 2-2-2; long ones say how many they are."""
+    if not isinstance(value, tuple | list):
+        return str(value)
+    return (
+        f"of {len(value)}"
+        if len(value) > 4 or isinstance(value[0], tuple | list)
+        else "-".join(map(str, value))
+    )
 
 
 def named(key: str, value: object) -> str:
@@ -262,9 +276,9 @@ def _last_part(value: object) -> str | None:
 
 def _limits_ms(config: Mapping[str, object], axes: Sequence[str]) -> dict[str, float]:
     slo = _mapping(config.get("slo"))
-    keys = {latency: f"{latency}_ms" for latency in ("ttft", "tpot", "e2el")}
-    return {
-        latency: float(str(slo[key]))
-        for latency, key in keys.items()
-        if is_number(slo.get(key)) and not _swept(f"slo.{key}", axes)
-    }
+    found = {}
+    for latency in ("ttft", "tpot", "e2el"):
+        for key in (f"{latency}_ms", *(f"{percentile}_{latency}_ms" for percentile in PERCENTILES)):
+            if is_number(slo.get(key)) and not _swept(f"slo.{key}", axes):
+                found[latency] = float(str(slo[key]))
+    return found

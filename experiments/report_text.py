@@ -16,6 +16,7 @@ from experiments.results import Row
 from experiments.run import Run
 from experiments.tail import at_highest_load
 from experiments.verdict import in_words
+from sim.speculation.spec import UNFIT_FOR_TAILS
 
 COLUMNS = (
     ("output_throughput", "output tok/s", "{:,.0f}"),
@@ -98,6 +99,9 @@ def report(run: Run, rows: Sequence[Row]) -> str:
     if experiment.claim is not None:
         parts += [*claim_text(experiment.claim, rows), ""]
     parts += _warnings(rows)
+    configs = [point.config.serve.speculative_config for point in run.points]
+    if any(config is not None and config.rejection_sample_method == "synthetic" for config in configs):
+        parts += [f"Warning: {UNFIT_FOR_TAILS}.", ""]
     drafting = [p.config for p in run.points if p.config.serve.speculative_config is not None]
     config = drafting[0] if drafting else run.points[0].config
     prompts = [_number(r, "total_input_tokens") / max(_number(r, "completed"), 1.0) for r in rows]

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 
 from experiments import lookups, rules_run, rules_speculation, rules_workload
 from experiments.lookups import found
+from experiments.plan_rules import slo_conflicts
 from experiments.rules_base import Conflict
 from experiments.schema import Experiment
 from experiments.schema_serve import Serve
+from sim.config import ON_HOST
 
 
 def conflicts(config: Experiment) -> Iterator[Conflict]:
@@ -31,7 +33,7 @@ def _without_running(config: Experiment) -> Iterator[Conflict]:
         yield from rule(config.serve)
     yield from rules_speculation.conflicts(config)
     yield from rules_workload.conflicts(config)
-    yield from _slo(config)
+    yield from slo_conflicts(config)
 
 
 def _names(config: Experiment) -> Iterator[Conflict]:
@@ -42,7 +44,7 @@ def _names(config: Experiment) -> Iterator[Conflict]:
         ("serve.model", lambda: lookups.model(serve.model)),
         ("serve.gpu", lambda: lookups.accelerator(serve.gpu)),
     ]
-    if speculative and speculative.model is not None and speculative.method not in (None, "ngram"):
+    if speculative and speculative.model is not None and speculative.method not in (None, *ON_HOST):
         named = speculative.model
         looked_up.append(("serve.speculative_config.model", lambda: lookups.drafter(named)))
     name = config.workload.preset
@@ -105,10 +107,3 @@ def _kv_cache(serve: Serve) -> Iterator[Conflict]:
             "serve.kv_cache_memory_bytes",
             "serve.num_gpu_blocks_override",
         )
-
-
-def _slo(config: Experiment) -> Iterator[Conflict]:
-    """An SLO has a limit."""
-    slo = config.slo
-    if slo is not None and slo.ttft_ms is slo.tpot_ms is slo.e2el_ms is None:
-        yield Conflict.at("has no limit; give ttft_ms, tpot_ms or e2el_ms", "slo")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from typing import get_args
 
 from experiments import lookups
 from experiments.lookups import found
+from experiments.rules_acceptance import positions, process_conflicts
 from experiments.rules_base import Conflict
+from experiments.rules_tree import conflicts as tree_conflicts
+from experiments.rules_tree import positions_needed
 from experiments.schema import Experiment
-from experiments.schema_acceptance import QUANTITIES, Process, processes
+from experiments.schema_acceptance import processes
 from experiments.schema_policy import DraftPolicy
-from experiments.schema_serve import SpeculativeConfig
+from experiments.schema_serve import Method, SpeculativeConfig
+from sim.config import ON_HOST, WITHOUT_DRAFT_KV
 
 WITHOUT_EFFECT = ("moe_backend", "attention_backend", "revision", "code_revision", "draft_load_config")
 """Fields of `speculative_config` that cannot change a prediction."""
@@ -56,8 +60,11 @@ def conflicts(config: Experiment) -> Iterator[Conflict]:
         yield from _drafter(config, speculative)
         yield from _synthetic(config, speculative)
         yield from _policy(config.serve.draft_policy, speculative)
+        yield from tree_conflicts(config)
     by_class = processes(config.acceptance)
-    classes = tuple(config.workload.mix or (DEFAULT_CLASS,))
+    phases = config.workload.phases or ()
+    named = dict.fromkeys(phase.traffic_class for phase in phases)
+    classes = tuple(named or config.workload.mix or (DEFAULT_CLASS,))
     missing = [name for name in classes if name not in by_class]
     if by_class and missing and "" not in by_class:
         message = (
@@ -65,11 +72,16 @@ def conflicts(config: Experiment) -> Iterator[Conflict]:
             "one process without a class"
         )
         yield Conflict.at(message, "acceptance", "workload.mix")
+    sampled = speculative is not None and speculative.draft_sample_method == "probabilistic"
+    if sampled and any(process.overlap is None for process in by_class.values()):
+        message = (
+            "probabilistic drafts differ from greedy ones in acceptance alone; add overlap: {rule: sampled} "
+            "to acceptance, or use greedy, vLLM's default"
+        )
+        yield Conflict.at(message, f"{_BLOCK}.draft_sample_method", "acceptance")
     for name, process in by_class.items():
         block = f"acceptance.{name}" if name else "acceptance"
-        yield from _process(process, block)
-        if speculative is not None:
-            yield from _process_and_drafter(process, speculative, block)
+        yield from process_conflicts(process, speculative, block, positions_needed(config.serve))
 
 
 def _policy(policy: DraftPolicy | None, speculative: SpeculativeConfig) -> Iterator[Conflict]:
@@ -109,9 +121,6 @@ def _unmodelled(speculative: SpeculativeConfig) -> Iterator[Conflict]:
         default = SpeculativeConfig.model_fields[key].default
         if value != default and value not in _HARMLESS.get(key, ()):
             yield Conflict.at("would change the answer and is not modelled yet; remove it", f"{_BLOCK}.{key}")
-    if speculative.draft_sample_method != "greedy":
-        message = "probabilistic drafting is not modelled yet; use greedy, vLLM's default"
-        yield Conflict.at(message, f"{_BLOCK}.draft_sample_method")
     if speculative.rejection_sample_method == "block":
         message = "block verification is not modelled yet; use standard or synthetic"
         yield Conflict.at(message, f"{_BLOCK}.rejection_sample_method")
@@ -126,21 +135,19 @@ def _method(speculative: SpeculativeConfig, asynchronous: bool) -> Iterator[Conf
     if method is None:
         name = model if isinstance(model, str) else "an inline model" if model else "no model"
         yield Conflict.at(
-            f"method cannot be inferred safely from {name}; add method: eagle3, eagle, draft_model or ngram",
+            f"method cannot be inferred safely from {name}; add method: {', '.join(get_args(Method))}",
             _BLOCK,
             f"{_BLOCK}.method",
             f"{_BLOCK}.model",
         )
         return
-    if method == "ngram" and asynchronous:
-        message = (
-            "n-gram drafting on the host cannot be scheduled asynchronously (vLLM refuses it); remove it"
-        )
+    if method in WITHOUT_DRAFT_KV and asynchronous:
+        message = f"{method} drafts cannot be scheduled asynchronously (vLLM refuses it); remove it"
         yield Conflict.at(message, "serve.async_scheduling", f"{_BLOCK}.method")
-    if method == "ngram" and model is not None:
-        message = "method ngram looks drafts up in the text and has no model; remove it"
+    if method in ON_HOST and model is not None:
+        message = f"method {method} looks drafts up in the text and has no model; remove it"
         yield Conflict.at(message, f"{_BLOCK}.model", f"{_BLOCK}.method")
-    if method != "ngram" and model is None:
+    if method not in ON_HOST and model is None:
         message = f"method {method} needs a drafter; add model: with its name"
         yield Conflict.at(message, f"{_BLOCK}.method", f"{_BLOCK}.model")
     shortest, longest = speculative.prompt_lookup_min, speculative.prompt_lookup_max
@@ -170,7 +177,7 @@ def _drafter(config: Experiment, speculative: SpeculativeConfig) -> Iterator[Con
             "serve.max_model_len",
         )
     named = speculative.model
-    if named is None or speculative.method in (None, "ngram"):
+    if named is None or speculative.method in (None, *ON_HOST):
         return
     drafter = found(lambda: lookups.drafter(named))
     if drafter is not None and drafter.method != speculative.method:
@@ -204,74 +211,7 @@ def _synthetic(config: Experiment, speculative: SpeculativeConfig) -> Iterator[C
         message = "synthetic needs exactly one of synthetic_acceptance_rates and synthetic_acceptance_length"
         yield Conflict.at(message, how, *keys)
     if rates is not None:
-        yield from _positions(rates, k, keys[0])
+        yield from positions(rates, k, keys[0])
     if length is not None and k and length > k + 1:
         message = f"{length:g} tokens a round are more than {k} drafts and one; use at most {k + 1}"
         yield Conflict.at(message, keys[1], f"{_BLOCK}.num_speculative_tokens")
-
-
-def _positions(survival: tuple[float, ...], k: int, key: str) -> Iterator[Conflict]:
-    """P(first i drafts all accepted) never rises with i, and has an entry for each of K drafts."""
-    if any(later > earlier for earlier, later in pairwise(survival)):
-        yield Conflict.at(
-            "rises from one position to the next; the entries are P(first i drafts all accepted), so they "
-            "never increase",
-            key,
-        )
-    if len(survival) < k:
-        message = f"has {len(survival)} entries and {k} drafts are made; add the missing positions"
-        yield Conflict.at(message, key, f"{_BLOCK}.num_speculative_tokens")
-
-
-def _process(process: Process, block: str) -> Iterator[Conflict]:
-    """One process by itself."""
-    given = [key for key in QUANTITIES if getattr(process, key) is not None]
-    if not given:
-        yield Conflict.at(f"says nothing; give exactly one of {', '.join(QUANTITIES)}", block)
-    elif len(given) > 1:
-        message = f"{' and '.join(given)} say the same thing twice; keep exactly one"
-        yield Conflict.at(message, *(f"{block}.{key}" for key in reversed(given)))
-    elif process.profile is not None:
-        try:
-            lookups.acceptance_profile(process.profile)
-        except ValueError as error:
-            yield Conflict.at(str(error), f"{block}.profile")
-    length, at_k = process.acceptance_length, process.measured_at_k
-    if length is not None and at_k is not None and length > at_k + 1:
-        message = f"{length:g} tokens a round are more than {at_k} drafts and one; use at most {at_k + 1}"
-        yield Conflict.at(message, f"{block}.acceptance_length", f"{block}.measured_at_k")
-    if process.by_position is not None and process.decay != 1:
-        message = "by_position already gives every position; remove decay"
-        yield Conflict.at(message, f"{block}.decay", f"{block}.by_position")
-    atom = process.low_atom
-    if atom is not None and atom.low > atom.high:
-        message = f"low, {atom.low:g}, is above high, {atom.high:g}; swap them"
-        yield Conflict.at(message, f"{block}.low_atom.low", f"{block}.low_atom.high")
-    yield from _context(process, block)
-
-
-def _context(process: Process, block: str) -> Iterator[Conflict]:
-    """Context lengths rise from 0 up, multipliers are positive."""
-    nodes = process.context_multiplier
-    if nodes is None:
-        return
-    tokens = [node[0] for node in nodes]
-    rising = all(later > earlier for earlier, later in pairwise(tokens))
-    if not nodes or not rising or tokens[0] < 0 or any(multiplier <= 0 for _, multiplier in nodes):
-        message = "must be [tokens, multiplier] pairs, tokens rising from 0 or more, multipliers above 0"
-        yield Conflict.at(message, f"{block}.context_multiplier")
-
-
-def _process_and_drafter(process: Process, speculative: SpeculativeConfig, block: str) -> Iterator[Conflict]:
-    """One process against the drafter it describes."""
-    if process.by_position is not None:
-        yield from _positions(
-            process.by_position, speculative.num_speculative_tokens or 0, f"{block}.by_position"
-        )
-    if process.proposal_persistence is not None and process.proposal_probability is None:
-        message = "needs proposal_probability; add it"
-        yield Conflict.at(message, f"{block}.proposal_persistence", f"{block}.proposal_probability")
-    for key in ("proposal_probability", "proposal_persistence"):
-        if getattr(process, key) is not None and speculative.method not in (None, "ngram"):
-            message = f"belongs to method ngram; {speculative.method} proposes in every round, remove it"
-            yield Conflict.at(message, f"{block}.{key}", f"{_BLOCK}.method")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +22,7 @@ def conflicts(config: Experiment) -> Iterator[Conflict]:
     yield from _trace(config.workload)
     yield from _counts(config.workload)
     yield from _mix(config.workload)
+    yield from _phases(config.workload)
     for key in ("input", "output"):
         lengths = getattr(config.workload, key)
         if lengths is not None:
@@ -76,6 +78,24 @@ def _mix(workload: Workload) -> Iterator[Conflict]:
         yield Conflict.at(f"shares add up to {total:g}; make them add up to 1", "workload.mix")
     if workload.trace is not None:
         yield Conflict.at("a trace has no traffic classes; remove it", "workload.mix", "workload.trace")
+
+
+def _phases(workload: Workload) -> Iterator[Conflict]:
+    """Phases say rate and class by themselves, and hold more requests than the warm-ups."""
+    if workload.phases is None:
+        return
+    for key in ("mix", "trace", "num_prompts"):
+        if getattr(workload, key) is not None:
+            yield Conflict.at(f"phases and {key} exclude each other; keep one", "workload.phases")
+    finite = [p.request_rate for p in workload.phases if p.request_rate and not math.isinf(p.request_rate)]
+    if finite and len(finite) < len(workload.phases) and workload.closed_loop:
+        message = "some phases have a rate and some have none; give workload.request_rate, or one to each"
+        yield Conflict.at(message, "workload.phases")
+    warmups = workload.num_warmups
+    total = sum(phase.num_prompts for phase in workload.phases)
+    if isinstance(warmups, int) and warmups >= total:
+        message = f"{warmups} leave nothing to count of the {total} requests of the phases; lower it"
+        yield Conflict.at(message, "workload.num_warmups", "workload.phases")
 
 
 def _counts(workload: Workload) -> Iterator[Conflict]:

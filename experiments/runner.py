@@ -22,12 +22,13 @@ from pathlib import Path
 import numpy as np
 
 from experiments.analysis import intervals, overheads, step_split, tpot_split
-from experiments.build import Built, build, requests, requests_asked
+from experiments.build import Built, build, counted_requests, requests
 from experiments.schema import Experiment
 from experiments.sweep import Point
 from sim.metrics import Counted, Value, benchmark, by_class, by_replica, engine_load
 from sim.recorder import FINISHED
 from sim.simulation import RunResult, simulate
+from sim.speculation.spec import unfit_for_tails
 
 Figures = dict[str, Value]
 Started = Callable[[str], None]
@@ -66,7 +67,7 @@ class Task:
     def weight(self) -> int:
         """Rough size, to start the longest first."""
         workload = self.point.config.workload
-        return requests_asked(workload, workload.num_prompts) or 1
+        return counted_requests(workload) or 1
 
 
 def tasks(points: tuple[Point, ...], replications: int, seed: int, folder: Path) -> list[Task]:
@@ -140,6 +141,7 @@ def engine_json(result: RunResult, built: Built, class_names: tuple[str, ...]) -
     load = engine_load(result)
     attained = float(counted.attained(built.slo).mean()) if built.slo and len(counted.sent_s) else None
     throughput = float(str(figures["output_throughput"]))
+    users = load.get("mean_running", 0.0) * built.scenario.deployment.replicas
     lengths: Figures = {"acceptance_length": figures.get("spec_decode_acceptance_length") or 1.0}
     return {
         **ours,
@@ -151,11 +153,12 @@ def engine_json(result: RunResult, built: Built, class_names: tuple[str, ...]) -
         **intervals(result),
         "slo_attainment": attained,
         "output_throughput_per_gpu": throughput / built.gpus,
-        "output_throughput_per_user": throughput / load["mean_running"] if load.get("mean_running") else 0.0,
+        "output_throughput_per_user": throughput / users if users else 0.0,
         "kv_cache_tokens": built.budget.tokens,
         "steps": len(result.iterations["start_s"]),
         **_by_class(result, class_names),
         "refusals": dict(result.refusals),
+        "warning": unfit_for_tails(built.scenario.acceptance.values()),
         "replicas": by_replica(result, built.slo),
     }
 

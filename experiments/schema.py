@@ -11,8 +11,9 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, StringConstraints
 
 from experiments.schema_acceptance import Acceptance
-from experiments.schema_base import Block, Count, Fraction, Milliseconds
+from experiments.schema_base import Block, Count, Milliseconds
 from experiments.schema_expect import Claim
+from experiments.schema_plan import Plan, Slo
 from experiments.schema_serve import Serve
 from experiments.schema_workload import Workload
 
@@ -41,17 +42,9 @@ class Deployment(Block):
     """How many engine replicas there are, and who gets a request."""
 
     replicas: Count = 1
+    """Engines with the same `serve` settings."""
     router: Literal["round_robin", "random", "least_outstanding"] = "round_robin"
-
-
-class Slo(Block):
-    """Limits on the client's clock; a request is good when it meets all that are given."""
-
-    ttft_ms: Annotated[float, Field(gt=0)] | None = None
-    tpot_ms: Annotated[float, Field(gt=0)] | None = None
-    e2el_ms: Annotated[float, Field(gt=0)] | None = None
-    attainment: Fraction = 0.99
-    """Share of requests that must be good."""
+    """How a request chooses its replica."""
 
 
 Axis: TypeAlias = Annotated[tuple[object, ...], Field(min_length=1)]
@@ -96,6 +89,7 @@ class Experiment(Block):
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
     """Of the first replication; the next ones count up."""
     replications: Count = 1
+    """Seeds a point is run with."""
     serve: Serve
     """What is served and on what: model, gpu, engine and its settings."""
     acceptance: Acceptance | None = None
@@ -106,6 +100,8 @@ class Experiment(Block):
     slo: Slo | None = None
     sweep: Sweep = Sweep()
     report: Report = Report()
+    plan: Plan | None = None
+    """What may be bought, for `specfleet plan`."""
     claim: Claim | None = None
     """What the run is expected to show; it then says whether it did."""
 

@@ -30,5 +30,7 @@ class Claim(Block):
     """A statement with its source, and the figures that show it."""
 
     statement: str
+    """What is claimed, in a sentence."""
     source: str
+    """Who says so."""
     expect: Annotated[tuple[Expectation, ...], Field(min_length=1)]

@@ -37,6 +37,7 @@ class AdaptiveTiers(Block):
     """SGLang's adaptive steps: average accepted drafts, snapped to tiers with hysteresis."""
 
     tiers: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 3, 7)
+    """Values K can take."""
     smoothing: Fraction = 0.2
     """Of a new batch's mean in the average."""
     warmup: Annotated[int, Field(ge=0)] = 10

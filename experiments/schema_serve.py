@@ -11,9 +11,10 @@ from pydantic_core import PydanticCustomError
 from experiments.schema_base import Block, Count, Fraction, Named
 from experiments.schema_memory import Memory
 from experiments.schema_policy import DraftPolicy
+from experiments.schema_tree import DraftTree
 from experiments.yamlfile import Value, whole
 
-Method: TypeAlias = Literal["eagle3", "eagle", "draft_model", "ngram"]
+Method: TypeAlias = Literal["eagle3", "eagle", "mtp", "draft_model", "medusa", "ngram", "suffix"]
 """The drafting methods that are simulated."""
 
 
@@ -184,8 +185,11 @@ class Serve(Block):
     """Schedule a step before the last one's output is known."""
     draft_policy: DraftPolicy | None = None
     """How K is chosen while running; always num_speculative_tokens if left out. Not vLLM's."""
+    draft_tree: DraftTree | None = None
+    """A tree of drafts in place of a chain; num_speculative_tokens is then its number of nodes. SGLang's."""
     reroll_on_reject: bool = False
     """Price a second target pass after a rejection: recurrent states that cannot be cut back need it."""
-    cost_model: Literal["kernels", "roofline"] = "kernels"
-    """`kernels`: measured kernels; `roofline`: datasheet figures, wrong by a factor of about 2."""
+    cost_model: Literal["kernels", "roofline", "aiconfigurator"] = "kernels"
+    """`kernels`: measured kernels; `roofline`: datasheet figures, wrong by a factor of about 2;
+    `aiconfigurator`: the tables of that package (extra `measured`)."""
     speculative_config: Speculation = None

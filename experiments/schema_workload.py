@@ -81,8 +81,20 @@ class Prefix(Block):
     """Tokens shared by requests, put in front of every prompt (vLLM's `--random-prefix-len`)."""
 
     tokens: Count
+    """Length of a shared prefix."""
     groups: Count = 1
     """Different prefixes, each request has one of them."""
+
+
+class Phase(Block):
+    """A stretch of requests with its own rate and class."""
+
+    num_prompts: Count
+    """Requests."""
+    request_rate: Annotated[float, Field(gt=0, allow_inf_nan=True)] | None = None
+    """Requests/s; workload.request_rate if left out."""
+    traffic_class: str = "default"
+    """Traffic class, as in `acceptance:`."""
 
 
 class Workload(Block):
@@ -128,6 +140,9 @@ class Workload(Block):
     """Every request states exactly the output it writes, as `--ignore-eos` makes it."""
     mix: Annotated[dict[str, Fraction], Field(min_length=2)] | None = None
     """Traffic class -> share; `acceptance:` then has a process a class. Results are given by class too."""
+    phases: Annotated[tuple[Phase, ...], Field(min_length=1)] | None = None
+    """Traffic that changes: one stretch after another, in place of num_prompts and mix. Warm-ups are its
+    first requests."""
     prefix: Prefix | None = None
     temperature: Annotated[float, Field(ge=0)] = 0.0
 

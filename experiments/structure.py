@@ -312,5 +312,6 @@ def homes() -> dict[str, tuple[tuple[str, ...], ...]]:
         here = queue.pop(0)
         for key in known_keys(here):
             found.setdefault(key, []).append(here)
-            queue.append((*here, key))
+            if key != "plan":
+                queue.append((*here, key))
     return {key: tuple(blocks) for key, blocks in found.items()}

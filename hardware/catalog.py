@@ -96,8 +96,25 @@ def drafter(reference: Reference) -> DrafterSpec:
 
 
 def engine_profile(reference: Reference) -> EngineProfile:
-    """An engine profile by name or alias; `{base: vllm-0.33, host_sync_s: 0.9e-3}` adapts it to a host."""
+    """An engine profile by name or alias; `{base: vllm-0.33, host_sync_s: 0.9e-3}` adapts it to a host.
+
+    A name that ends in .yaml is a file with such a mapping, as `specfleet calibrate` writes it.
+    """
+    if isinstance(reference, str) and reference.endswith((".yaml", ".yml")):
+        return _resolve("engines", EngineProfile, _profile_file(Path(reference)))
     return _resolve("engines", EngineProfile, reference)
+
+
+def _profile_file(path: Path) -> Mapping[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CatalogError(f"engine profile {path}: {error.strerror or error}") from None
+    except yaml.YAMLError as error:
+        raise CatalogError(f"engine profile {path} is no YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise CatalogError(f"engine profile {path} must be a mapping with base: and what differs")
+    return values
 
 
 def names(kind: str) -> tuple[str, ...]:

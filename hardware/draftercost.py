@@ -20,7 +20,6 @@ from hardware.kernels import NO_PREFILL, Array, PrefillAttention
 from hardware.model import DrafterSpec
 from hardware.placement import Placement
 
-
 TREE_KV_MOVE_S = 40e-6
 """Gathering the KV of accepted nodes off the first branch, once a round of a tree: assumed, 20 to 60 us; the
 bytes alone are under 1 us a sequence (3 tokens x 131 kB, read and written at 3 TB/s)."""
@@ -45,6 +44,22 @@ class DrafterTables(NamedTuple):
 
 
 def drafter_tables(placement: Placement) -> DrafterTables | None:
+    """`drafter_costs` at the profile's `kernel_time_scale`."""
+    tables, scale = drafter_costs(placement), placement.profile.kernel_time_scale
+    if tables is None or scale == 1.0:
+        return tables
+    return DrafterTables(
+        first_s=scale * tables.first_s,
+        later_s=scale * tables.later_s,
+        each_s=scale * tables.each_s,
+        kv_token_s=scale * tables.kv_token_s,
+        window_token_s=scale * tables.window_token_s,
+        prefill=tables.prefill.times(scale),
+        first_extra_rows=tables.first_extra_rows,
+    )
+
+
+def drafter_costs(placement: Placement) -> DrafterTables | None:
     """Tables of the placement's drafter; None when nothing drafts on the GPU (plain, n-gram, suffix).
 
     `cost(passes) = first(rows of the target's pass) + (passes - 1) later(R) + passes x each(R) + attention`,

@@ -22,6 +22,7 @@ class EngineProfile:
     Host times are what a step takes beyond its kernels: a constant and a part per request, one pair for
     asynchronous and one for synchronous scheduling. They belong to the machine as much as to the build.
     `arithmetic_rate` multiplies the GPU's FLOP rate in every GEMM (served GEMMs run below kernel benchmarks).
+    `kernel_time_scale` multiplies everything but host time: what `specfleet calibrate` fits, 1 otherwise.
     `kernels` names the engine whose measured kernels run. `fp8_gemm_table` prices its FP8 GEMMs by the
     measured table, which has tile cliffs; `fused_fp8_quantisation` means static scales: no pass that
     quantises a GEMM's input. `draft_launch_s` is what a drafter pass takes beyond its kernels.
@@ -55,6 +56,7 @@ class EngineProfile:
     spares_lone_long_prefill: bool
     skips_unused_drafts: bool
     draft_slots_draft_model: int
+    kernel_time_scale: float = 1.0
     kernels: str = "vllm"
     fused_fp8_quantisation: bool = False
     cudagraph_ladder: tuple[tuple[int, ...], ...] = tuple(map(tuple, VLLM_LADDER))
@@ -67,6 +69,10 @@ class EngineProfile:
         """Reject values outside their range and tables with missing rows."""
         if not 0.0 < self.arithmetic_rate <= 1.0:
             raise ValueError(f"engine {self.name}: arithmetic_rate is {self.arithmetic_rate}; use (0, 1]")
+        if not self.kernel_time_scale > 0.0:
+            raise ValueError(
+                f"engine {self.name}: kernel_time_scale is {self.kernel_time_scale}; it must be positive"
+            )
         if not 0.0 < self.gpu_memory_utilization <= 1.0:
             raise ValueError(
                 f"engine {self.name}: gpu_memory_utilization is {self.gpu_memory_utilization}; use (0, 1]"

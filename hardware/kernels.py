@@ -106,6 +106,10 @@ class DecodeAttention(NamedTuple):
     window_token_s: float = 0.0
     pair_s: float = 0.0
 
+    def times(self, scale: float) -> DecodeAttention:
+        """All times multiplied."""
+        return DecodeAttention(*(scale * time for time in self))
+
 
 def decode_attention(
     *, layers: int, heads: int, kv_heads: int, head_dim: int, kv_bytes: int,
@@ -171,6 +175,13 @@ class PrefillAttention(NamedTuple):
     kv_token_s: float
     windowed_share: float = 0.0
     window: int = 0
+
+    def times(self, scale: float) -> PrefillAttention:
+        """All times multiplied."""
+        return self._replace(
+            floor_s=scale * self.floor_s, pair_s=scale * self.pair_s,
+            query_token_s=scale * self.query_token_s, kv_token_s=scale * self.kv_token_s,
+        )  # fmt: skip
 
 
 NO_PREFILL = PrefillAttention(0.0, 0.0, 1.0, 0.0, 0.0, 0.0)

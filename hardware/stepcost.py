@@ -71,13 +71,14 @@ class KernelCost:
         model, tp = placement.model, placement.tensor_parallel_size
         largest = placement.max_num_batched_tokens
         sizes = placement.capture_sizes
+        scale = placement.profile.kernel_time_scale
         layers = layer_stack(
             placement, model, tp, placement.quantization, largest, placement.num_speculative_tokens
-        )
-        head = lm_head(placement, model.vocab_size, model.hidden_size, tp, largest)
+        ).times(scale)
+        head = lm_head(placement, model.vocab_size, model.hidden_size, tp, largest).times(scale)
         run = np.array([padded(tokens, sizes) for tokens in range(largest + 1)])
         run[0] = 0
-        attention = decode_coefficients(placement, model, tp)
+        attention = decode_coefficients(placement, model, tp).times(scale)
         self._sequence_s = attention.sequence_s
         self._kv_token_s = attention.kv_token_s
         self._window_token_s = attention.window_token_s
@@ -85,7 +86,7 @@ class KernelCost:
         self._query_token_s = attention.query_token_s
         self._decode_floor_s = attention.floor_s
         self._c_q = placement.c_q
-        self._prefill = prefill_coefficients(placement, model, tp)
+        self._prefill = prefill_coefficients(placement, model, tp).times(scale)
         self._host_s, self._host_request_s = _host(placement)
         self._drafter = drafter_tables(placement)
         self._arrays = _Tables(

@@ -171,7 +171,8 @@ def test_acceptance_may_differ_by_traffic_class(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", acceptance_profile_names())
 def test_an_acceptance_profile_is_written_out_with_its_source_and_spread(tmp_path: Path, name: str) -> None:
-    found = load_text(tmp_path, speculative(EAGLE3, f"acceptance: {{profile: {name}}}")).acceptance
+    drafter = "method: ngram, num_speculative_tokens: 3" if name.startswith("ngram") else EAGLE3
+    found = load_text(tmp_path, speculative(drafter, f"acceptance: {{profile: {name}}}")).acceptance
     assert isinstance(found, Process)
     assert found.by_position == acceptance_profile(name).by_position
     assert found.source.startswith(f"profile {name}: ")
@@ -187,7 +188,7 @@ def test_what_was_assumed_is_noticed(tmp_path: Path) -> None:
         ): "all requests alike",
         speculative(
             "method: ngram, num_speculative_tokens: 3"
-        ): "every step is assumed to find an n-gram match",
+        ): "every step is assumed to find a match",
         speculative(f"{EAGLE3}, revision: main"): "revision has no effect",
         speculative(
             f"{EAGLE3}, rejection_sample_method: synthetic, synthetic_acceptance_length: 2.5", rest=""
@@ -255,13 +256,13 @@ CONFLICTS = [
         experiment_text(workload="input_len: 1, output_len: 1, num_prompts: {per_concurrency: 2}"),
         "needs workload.max_concurrency",
     ),
-    (experiment_text(rest=SLO), "has no limit; give ttft_ms"),
+    (experiment_text(rest=SLO), "has no limit; give p99_ttft_ms"),
     (experiment_text(rest="replications: 0"), "must be at least 1, not 0"),
     (experiment_text(rest="seed:"), "must be a whole number, not nothing"),
     (speculative(EAGLE3, ""), "3 drafts a round and no acceptance: block"),
     (
-        speculative("method: suffix, num_speculative_tokens: 3"),
-        "use one of eagle3, eagle, draft_model, ngram",
+        speculative("method: lookahead, num_speculative_tokens: 3"),
+        "use one of eagle3, eagle, mtp, draft_model, medusa, ngram, suffix",
     ),
     (speculative("method: eagle3, num_speculative_tokens: 3"), "method eagle3 needs a drafter"),
     (speculative(f"method: draft_model, {EAGLE3}"), "is a drafter for method eagle3, not draft_model"),

@@ -43,7 +43,9 @@ def test_the_graph_cap_never_exceeds_the_token_budget() -> None:
 
 @pytest.mark.parametrize("name", catalog.names("engines"))
 def test_every_value_has_a_source(name: str) -> None:
-    values = {field.name for field in fields(NEW)} - {"name", "aliases", "source"}
+    calibrated = {"kernel_time_scale"}
+    values = {field.name for field in fields(NEW)} - {"name", "aliases", "source"} - calibrated
+    assert catalog.engine_profile(name).kernel_time_scale == 1.0
     assert set(catalog.engine_profile(name).source) - {"base"} == values
 
 

@@ -200,3 +200,13 @@ def test_a_price_takes_under_three_microseconds() -> None:
     for _ in range(20_000):
         cost.seconds(shape)
     assert (time.perf_counter() - start) / 20_000 < 3e-6
+
+
+def test_a_calibrated_scale_multiplies_everything_but_the_host() -> None:
+    place = PLAIN
+    twice = KernelCost(replace(place, profile=replace(place.profile, kernel_time_scale=2.0)))
+    once, shape = KernelCost(place), StepShape(40, 8, 1, 9, 0, 4000, 0, 3000, 0, 0)
+    columns = {key: np.array([value]) for key, value in shape._asdict().items()}
+    for term, seconds in once.terms(columns).items():
+        factor = 1.0 if term == "host" else 2.0
+        assert twice.terms(columns)[term] == pytest.approx(factor * seconds), term

@@ -21,6 +21,7 @@ from experiments.schema import Experiment, Report
 from experiments.schema_acceptance import Process, processes
 from experiments.schema_base import Block
 from experiments.schema_serve import SpeculativeConfig, from_json
+from experiments.schema_tree import DraftTree
 from experiments.yamlfile import Document, Value, dumper_resolvers, read_yaml
 from sim.config import ON_HOST
 from sim.speculation.spec import UNFIT_FOR_TAILS
@@ -183,6 +184,8 @@ def _shared(base: AnyBlock, points: list[AnyBlock]) -> AnyBlock:
         if value is None:
             if there and there[0] is not None and all(other == there[0] for other in there):
                 update[key] = there[0]
+        elif isinstance(value, DraftTree):
+            update[key] = there[0] if there and all(other == there[0] for other in there) else value
         elif isinstance(value, Block):
             update[key] = _shared(value, [other for other in there if isinstance(other, type(value))])
         elif key == "acceptance":

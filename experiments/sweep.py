@@ -42,7 +42,8 @@ class Point:
 
 def expand(experiment: Experiment) -> tuple[Point, ...]:
     """All points; one, called `point`, where nothing is swept."""
-    data = experiment.model_dump()
+    data = experiment.model_dump(exclude_unset=True)
+    data.setdefault("sweep", {}).setdefault("axes", {})
     axes = data["sweep"]["axes"]
     return tuple(
         Point(index, point_id(values), values, filled(Experiment.model_validate(with_values(data, values))))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from experiments.config import load_experiment, resolved
 from experiments.faults import InputFaults
+from experiments.schema_acceptance import Process
 from experiments.sweep import Point, expand, grid, point_id, short_names
 
 DEMO = Path(__file__).parents[1] / "experiments" / "presets" / "demo.yaml"
@@ -123,3 +124,19 @@ def test_a_mapping_can_be_swept(tmp_path: Path) -> None:
 def test_an_axis_that_is_set_on_the_command_line_is_a_fault() -> None:
     with pytest.raises(InputFaults, match=r"has no effect; set sweep.axes.workload.max_concurrency=\[...\]"):
         load_experiment(DEMO, ["workload.max_concurrency=8"])
+
+
+def test_a_swept_profile_is_written_out_at_each_point(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(
+        "serve: {model: meta-llama/Llama-3.1-8B-Instruct, gpu: h100-sxm, max_model_len: 8192, "
+        "speculative_config: {method: eagle, model: yuhuili/EAGLE-LLaMA3.1-Instruct-8B, "
+        "num_speculative_tokens: 3}}\n"
+        "acceptance: {profile: eagle-llama-3.1-8b-chat, concentration: 18}\n"
+        "workload: {input_len: 100, output_len: 50, max_concurrency: 2, num_prompts: 4}\n"
+        "sweep: {axes: {acceptance.profile: [eagle-llama-3.1-8b-chat, eagle-llama-3.1-8b-gsm8k]}}\n"
+    )
+    chat, maths = (point.config.acceptance for point in expand(load_experiment(path)))
+    assert isinstance(chat, Process) and isinstance(maths, Process)
+    assert chat.concentration == maths.concentration == 18.0, "what is written beside a profile wins"
+    assert chat.profile is None and chat != maths

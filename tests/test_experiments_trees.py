@@ -93,3 +93,13 @@ def test_what_cannot_be_drafted_is_refused_with_a_reason(
     with pytest.raises(InputFaults) as faults:
         load(written(tmp_path, tree, **more))
     assert said in faults.value.render()
+
+
+def test_a_tree_beside_swept_k_is_drafted_where_k_is_left_out(tmp_path: Path) -> None:
+    path = written(tmp_path, "{shape: [2, 2]}")
+    path.write_text(
+        path.read_text() + "sweep: {axes: {serve.speculative_config.num_speculative_tokens: [0, null]}}\n"
+    )
+    plain, drafting = expand(load(path).experiment)
+    assert plain.config.serve.draft_tree is plain.config.serve.speculative_config is None
+    assert build(drafting.config).scenario.engine.num_speculative_tokens == 6

@@ -224,7 +224,7 @@ def compare(trace: dict[str, Any]) -> tuple[int, Counter[str], list[str]]:
 
 def trace_files(paths: list[Path]) -> list[Path]:
     """Returns the trace files among files and folders, in order."""
-    return [file for path in paths for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
+    return [file for path in paths for file in (sorted(path.rglob("*.json")) if path.is_dir() else [path])]
 
 
 def main(argv: list[str] | None = None) -> int:

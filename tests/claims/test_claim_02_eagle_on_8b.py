@@ -1,0 +1,57 @@
+"""Claim 2: EAGLE chains of 3 on Llama-3.1-8B, one H100, MT-Bench."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from claim_runs import Outcome, outcome
+
+
+def ratio(found: Outcome, batch: int) -> float:
+    """Throughput with drafts, scheduled synchronously, over plain, scheduled asynchronously."""
+    drafted = found.figure(
+        "output_throughput", max_concurrency=batch, async_scheduling=False, num_speculative_tokens=3
+    )
+    plain = found.figure(
+        "output_throughput", max_concurrency=batch, async_scheduling=True, num_speculative_tokens=0
+    )
+    return drafted / plain
+
+
+def test_an_eagle3_chain_has_the_measured_gains_to_12_percent_at_every_batch(tmp_path: Path) -> None:
+    assert outcome("claim-02-eagle3-8b-chain-pays-at-all-batches", tmp_path).missed == []
+
+
+@pytest.mark.parametrize("tree", ["eagle2-tree", "eagle3-tree"])
+def test_one_request_at_a_time_plain_and_tree_deliver_the_measured_tokens_a_second_to_12_percent(
+    tmp_path: Path, tree: str
+) -> None:
+    assert outcome(f"claim-02-single-stream-{tree}", tmp_path).missed == []
+
+
+@pytest.fixture(scope="module")
+def eagle1(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """The EAGLE-1 preset's run."""
+    return outcome("claim-02-eagle1-8b-chain-stops-paying", tmp_path_factory.mktemp("eagle1"))
+
+
+@pytest.mark.parametrize(("batch", "measured"), [(2, 1.40), (8, 1.23), (56, 0.99)])
+def test_an_eagle1_chain_has_the_measured_gain_to_12_percent(
+    eagle1: Outcome, batch: int, measured: float
+) -> None:
+    assert ratio(eagle1, batch) == pytest.approx(measured, rel=0.12)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="predicted 1.14 and 1.10, measured 0.93 and 0.94 (12 % allowed): the measured ratios make the "
+    "step of EAGLE-1 longer than EAGLE-3's by 0.9, 1.3, 3.7, 2.8 and 2.3 ms at 2, 8, 24, 32, 56 sequences; "
+    "the drafter's term, the head of the full vocabulary read three times, has 0.8 ms at each",
+)
+@pytest.mark.parametrize(("batch", "measured"), [(24, 0.93), (32, 0.94)])
+def test_an_eagle1_chain_no_longer_pays_at_24_and_32_sequences(
+    eagle1: Outcome, batch: int, measured: float
+) -> None:
+    assert ratio(eagle1, batch) == pytest.approx(measured, rel=0.12)

@@ -186,9 +186,7 @@ def test_what_was_assumed_is_noticed(tmp_path: Path) -> None:
         speculative(
             EAGLE3, "acceptance: {conditional_acceptance: 0.7, concentration: .inf}"
         ): "all requests alike",
-        speculative(
-            "method: ngram, num_speculative_tokens: 3"
-        ): "every step is assumed to find a match",
+        speculative("method: ngram, num_speculative_tokens: 3"): "every step is assumed to find a match",
         speculative(f"{EAGLE3}, revision: main"): "revision has no effect",
         speculative(
             f"{EAGLE3}, rejection_sample_method: synthetic, synthetic_acceptance_length: 2.5", rest=""

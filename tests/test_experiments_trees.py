@@ -101,5 +101,5 @@ def test_a_tree_beside_swept_k_is_drafted_where_k_is_left_out(tmp_path: Path) ->
         path.read_text() + "sweep: {axes: {serve.speculative_config.num_speculative_tokens: [0, null]}}\n"
     )
     plain, drafting = expand(load(path).experiment)
-    assert plain.config.serve.draft_tree is plain.config.serve.speculative_config is None
+    assert (plain.config.serve.draft_tree, plain.config.serve.speculative_config) == (None, None)
     assert build(drafting.config).scenario.engine.num_speculative_tokens == 6

@@ -9,7 +9,6 @@ from pathlib import Path
 from sim.speculation.replay import MOST, NO_MATCH, Trace
 
 
-@lru_cache(maxsize=8)
 def read_traces(path: str, counts: str = "drafts") -> tuple[Trace, ...]:
     """Returns the recorded requests of a file, one a line that is not blank.
 
@@ -23,9 +22,15 @@ def read_traces(path: str, counts: str = "drafts") -> tuple[Trace, ...]:
     """
     file = Path(path)
     try:
-        text = file.read_text(encoding="utf-8")
+        return _read(file, counts, file.stat().st_mtime_ns)
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read {file.name}: {error}") from None
+
+
+@lru_cache(maxsize=8)
+def _read(file: Path, counts: str, changed_ns: int) -> tuple[Trace, ...]:
+    """Reads a file; kept until it changes, since every point of a sweep asks for it."""
+    text = file.read_text(encoding="utf-8")
     parse = _json_values if file.suffix in (".jsonl", ".json", ".ndjson") else _csv_values
     traces = []
     for number, line in enumerate(text.splitlines(), 1):

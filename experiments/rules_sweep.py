@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 
@@ -80,8 +81,13 @@ def report_conflicts(report: Report, axes: Axes) -> Iterator[Conflict]:
         if key not in axes:
             yield Conflict((where,), f"is no axis; {_axis_hint(key, axes)}")
         elif value not in axes[key]:
-            values = ", ".join(map(shown, axes[key]))
-            yield Conflict((where,), f"{shown(value)} is not on the axis; use one of {values}")
+            values = ", ".join(map(_told, axes[key]))
+            yield Conflict((where,), f"{_told(value)} is not on the axis; use one of {values}")
+
+
+def _told(value: object) -> str:
+    """A value of an axis, mappings written out."""
+    return json.dumps(value) if isinstance(value, dict) else shown(value)
 
 
 def claim_conflicts(claim: Claim | None, axes: Axes) -> Iterator[Conflict]:
@@ -97,8 +103,8 @@ def claim_conflicts(claim: Claim | None, axes: Axes) -> Iterator[Conflict]:
             if key not in axes:
                 yield Conflict.at(f"{here}: {key} is no axis; {_axis_hint(key, axes)}", "claim.expect")
             elif value not in axes[key]:
-                values = ", ".join(map(shown, axes[key]))
-                message = f"{here}: {shown(value)} is not on the axis {key}; use one of {values}"
+                values = ", ".join(map(_told, axes[key]))
+                message = f"{here}: {_told(value)} is not on the axis {key}; use one of {values}"
                 yield Conflict.at(message, "claim.expect")
         if asked.between[0] > asked.between[1]:
             yield Conflict.at(f"{here}: between must be [lowest, highest]", "claim.expect")

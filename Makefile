@@ -21,6 +21,7 @@ lint: $(TOOLS)
 	$(PYTHON) -m mypy
 
 bench: $(TOOLS)
+	$(PYTHON) tests/perf/bench.py
 	$(PYTHON) -m pytest tests/perf -m perf --benchmark-columns=min,median,rounds
 
 $(PYTHON):

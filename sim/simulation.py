@@ -88,18 +88,17 @@ class Cluster:
         scenario: the configuration.
         table: the requests.
         seed: of the luck.
+        lives: luck of the requests; None without speculation.
     """
 
-    def __init__(self, scenario: Scenario, table: RequestTable, seed: int) -> None:
+    def __init__(self, scenario: Scenario, table: RequestTable, seed: int, lives: Lives | None) -> None:
         self.scenario = scenario
         self.table = table
-        self.seed = seed
         k = scenario.engine.num_speculative_tokens
         self.env = Environment()
         self.recorder = Recorder(len(table), k + 1)
         self.refusals: dict[str, int] = {}
-        self.lives = Lives(scenario.acceptance, table, k, seed) if k and scenario.acceptance else None
-        self.acceptance = self.lives.by_class if self.lives else {}
+        self.lives = lives
         self.router = ROUTERS[scenario.deployment.router](seed)
         self.client = Client(
             self.env, table.arrival_s, scenario.client, scenario.load, self.recorder, self._arrive
@@ -157,11 +156,6 @@ class Cluster:
             by_place=by_place,
         )
 
-    def accepted(self, row: int) -> bytes:
-        """Returns the drafts accepted in a request's verifications, for life."""
-        assert self.lives is not None
-        return self.lives.accepted(row)
-
     def _ended(self, request: Request, place: int, now: float) -> None:
         """A request has ended: notes its row and tells the client."""
         self.recorder.request(
@@ -206,6 +200,7 @@ class Cluster:
             recorder.odd_gaps(),
             tuple(recorder.rounds_by_accepted),
             self.refusals,
+            steps_without_drafter=sum(r.engine.steps_without_drafter for r in self.replicas),
             stepped_share=1.0,
         )
 
@@ -239,9 +234,11 @@ def simulate(scenario: Scenario, table: RequestTable, seed: int, engine: str = "
     Raises:
         Stall: with a diagnosis, if the engine stands still with work left.
     """
-    cluster = Cluster(scenario, table, seed)
-    ran = timeline.run(cluster) if engine == "auto" else None
+    k = scenario.engine.num_speculative_tokens
+    lives = Lives(scenario.acceptance, table, k, seed) if k and scenario.acceptance else None
+    ran = timeline.run(scenario, table, seed, lives) if engine == "auto" else None
     if ran is None:
+        cluster = Cluster(scenario, table, seed, lives)
         cluster.run()
         ran = cluster.ran()
     rows = np.arange(len(table))
@@ -260,6 +257,6 @@ def simulate(scenario: Scenario, table: RequestTable, seed: int, engine: str = "
         odd_gaps=ran.odd_gaps,
         rounds_by_accepted=ran.rounds_by_accepted,
         refusals=ran.refusals,
-        steps_without_drafter=sum(r.engine.steps_without_drafter for r in cluster.replicas),
+        steps_without_drafter=ran.steps_without_drafter,
         stepped_share=ran.stepped_share,
     )

@@ -15,31 +15,40 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.speculation.lives import Lives
 from sim.speculation.luck import ROUTE
 from sim.timeline_clock import on_a_clock
+from sim.timeline_fleet import Fleet
 from sim.timeline_harvest import Harvest, Ran
-from sim.timeline_lane import Lane
-from sim.timeline_ledger import Ledger
 from sim.timeline_luck import F64, I64, keys, mix
 from sim.timeline_plan import Plan
 from sim.timeline_tail import Unsuited
-from sim.timeline_trajectories import Rules, Trajectories
+from sim.timeline_trajectories import Rules
 from sim.timeline_watch import Watch
+from workloads.requests import RequestTable
 
 if TYPE_CHECKING:
-    from sim.simulation import Cluster
+    from sim.simulation import Scenario
 
 
-def run(cluster: Cluster) -> Ran | None:
-    """Runs a cluster that has not started; None, with nothing changed, where it has to be stepped."""
-    plan = Plan(cluster)
-    if plan.obstacle() is not None or (rules := Rules.of(plan.config)) is None:
+def run(scenario: Scenario, table: RequestTable, seed: int, lives: Lives | None) -> Ran | None:
+    """Runs a scenario; None where it has to be stepped.
+
+    Args:
+        scenario: the configuration.
+        table: the requests.
+        seed: of luck and random routing.
+        lives: luck of the requests; None without speculation.
+    """
+    plan = Plan(scenario, table, seed, lives)
+    if plan.obstacle() is not None or (rules := Rules.of(plan.config, plan.longest_tokens)) is None:
         return None
-    deployment = plan.scenario.deployment
     try:
+        if plan.plans is not None and not plan.never_short(rules):
+            return None
         if plan.scenario.load.max_concurrency is not None:
             return on_a_clock(plan, rules)
-        if deployment.replicas == 1 or deployment.router in BLIND:
+        if plan.alone:
             return _separately(plan, rules)
         return _balanced(plan, rules)
     except Unsuited:
@@ -56,7 +65,7 @@ def _random(plan: Plan, rows: I64) -> I64:
     return (mix(bits) % np.uint64(plan.scenario.deployment.replicas)).astype(np.int64)
 
 
-BLIND: Mapping[str, Callable[[Plan, I64], I64]] = {"round_robin": _round_robin, "random": _random}
+ROUTES: Mapping[str, Callable[[Plan, I64], I64]] = {"round_robin": _round_robin, "random": _random}
 """Routers that ask replicas nothing: each replica's requests are known before anything runs."""
 
 
@@ -65,23 +74,22 @@ def _separately(plan: Plan, rules: Rules) -> Ran:
     scenario = plan.scenario
     sent_s, arrived_s = departures(plan)
     router = scenario.deployment.router if scenario.deployment.replicas > 1 else "round_robin"
-    chosen = BLIND[router](plan, plan.served)
+    chosen = ROUTES[router](plan, plan.served)
     harvest = Harvest(plan, rules, sent_s, arrived_s)
     for replica in range(scenario.deployment.replicas):
         rows = plan.served[chosen == replica]
         if not len(rows):
             continue
-        lives = Trajectories(plan.table, rows, rules, plan.luck, not plan.never_short(rules))
-        ledger = Ledger(lives, rules.k, scenario.load.num_warmups) if rules.k else None
         times = array("d", arrived_s[rows].tobytes())
-        lane = Lane(plan.config, scenario.cost, lives, ledger, range(len(rows)), times, replica=replica)
+        fleet = Fleet(plan, rules, rows)
+        lane = fleet.lane(range(len(rows)), times, replica)
         walk = lane.run()
         next(walk)
         with suppress(StopIteration):
             walk.send(inf)
-        lives.settle()
+        fleet.lives.settle()
         harvest.add(lane, np.arange(len(rows)))
-        harvest.add_rounds(ledger)
+        harvest.add_rounds(fleet.ledger)
     return harvest.ran()
 
 
@@ -90,14 +98,12 @@ def _balanced(plan: Plan, rules: Rules) -> Ran:
 
     Nothing but an arrival looks at a replica, so each runs on alone until the next one.
     """
-    scenario, replicas = plan.scenario, plan.scenario.deployment.replicas
+    replicas = plan.scenario.deployment.replicas
     sent_s, arrived_s = departures(plan)
-    lives = Trajectories(plan.table, plan.served, rules, plan.luck, not plan.never_short(rules))
-    ledger = Ledger(lives, rules.k, scenario.load.num_warmups, replicas) if rules.k else None
+    fleet = Fleet(plan, rules, plan.served, replicas)
     watches = [Watch(ranks=False) for _ in range(replicas)]
     lanes = [
-        Lane(plan.config, scenario.cost, lives, ledger, [], array("d"), watch, lane=index, replica=index)
-        for index, watch in enumerate(watches)
+        fleet.lane([], array("d"), index, lane=index, watch=watch) for index, watch in enumerate(watches)
     ]
     walks = [lane.run() for lane in lanes]
     for walk in walks:
@@ -105,8 +111,8 @@ def _balanced(plan: Plan, rules: Rules) -> Ran:
     outstanding, asleep = [0] * replicas, [True] * replicas
     due: list[tuple[float, int]] = []
     lane_of = np.zeros(len(plan.served), dtype=np.int32)
-    if ledger is not None:
-        ledger.lane_of = lane_of
+    if fleet.ledger is not None:
+        fleet.ledger.lane_of = lane_of
     for place, now in enumerate(arrived_s[plan.served].tolist()):
         while due and due[0][0] < now:
             index = due[0][1]
@@ -127,12 +133,12 @@ def _balanced(plan: Plan, rules: Rules) -> Ran:
     for _, index in due:
         while walks[index].send(inf) != inf:
             pass
-    lives.settle()
+    fleet.lives.settle()
     harvest = Harvest(plan, rules, sent_s, arrived_s)
     for lane in lanes:
         if lane.inbox:
             harvest.add(lane, np.array(lane.inbox))
-    harvest.add_rounds(ledger)
+    harvest.add_rounds(fleet.ledger)
     return harvest.ran()
 
 

@@ -13,14 +13,19 @@ from sim.clients import Client
 from sim.environment import WAKE, Environment
 from sim.recorder import Recorder
 from sim.router import ROUTERS
+from sim.timeline_adaptive import AdaptiveLane
+from sim.timeline_fleet import Fleet
 from sim.timeline_harvest import Harvest, Ran
 from sim.timeline_lane import Lane
-from sim.timeline_ledger import Ledger
-from sim.timeline_trajectories import Rules, Trajectories
+from sim.timeline_trajectories import Rules
 from sim.timeline_watch import Ended, Watch
 
 if TYPE_CHECKING:
     from sim.timeline_plan import Plan
+
+
+Walker = Lane | AdaptiveLane
+OnEnd = Callable[[Walker, Ended, float], None]
 
 
 class Answer:
@@ -43,7 +48,9 @@ class LaneReplica:
         on_end: learns of every end, with its time.
     """
 
-    def __init__(self, env: Environment, lane: Lane, on_end: Callable[[Lane, Ended, float], None]) -> None:
+    def __init__(
+        self, env: Environment, lane: Walker, on_end: Callable[[Walker, Ended, float], None]
+    ) -> None:
         self.env = env
         self.lane = lane
         self.outstanding = 0
@@ -87,8 +94,8 @@ def on_a_clock(plan: Plan, rules: Rules) -> Ran:
     scenario, replicas = plan.scenario, plan.scenario.deployment.replicas
     table, n = plan.table, len(plan.table)
     env, recorder = Environment(), Recorder(n, 1)
-    lives = Trajectories(table, plan.served, rules, plan.luck, not plan.never_short(rules))
-    ledger = Ledger(lives, rules.k, scenario.load.num_warmups, replicas) if rules.k else None
+    fleet = Fleet(plan, rules, plan.served, replicas)
+    lives, ledger = fleet.lives, fleet.ledger
     place_of = np.full(n, -1)
     place_of[plan.served] = np.arange(len(plan.served))
     places, router = place_of.tolist(), ROUTERS[scenario.deployment.router](plan.seed)
@@ -104,7 +111,7 @@ def on_a_clock(plan: Plan, rules: Rules) -> Ran:
             ledger.lane_of[places[row]] = chosen
         shells[chosen].submit(places[row], now)
 
-    def ended(lane: Lane, end: Ended, now: float) -> None:
+    def ended(lane: Walker, end: Ended, now: float) -> None:
         first_s = lane.log.end_s[lives.first[end.place]]
         answer = Answer(int(lives.order[end.place]), first_s, end.first_rank)
         client.answered(answer, end.last_rank, now)  # type: ignore[arg-type]
@@ -112,11 +119,7 @@ def on_a_clock(plan: Plan, rules: Rules) -> Ran:
     client = Client(env, table.arrival_s, scenario.client, scenario.load, recorder, arrive)
     ranks = scenario.client.chunk_s != 0.0
     shells = [
-        LaneReplica(
-            env,
-            Lane(plan.config, scenario.cost, lives, ledger, [], array("d"), Watch(ranks), True, index, index),
-            ended,
-        )
+        LaneReplica(env, fleet.lane([], array("d"), index, index, Watch(ranks), stops=True), ended)
         for index in range(replicas)
     ]
     env.run()

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.recorder import Columns
-from sim.timeline_lane import Lane
 from sim.timeline_luck import F64, I64
+from sim.timeline_tail import Tail
 
 LAYERS = 128
 """Requests compared with one another at once when chunks are ranked within their step."""
@@ -29,7 +29,7 @@ class Stays:
     last: I64
 
     @classmethod
-    def of(cls, lane: Lane, places: I64) -> Stays:
+    def of(cls, lane: Tail, places: I64) -> Stays:
         """Returns a lane's stays; `places` are its requests in order of arrival."""
         first = lane.lives.first[places].astype(np.int64)
         rounds = lane.lives.rounds[places].astype(np.int64)
@@ -87,7 +87,7 @@ class LaneColumns:
         counted: whether each belongs to the measured part, by place.
     """
 
-    def __init__(self, lane: Lane, places: I64, counted: npt.NDArray[np.bool_]) -> None:
+    def __init__(self, lane: Tail, places: I64, counted: npt.NDArray[np.bool_]) -> None:
         self.lane = lane
         self.places = places
         self.counted = counted
@@ -108,36 +108,37 @@ class LaneColumns:
         lane, log, count = self.lane, self.lane.log, self.iterations_count
         pack, rules = lane.rules.packing, lane.rules
         sums = np.frombuffer(log.sums, dtype=np.int64)
-        n = (sums >> pack.rows) & pack.rows_mask
-        context = sums & pack.context_mask
+        n = ((sums >> pack.rows) & pack.rows_mask).astype(np.int32)
+        context = (sums & pack.context_mask).astype(np.int32)
+        k = lane.drafts_by_iteration()
         columns: Columns = {
-            "replica": np.full(count, lane.replica),
-            "tokens": n * rules.query,
-            "decode_sequences": n,
-            "prefill_sequences": np.zeros(count, dtype=np.int64),
-            "logit_rows": n * rules.query,
-            "draft_tokens": n * rules.k,
+            "replica": np.broadcast_to(np.int32(lane.replica), count),
+            "tokens": n * (1 + k),
+            "decode_sequences": n.copy(),
+            "prefill_sequences": np.zeros(count, dtype=np.int32),
+            "logit_rows": n * (1 + k),
+            "draft_tokens": n * k,
             "kv_tokens": context,
             "kv_tokens_in_window": context,
             "prefill_pairs": np.zeros(count, dtype=np.int64),
-            "uniform": np.ones(count, dtype=np.int64),
-            "draft_passes": np.full(count, lane.passes),
-            "reroll": np.zeros(count, dtype=np.int64),
-            "running": sums >> pack.running,
-            "waiting": np.zeros(count, dtype=np.int64),
-            "kv_blocks_used": (sums >> pack.blocks) & pack.blocks_mask,
+            "uniform": np.broadcast_to(k == rules.k, count).astype(np.int8),
+            "draft_passes": lane.passes_by_iteration(),
+            "reroll": np.broadcast_to(np.int8(0), count),
+            "running": (sums >> pack.running).astype(np.int32),
+            "waiting": np.zeros(count, dtype=np.int32),
+            "kv_blocks_used": ((sums >> pack.blocks) & pack.blocks_mask).astype(np.int32),
         }
         it, tokens, rows, ones, ones_context, pairs = (
             np.frombuffer(log.prefills, dtype=np.int64).reshape(-1, 6).T
         )
         columns["uniform"][it] = (ones == rows) & (
-            n[it] * rules.query + tokens == (n[it] + rows) * rules.query
+            columns["tokens"][it] + tokens == (n[it] + rows) * (1 + rules.k)
         )
-        columns["tokens"][it] += tokens
-        columns["decode_sequences"][it] += ones
+        columns["tokens"][it] += tokens.astype(np.int32)
+        columns["decode_sequences"][it] += ones.astype(np.int32)
         columns["prefill_sequences"][it] = rows - ones
-        columns["logit_rows"][it] += rows
-        columns["kv_tokens"][it] += ones_context
+        columns["logit_rows"][it] += rows.astype(np.int32)
+        columns["kv_tokens"][it] += ones_context.astype(np.int32)
         columns["prefill_pairs"][it] = pairs
         columns["draft_passes"][np.frombuffer(log.one_pass, dtype=np.int64)] = 1
         it, waiting = np.frombuffer(log.waiting, dtype=np.int64).reshape(-1, 2).T
@@ -150,18 +151,19 @@ class LaneColumns:
         firsts = np.bincount(self.stays.first, minlength=count)
         decoding = self.stays.decoding(count)
         if lane.ledger is None:
-            gaps = np.zeros((count, 2), dtype=np.int64)
+            gaps = np.zeros((count, 2), dtype=np.int32)
             gaps[:, 1] = self.stays.decoding(count, self.counted[self.stays.place])
-            return {
-                "chunks": decoding + firsts,
-                "output_tokens": decoding + firsts,
-                "gaps_by_tokens": gaps,
-            }
-        gaps, warm = lane.ledger.counts(lane.lane, count)
-        tokens = gaps @ np.arange(lane.ledger.width)
+            chunks = (decoding + firsts).astype(np.int32)
+            return {"chunks": chunks, "output_tokens": chunks, "gaps_by_tokens": gaps}
+        counted, warm = lane.ledger.counts(lane.lane, count)
+        tokens = counted @ np.arange(lane.ledger.width)
         if warm is not None:
             tokens += warm @ np.arange(lane.ledger.width)
-        return {"chunks": decoding + firsts, "output_tokens": tokens + firsts, "gaps_by_tokens": gaps}
+        return {
+            "chunks": (decoding + firsts).astype(np.int32),
+            "output_tokens": (tokens + firsts).astype(np.int32),
+            "gaps_by_tokens": counted.astype(np.int32),
+        }
 
     def odd_gaps(self) -> Columns:
         """Returns the pauses of more than one iteration."""
@@ -196,6 +198,8 @@ class LaneColumns:
             for place, values in log.totals.items():
                 j = index_of[place]
                 rounds[j], accepted[j], chunks[j], finish[j] = values
+        if lane.verified is not None:
+            rounds = lane.verified[places]
         if lane.ledger is None:
             rounds = accepted = np.zeros(len(places), dtype=np.int64)
         return {
@@ -206,7 +210,7 @@ class LaneColumns:
             "first_iteration": first,
             "last_iteration": finish,
             "verifications": rounds,
-            "draft_tokens": rounds * lane.rules.k,
+            "draft_tokens": rounds * lane.rules.k if lane.drafts is None else lane.drafts[places],
             "accepted_tokens": accepted,
             "preemptions": preemptions,
         }

@@ -10,9 +10,9 @@ import numpy as np
 
 from sim.recorder import FINISHED, REJECTED, REQUEST_COUNTS, REQUEST_TIMES, Columns
 from sim.timeline_columns import LaneColumns
-from sim.timeline_lane import Lane
 from sim.timeline_ledger import Ledger
 from sim.timeline_luck import F64, I64
+from sim.timeline_tail import Tail
 from sim.timeline_trajectories import Rules
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class Ran:
     odd_gaps: Columns
     rounds_by_accepted: tuple[int, ...]
     refusals: Mapping[str, int]
+    steps_without_drafter: int = 0
     stepped_share: float = 0.0
 
 
@@ -45,7 +46,7 @@ class Harvest:
         table = plan.table
         n = len(table)
         self.columns: Columns = {name: np.full(n, np.nan) for name in REQUEST_TIMES}
-        self.columns |= {name: np.zeros(n, dtype=np.int64) for name in REQUEST_COUNTS}
+        self.columns |= {name: np.zeros(n, dtype=np.int32) for name in REQUEST_COUNTS}
         self.columns["sent_s"], self.columns["arrived_s"] = sent_s, arrived_s
         self.columns["status"][plan.served], self.columns["status"][plan.refused] = FINISHED, REJECTED
         self.columns["output_tokens"][plan.served] = table.output_tokens[plan.served]
@@ -53,8 +54,9 @@ class Harvest:
         self._rounds = np.zeros(rules.k + 2, dtype=np.int64)
         self._parts: list[LaneColumns] = []
 
-    def add(self, lane: Lane, places: I64) -> None:
+    def add(self, lane: Tail, places: I64) -> None:
         """Takes in a lane's requests: `places` in order of arrival."""
+        lane.finish()
         rows = lane.lives.order[places]
         part = LaneColumns(lane, places, self._counted[lane.lives.order])
         self._parts.append(part)

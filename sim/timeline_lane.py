@@ -319,10 +319,3 @@ class Lane(Tail):
         for term in ordered[1:]:
             total = total + term
         return total
-
-    def _slide(self, i: int) -> None:
-        """Moves the calendars' future to their front."""
-        for table in (self.calendar, self.unused):
-            future = table[i:].copy()
-            table[: len(future)] = future
-            table[len(future) :] = 0

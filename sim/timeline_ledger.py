@@ -105,6 +105,27 @@ class Ledger:
         keys += tokens
         self._counts[keys] += sign  # one round an iteration: no key comes twice
 
+    def book_flat(self, lane: int, its: I64, tokens: I64, sampled: I64 | None, ids: I64) -> None:
+        """Books rounds one by one.
+
+        Args:
+            lane: the engine.
+            its: their iterations.
+            tokens: kept of each.
+            sampled: tokens sampled in each; None if they verified nothing.
+            ids: their requests.
+        """
+        if not len(its):
+            return
+        self.reserve(int(its.max()) + 2)
+        warm = ids < self.num_warmups
+        keys = its + self._capacity * (lane + self.lanes * warm)
+        keys *= self.width
+        keys += tokens
+        np.add.at(self._counts, keys, 1)
+        if sampled is not None:
+            self.accepted += np.bincount(sampled[~warm], minlength=self.width)
+
     def counts(self, lane: int, iterations: int) -> tuple[I64, I64 | None]:
         """Returns an engine's rounds by iteration and tokens, `(iterations, k + 2)`: counted, warm-ups'."""
         self.reserve(iterations)

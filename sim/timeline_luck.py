@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sim.speculation.acceptance import Acceptance
+from sim.speculation.acceptance import LEVELS, Acceptance
 from sim.speculation.luck import LEVEL, ROUND, U64
 
 F64 = npt.NDArray[np.float64]
@@ -69,10 +69,20 @@ class Luck:
         self.output_tokens = output_tokens
         self.together = all(_is_plain(process) for process in processes)
         self.every_step = all(_always_drafts(process) for process in processes)
-        self._thresholds = np.stack([np.floor(p.survival * ONE).astype(np.uint64) for p in processes])
-        self._rates = np.stack([1.0 + process.survival.sum(axis=1) for process in processes])
-        self._alike = len(np.unique(self._thresholds.reshape(-1, k), axis=0)) == 1
+        depth = max(min(process.survival.shape[1], k) for process in processes)  # of a tree: below k
+        survival = np.zeros((len(processes), LEVELS, depth))
+        for i, process in enumerate(processes):
+            cut = process.survival[:, :depth]
+            survival[i, :, : cut.shape[1]] = cut
+        self._thresholds = np.floor(survival * ONE).astype(np.uint64)
+        self._rates = 1.0 + survival.sum(axis=2)
+        self._alike = len(np.unique(self._thresholds.reshape(-1, depth), axis=0)) == 1
         self._full_width = bool((self._thresholds >= ONE).any())
+        self._processes = processes
+
+    def at(self, k: int) -> Luck:
+        """Returns the same luck cut to k drafts a round."""
+        return Luck(self.class_id, self._processes, k, self.seed, self.accepted, self.output_tokens)
 
     def rounds_to_draw(self, ids: I64, wanted: I64) -> I64:
         """Returns how many rounds are nearly always enough for `wanted` tokens, shape of `ids`."""
@@ -90,16 +100,17 @@ class Luck:
         x += _STEP
         return (mix(x) >> np.uint64(54)).astype(np.int64)
 
-    def gains(self, ids: I64, hashes: I64) -> U8:
+    def gains(self, ids: I64, hashes: I64, skipped: I64 | None = None) -> U8:
         """Returns tokens by round (1 + accepted), one request after another, two rounds a hash.
 
         Args:
             ids: requests, shape `(n,)`.
             hashes: 64-bit hashes to draw for each, at least 1.
+            skipped: hashes of each that lie in its past; None is none.
         """
         if not self.together:
-            return self._one_by_one(ids, hashes)
-        draws = self._draws(ids, hashes)
+            return self._one_by_one(ids, hashes, skipped)
+        draws = self._draws(ids, hashes, skipped)
         gains: U8 = np.ones(len(draws), dtype=np.uint8)
         below = np.empty(len(draws), dtype=np.bool_)
         if self._alike:
@@ -112,13 +123,15 @@ class Luck:
         rows = self._thresholds[self.class_id[ids], self._levels(ids)]
         if not self._full_width:
             rows = rows.astype(np.uint32)
-        for depth in range(self.k):
-            gains += np.less(draws, np.repeat(rows[:, depth], 2 * hashes), out=below)
+        for place in range(rows.shape[1]):
+            gains += np.less(draws, np.repeat(rows[:, place], 2 * hashes), out=below)
         return gains
 
-    def _draws(self, ids: I64, hashes: I64) -> npt.NDArray[np.uint32]:
+    def _draws(self, ids: I64, hashes: I64, skipped: I64 | None) -> npt.NDArray[np.uint32]:
         """Returns 32-bit draws, `2 * hashes` a request; the counters are one running sum."""
         streams = keys(self.seed, ids, ROUND)
+        if skipped is not None:
+            streams += skipped.astype(np.uint64) * _STEP
         x = np.full(int(hashes.sum()), _STEP, dtype=np.uint64)
         starts = np.cumsum(hashes) - hashes
         last = streams + hashes.astype(np.uint64) * _STEP
@@ -127,13 +140,14 @@ class Luck:
         np.add.accumulate(x, out=x)
         return mix(x).view("<u4")
 
-    def _one_by_one(self, ids: I64, hashes: I64) -> U8:
+    def _one_by_one(self, ids: I64, hashes: I64, skipped: I64 | None) -> U8:
         """The same for processes that draw another way: a dozen microseconds a request."""
-        parts = []
-        for row, count in zip(ids.tolist(), (2 * hashes).tolist(), strict=True):
-            drawn = self.accepted(row)
-            parts.append(drawn[:count] + bytes(max(count - len(drawn), 0)))
-        return np.frombuffer(b"".join(parts), dtype=np.uint8) + np.uint8(1)
+        parts, past = [], np.zeros_like(ids) if skipped is None else 2 * skipped
+        for row, first, count in zip(ids.tolist(), past.tolist(), (2 * hashes).tolist(), strict=True):
+            drawn = self.accepted(row)[first : first + count]
+            parts.append(drawn + bytes(count - len(drawn)))
+        accepted = np.frombuffer(b"".join(parts), dtype=np.uint8)
+        return np.minimum(accepted, np.uint8(self.k)) + np.uint8(1)
 
 
 def _always_drafts(process: Acceptance) -> bool:

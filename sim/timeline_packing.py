@@ -32,16 +32,18 @@ class Packing:
     rows_mask: int
 
     @classmethod
-    def of(cls, config: EngineConfig, growth_tokens: int) -> Packing | None:
+    def of(cls, config: EngineConfig, growth_tokens: int, longest_tokens: int) -> Packing | None:
         """Returns the layout for an engine, or None where the fields do not fit in 63 bits.
 
         Args:
             config: bounds the pool and the batch.
             growth_tokens: most KV slots a sequence can ask for beyond its own in one step. The pool
                 may be overdrawn by that much, for all of them, before the shortage is dealt with.
+            longest_tokens: most KV tokens of a sequence.
         """
-        each = growth_tokens // config.block_size + 1
-        most_blocks = config.usable_blocks + config.max_num_seqs * each
+        seqs, size = config.max_num_seqs, config.block_size
+        overdrawn = config.usable_blocks + seqs * (growth_tokens // size + 1)
+        most_blocks = min(overdrawn, seqs * ((longest_tokens + growth_tokens) // size + 1))
         block_bits = most_blocks.bit_length()
         context_bits = (most_blocks * config.block_size).bit_length()
         row_bits = config.max_num_seqs.bit_length()

@@ -1,4 +1,4 @@
-"""A cluster that has not run yet, as the fast path sees it."""
+"""What the fast path needs to know before a run, and whether it applies."""
 
 from __future__ import annotations
 
@@ -6,39 +6,54 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.engine import Engine
+from sim.recorder import Recorder
 from sim.sequence import Sequence
+from sim.speculation.lives import Lives
+from sim.speculation.policies import make_policy
+from sim.timeline_adaptive import Plans
 from sim.timeline_luck import Luck
 from sim.timeline_trajectories import Rules
+from workloads.requests import RequestTable
 
 if TYPE_CHECKING:
-    from sim.simulation import Cluster
+    from sim.simulation import Scenario
+
+
+BLIND = ("round_robin", "random")
+"""Routers that ask replicas nothing."""
 
 
 class Plan:
-    """A cluster that has not run yet, as the fast path sees it.
+    """A run that has not begun, as the fast path sees it.
 
     Args:
-        cluster: scenario, requests, seed and acceptance processes.
+        scenario: the configuration.
+        table: the requests.
+        seed: of luck and random routing.
+        lives: luck of the requests; None without speculation.
 
     Attributes:
         served: rows that are not refused, in row order.
         refused: the other rows.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.scenario, self.table, self.seed = cluster.scenario, cluster.table, cluster.seed
-        self.config = self.scenario.engine
-        self.engine = cluster.replicas[0].engine
-        total = self.table.prompt_tokens + self.table.max_tokens
+    def __init__(self, scenario: Scenario, table: RequestTable, seed: int, lives: Lives | None) -> None:
+        self.scenario, self.table, self.seed = scenario, table, seed
+        self.config = scenario.engine
+        self.engine = Engine(self.config, scenario.cost, Recorder(0, 1))
+        total = table.prompt_tokens + table.max_tokens
         fits = total <= self._longest(int(total.max(initial=2)))
         self.served = np.flatnonzero(fits)
         self.refused = np.flatnonzero(~fits)
         self.luck: Luck | None = None
+        self.plans: Plans | None = None
         k = self.config.num_speculative_tokens
-        if k and cluster.acceptance:
-            each = [cluster.acceptance.get(name) or cluster.acceptance[""] for name in self.table.class_names]
-            outputs = self.table.output_tokens
-            self.luck = Luck(self.table.class_id, each, k, self.seed, cluster.accepted, outputs)
+        if k and lives is not None and lives.by_class:
+            first = next(iter(lives.by_class.values()))
+            other = lives.by_class.get("", first)  # a class without requests may have none
+            each = [lives.by_class.get(name, other) for name in table.class_names]
+            self.luck = Luck(table.class_id, each, k, seed, lives.accepted, table.output_tokens)
 
     def _longest(self, most: int) -> int:
         """Returns the largest prompt + max_tokens that is not refused: refusals depend on it alone."""
@@ -62,6 +77,17 @@ class Plan:
             counts[reason] = counts.get(reason, 0) + 1
         return counts
 
+    @property
+    def longest_tokens(self) -> int:
+        """Prompt and output of the longest request that is served."""
+        return int((self.table.prompt_tokens + self.table.output_tokens)[self.served].max(initial=0))
+
+    @property
+    def alone(self) -> bool:
+        """Whether each replica's requests are known before anything runs."""
+        blind = self.scenario.deployment.replicas == 1 or self.scenario.deployment.router in BLIND
+        return blind and self.scenario.load.max_concurrency is None
+
     def never_short(self, rules: Rules) -> bool:
         """Whether the pool holds the largest requests together, so that nobody is ever preempted."""
         rows = self.served
@@ -75,9 +101,10 @@ class Plan:
         config, table, scenario = self.config, self.table, self.scenario
         speculative, k = config.speculative, config.num_speculative_tokens
         if scenario.policy is not None and k:
-            return "a policy that changes K"
-        if config.sliding_window:
-            return "layers with a sliding window"
+            policy = make_policy(scenario.policy, k, scenario.cost)
+            self.plans = None if policy is None else Plans.of(policy, config.max_num_seqs)
+            if policy is not None and (self.plans is None or max(self.plans.table) > k):
+                return "a policy that looks at more than batch size and queue"
         if config.policy != "fcfs":
             return "priority scheduling"
         if config.enable_prefix_caching and table.segment_offset is not None:
@@ -86,20 +113,20 @@ class Plan:
             return "long_prefill_token_threshold"
         if k and config.trims_drafts_to_max_tokens:
             return "drafts trimmed to max_tokens"
-        if speculative is not None:
-            if speculative.reroll_on_reject:
-                return "reroll_on_reject"
-            if speculative.draft_depth is not None:
-                return "trees of drafts"
-            limit = speculative.drafter_max_model_len
-            if limit is not None and limit < config.max_model_len:
-                return "drafter_max_model_len below max_model_len"
+        if speculative is not None and speculative.reroll_on_reject:
+            return "reroll_on_reject"
         if not len(self.served):
             return "no request is served"
-        prompt, output = table.prompt_tokens[self.served], table.output_tokens[self.served]
-        if k and config.pads_one_token_admission and (prompt == 1).any():
+        pads = k and config.pads_one_token_admission and self.plans is None
+        if pads and (table.prompt_tokens[self.served] == 1).any():
             return "prompts of one token"
-        if int((prompt + output).max()) + 3 * (k + 1) > config.max_model_len:
+        longest = self.longest_tokens + 3 * (k + 1)
+        limit = speculative.drafter_max_model_len if speculative is not None else None
+        if limit is not None and longest > limit:
+            return "requests that reach drafter_max_model_len"
+        if config.sliding_window and longest > config.sliding_window:
+            return "layers with a sliding window"
+        if longest > config.max_model_len:
             return "requests that reach max_model_len"
         if k and self.luck is None:
             return "no acceptance process"

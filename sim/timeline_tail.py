@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 
 import numpy as np
+import numpy.typing as npt
 
 from hardware.stepcost import StepCost
 from sim.config import EngineConfig
@@ -46,6 +47,9 @@ class Tail:
         stops: the lane rests whenever somebody has ended, instead of running on.
         lane: its number among those that share `lives`.
         replica: its number in the cluster.
+
+    Attributes:
+        verified, drafts: verifications and drafts by place, where K is not the same for all.
     """
 
     def __init__(
@@ -74,6 +78,8 @@ class Tail:
         self.turn_s = 0.0
         self.committed = -1
         self.reach = 4 * WINDOW
+        self.verified: I64 | None = None
+        self.drafts: I64 | None = None
         self.log = Log()
         self.passes = config.speculative.draft_passes if config.speculative else 0
         self.tracks = lives.keeps_footprints
@@ -89,11 +95,29 @@ class Tail:
         self.replica = replica
         self._done: dict[int, tuple[int, int, int]] = {}
 
+    def finish(self) -> None:
+        """Books what is left to book at the end of the run: nothing here."""
+
+    def drafts_by_iteration(self) -> npt.NDArray[np.int32]:
+        """Returns the drafts verified by each decoding row, by iteration (or one number for all)."""
+        return np.array(self.rules.k, dtype=np.int32)
+
+    def passes_by_iteration(self) -> npt.NDArray[np.int32]:
+        """Returns the drafter's passes after each iteration whose drafts might be used."""
+        return np.full(len(self.log.end_s), self.passes, dtype=np.int32)
+
     def submit(self, place: int, now: float) -> None:
         """Puts a request into the inbox at `now`."""
         assert isinstance(self.inbox, list)
         self.inbox.append(place)
         self.arrived_s.append(now)
+
+    def _slide(self, i: int) -> None:
+        """Moves the calendars' future to their front."""
+        for table in (self.calendar, self.unused):
+            future = table[i:].copy()
+            table[: len(future)] = future
+            table[len(future) :] = 0
 
     def _start_prefill(self, seat: Seat, it: int, room: int, free_blocks: int) -> Piece | None:
         """Computes the first `room` tokens of a prompt that is longer."""

@@ -9,7 +9,7 @@ once, as rows of packed integers (`timeline_packing`) ready to be added to a cal
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -48,11 +48,16 @@ class Rules:
     packing: Packing
 
     @classmethod
-    def of(cls, config: EngineConfig) -> Rules | None:
-        """Returns the rules of a configuration; None where its counts do not fit the packing."""
+    def of(cls, config: EngineConfig, longest_tokens: int) -> Rules | None:
+        """Returns the rules of a configuration; None where its counts do not fit the packing.
+
+        Args:
+            config: of the engine.
+            longest_tokens: prompt and output of the longest request.
+        """
         k, speculative = config.num_speculative_tokens, config.speculative
         lookahead = speculative.num_lookahead_tokens if speculative else 0
-        packing = Packing.of(config, 2 * (1 + k) + lookahead)
+        packing = Packing.of(config, 2 * (1 + k) + lookahead, longest_tokens)
         if packing is None:
             return None
         passes = speculative.draft_passes if speculative else 0
@@ -66,6 +71,10 @@ class Rules:
             notes_unused=config.skips_unused_drafts and config.uses_eagle and lookahead > 0 and passes > 1,
             packing=packing,
         )
+
+    def at(self, k: int) -> Rules:
+        """Returns the rules at another draft length; what the drafter needs ahead does not change."""
+        return replace(self, k=k, query=1 + k)
 
     def prefill_blocks(self, tokens: int) -> int:
         """Returns the blocks a sequence holds after a prefill of so many tokens in one piece."""
@@ -84,7 +93,14 @@ class Rules:
         return self.footprints(places, ends, count, last, blocks, np.array([certain]))
 
     def footprints(
-        self, computed: I64, ends: I64, rounds: I64, final: I64, held: I64, certain: npt.NDArray[np.bool_]
+        self,
+        computed: I64,
+        ends: I64,
+        rounds: I64,
+        final: I64,
+        held: I64,
+        certain: npt.NDArray[np.bool_],
+        asked: I64 | None = None,
     ) -> I64:
         """Returns what sequences contribute, iteration by iteration, packed, as one flat array.
 
@@ -97,6 +113,7 @@ class Rules:
             final: KV tokens after its last round.
             held: blocks after its prefill.
             certain: its last round is sure to be the last, so that no row follows (asynchronous).
+            asked: KV tokens each was scheduled for in the step before; None is its prefill's.
         """
         pack, size = self.packing, self.block_size
         context = computed + self.query
@@ -108,8 +125,15 @@ class Rules:
             slots = np.empty_like(context)
             # scheduled while the round before is in flight, as if all its drafts were accepted
             np.add(context[:-1], self.query + self.lookahead + size - 1, out=slots[1:])
-            slots[first] = context[first] + (self.lookahead + size - 1)
+            before = computed[first] if asked is None else asked
+            slots[first] = before + (self.query + self.lookahead + size - 1)
         blocks = slots >> (size.bit_length() - 1) if size & (size - 1) == 0 else slots // size
+        if asked is not None:  # more may be held, or asked for at the old K, than is needed from now on
+            floor, low = np.zeros_like(blocks), ends - rounds - self.lag
+            least = np.maximum(held, blocks[low])
+            floor[low] = least
+            floor[low[1:]] -= least[:-1]
+            np.maximum(blocks, np.add.accumulate(floor, out=floor), out=blocks)
         footprint = blocks
         footprint <<= pack.blocks
         footprint += context
@@ -117,9 +141,9 @@ class Rules:
         if self.lag and certain.any():
             last = after[certain]
             none = rounds[certain] == 0
-            before = (footprint[last - 1] >> pack.blocks) & pack.blocks_mask
-            before = np.where(none, held[certain], before)
-            footprint[last] = (before << pack.blocks) + (1 << pack.running)
+            kept = (footprint[last - 1] >> pack.blocks) & pack.blocks_mask
+            kept = np.where(none, held[certain], kept)
+            footprint[last] = (kept << pack.blocks) + (1 << pack.running)
         footprint[ends] = 0
         return footprint
 
@@ -277,18 +301,32 @@ class Trajectories:
         base: I64,
         most: I64,
     ) -> list[int]:
-        """Returns the place of each request's row whose drafts are sure not to be used, or -1.
-
-        That can only be its last row: the engine knows then that at most one more token is missing,
-        asynchronously one step earlier and one step behind.
-        """
+        """Returns the place of each request's row whose drafts are sure not to be used, or -1."""
         if not self.rules.notes_unused:
             return []
-        if not self.rules.lag:
-            unused = (known + 1 >= most) & (rounds > 0)
-            return list(np.where(unused, rounds - 1, -1).tolist())
         previous = starts + np.maximum(rounds - 2, 0)
-        known_before = np.where(rounds > 1, 1 + before[previous] - base, 0)
-        at_last = certain & (rounds > 0) & (known_before + 2 >= most)
-        in_vain = ~certain & (known + 2 >= most)
-        return list(np.where(at_last, rounds - 1, np.where(in_vain, rounds, -1)).tolist())
+        earlier = np.where(rounds > 1, 1 + before[previous] - base, 0)
+        return list(unused_places(self.rules.lag, rounds, known, earlier, most, certain).tolist())
+
+
+def unused_places(
+    lag: int, rounds: I64, known: I64, earlier: I64, most: I64, certain: npt.NDArray[np.bool_]
+) -> I64:
+    """Returns the place of each sequence's row whose drafts are sure not to be used, or -1.
+
+    That can only be its last row: the engine knows then that at most one more token is missing,
+    asynchronously one step earlier and one step behind.
+
+    Args:
+        lag: 1 for asynchronous engines.
+        rounds: of each sequence.
+        known: tokens written and known before its last round.
+        earlier: the same before the round before that.
+        most: max_tokens.
+        certain: no row follows the last round (asynchronous).
+    """
+    if not lag:
+        return np.where((known + 1 >= most) & (rounds > 0), rounds - 1, -1)
+    at_last = certain & (rounds > 0) & (earlier + 2 >= most)
+    in_vain = ~certain & (known + 2 >= most)
+    return np.where(at_last, rounds - 1, np.where(in_vain, rounds, -1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -65,6 +66,18 @@ class Watch:
         if self.ranks:
             self._leaves.setdefault(last, []).append(self._order_of[place])
             heappush(self._due, last)
+
+    def move(self, ends: Mapping[int, int]) -> None:
+        """Moves the ends of some places: K has changed."""
+        moved: dict[int, list[tuple[int, int]]] = {}
+        for end, entries in self._ends.items():
+            for entry in entries:
+                moved.setdefault(ends.get(entry[1], end), []).append(entry)
+        for entries in moved.values():
+            entries.sort()
+        self._ends, self._ends_due = moved, sorted(moved)
+        if self.ranks:
+            self._due = sorted({*self._begins, *self._leaves, *moved})
 
     def next_end(self) -> int:
         """Returns the iteration in which the next one ends."""

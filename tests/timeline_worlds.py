@@ -15,6 +15,7 @@ from sim.config import NO_CLIENT, ClientConfig, DeploymentConfig, EngineConfig, 
 from sim.router import ROUTERS
 from sim.simulation import RunResult, simulate
 from sim.speculation.acceptance import AcceptanceSpec
+from sim.speculation.policy import PolicySpec
 from sim.speculation.spread import LowAtom
 from workloads.requests import RequestTable
 
@@ -73,7 +74,8 @@ def engines(draw: st.DrawFn, k: int) -> EngineConfig:
     block = draw(st.sampled_from([1, 4, 16]))
     seqs = draw(st.sampled_from([1, 2, 5, 24]))
     method = draw(st.sampled_from(["eagle3", "draft_model", "ngram"]))
-    engine = drafting(k, method, parallel_drafting=draw(st.sampled_from([False, False, True])))
+    parallel, limit = draw(st.sampled_from([False, False, True])), draw(st.sampled_from([None, None, 120]))
+    engine = drafting(k, method, parallel_drafting=parallel, drafter_max_model_len=limit)
     return replace(
         engine,
         max_num_seqs=seqs,
@@ -149,7 +151,18 @@ def worlds(
     )
 
 
-def both(world: World, seed: int) -> tuple[RunResult, RunResult]:
+@st.composite
+def policies(draw: st.DrawFn) -> PolicySpec:
+    """K by batch size or queue, up to 3: changing all the time in small worlds."""
+    if draw(st.booleans()):
+        return PolicySpec("disable_above_queue", {"queue": draw(st.integers(0, 4))})
+    tops = sorted(draw(st.sets(st.integers(1, 8), min_size=1, max_size=4)))
+    lows = [1, *(top + 1 for top in tops)]
+    drafts = [draw(st.integers(0, 3)) for _ in tops]
+    return PolicySpec("batch_size", {"schedule": tuple(zip(lows, tops, drafts, strict=False))})
+
+
+def both(world: World, seed: int, policy: PolicySpec | None = None) -> tuple[RunResult, RunResult]:
     """Runs a world as the product does, and by stepping."""
     rows = range(len(world.prompt))
     table = RequestTable.of(
@@ -160,7 +173,7 @@ def both(world: World, seed: int) -> tuple[RunResult, RunResult]:
         class_id=[row % 2 for row in rows],
         class_names=("a", "b"),
     )
-    scenario = world.scenario(world.classes or {})
+    scenario = replace(world.scenario(world.classes or {}), policy=policy)
     return simulate(scenario, table, seed), simulate(scenario, table, seed, engine="step")
 
 
@@ -194,4 +207,4 @@ def by_replica(columns: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
     return {name: values[order] for name, values in columns.items()}
 
 
-__all__ = ["LUCK", "TICK", "both", "differences", "engines", "worlds"]
+__all__ = ["LUCK", "TICK", "both", "differences", "engines", "policies", "worlds"]

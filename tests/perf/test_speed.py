@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
 import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
@@ -13,6 +18,10 @@ from sim.config import EngineConfig, LoadConfig, SpeculativeConfig
 from sim.simulation import Scenario, simulate
 from sim.speculation.acceptance import Acceptance, AcceptanceSpec
 from workloads.requests import RequestTable
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from jobs import Job
 
 pytestmark = pytest.mark.perf
 
@@ -57,6 +66,24 @@ def test_one_thousand_requests_in_a_closed_loop(
     scenario = Scenario(engine, cost(k), {"": ACCEPTANCE}, load=LoadConfig(max_concurrency=concurrency))
     table = RequestTable.of(np.full(1000, 1000), np.full(1000, 250))
     benchmark(lambda: simulate(scenario, table, 0))
+
+
+@pytest.mark.parametrize(("k", "times"), [(0, 30.0), (4, 15.0)])
+def test_an_iteration_is_many_times_cheaper_than_a_step(k: int, times: float) -> None:
+    """1,500 requests of the reference job, some 170 running: both ways in turn."""
+    job = Job("reference", requests=1500, k=k)
+    scenario, table = job.scenario(), job.table()
+    ratios, a_row = [], []
+    for _ in range(3):
+        started = time.perf_counter()
+        result = simulate(scenario, table, 0)
+        between = time.perf_counter()
+        simulate(scenario, table, 0, engine="step")
+        stepped = time.perf_counter() - between
+        ratios.append(stepped / (between - started))
+        a_row.append(stepped / result.iterations["running"].sum())
+    assert median(ratios) >= times
+    assert min(a_row) < 3e-6, "seconds of a step by sequence running"
 
 
 def test_price_of_a_decode_step(benchmark: BenchmarkFixture) -> None:

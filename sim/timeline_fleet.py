@@ -1,0 +1,64 @@
+"""Builds the lanes that share a list of requests."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+
+from sim.timeline_adaptive import AdaptiveLane
+from sim.timeline_lane import Lane
+from sim.timeline_ledger import Ledger
+from sim.timeline_luck import I64
+from sim.timeline_members import Members
+from sim.timeline_plan import Plan
+from sim.timeline_trajectories import Rules, Trajectories
+from sim.timeline_watch import Watch
+
+
+class Fleet:
+    """What lanes share: trajectories, and the counts of their rounds.
+
+    Args:
+        plan: the run.
+        rules: of its engines.
+        rows: their requests; a *place* is an index into it.
+        lanes: how many.
+    """
+
+    def __init__(self, plan: Plan, rules: Rules, rows: I64, lanes: int = 1) -> None:
+        self.plan = plan
+        self._rules = rules
+        table, luck = plan.table, plan.luck
+        self.by_k: list[Trajectories] = []
+        if plan.plans is None or luck is None:
+            self.lives = Trajectories(table, rows, rules, luck, not plan.never_short(rules))
+        else:
+            draws = [None, *(luck.at(k) for k in range(1, rules.k + 1))]
+            self.by_k = [Trajectories(table, rows, rules.at(k), own, True) for k, own in enumerate(draws)]
+            self.lives = self.by_k[-1]
+            for other in self.by_k:
+                other.first = self.lives.first
+            self._totals = np.zeros((4, len(rows)), dtype=np.int64)
+        warmups = plan.scenario.load.num_warmups
+        self.ledger = Ledger(self.lives, rules.k, warmups, lanes) if rules.k else None
+        if self.by_k:
+            self.lives.book = None  # terms are booked instead of blocks
+
+    def lane(
+        self,
+        inbox: list[int] | range,
+        arrived_s: array[float],
+        replica: int,
+        lane: int = 0,
+        watch: Watch | None = None,
+        stops: bool = False,
+    ) -> Lane | AdaptiveLane:
+        """Returns a lane; arguments as those of `Tail`."""
+        config, cost = self.plan.config, self.plan.scenario.cost
+        if not self.by_k or self.ledger is None or self.plan.plans is None:
+            return Lane(config, cost, self.lives, self.ledger, inbox, arrived_s, watch, stops, lane, replica)
+        members = Members(self.plan.table, self.by_k, self.ledger, lane, self._totals)
+        return AdaptiveLane(
+            config, cost, self.by_k, members, self.plan.plans, inbox, arrived_s, watch, stops, lane, replica
+        )

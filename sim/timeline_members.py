@@ -1,0 +1,208 @@
+"""Sequences between two changes of K: what they did so far, and their seats at the next K.
+
+A change of K ends a *term*. Everybody who was running in it is booked for the rounds it had, and
+whoever is left is drawn again from there at the new K: all of them together, in some sixty numpy
+calls, because that is what a change costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.timeline_ledger import Ledger
+from sim.timeline_luck import I64, U8
+from sim.timeline_trajectories import Block, Trajectories, unused_places
+from workloads.requests import RequestTable
+
+Newcomer = tuple[int, int, Block, int]
+"""Place, iteration in which the prefill ended, block and index in it."""
+
+
+@dataclass(slots=True)
+class Term:
+    """Sequences seated together at one K, in the iteration `begin`: a value a sequence, and flat arrays.
+
+    Attributes:
+        place, rounds, starts: of the request; rounds it needs at this K; its first flat place.
+        gains, footprint: as in `Block`; gains is None at K = 0 (one token each).
+    """
+
+    begin: int
+    place: I64
+    rounds: I64
+    starts: I64
+    gains: U8 | None
+    footprint: I64
+
+
+class Members:
+    """All sequences of one engine, term by term.
+
+    Args:
+        table: the requests.
+        by_k: their trajectories by K.
+        ledger: counts rounds.
+        lane: the engine's number in it.
+        totals: rounds, verifications, accepted drafts and drafts by place, shape `(4, n)`: filled in.
+    """
+
+    def __init__(
+        self, table: RequestTable, by_k: Rows[Trajectories], ledger: Ledger, lane: int, totals: I64
+    ) -> None:
+        order = by_k[-1].order
+        self.order = order
+        self.ledger = ledger
+        self.lane = lane
+        self.prompt = table.prompt_tokens[order]
+        self.final = self.prompt + table.output_tokens[order] - 1
+        self.most = table.max_tokens[order]
+        self.rules = [lives.rules for lives in by_k]
+        self.luck = [lives.luck for lives in by_k]
+        self.rounds, self.verifications, self.accepted, self.drafts = totals
+        self.newcomers: list[Newcomer] = []
+        self.nobody(0)
+
+    def close(self, now: int, k: int) -> tuple[I64, I64, I64, I64, I64]:
+        """Ends the term of `k` before iteration `now`: books its rounds.
+
+        Returns:
+            Of those who are left: place, KV tokens, tokens known before the last step (0: its prompt was
+            computed in it), KV tokens the last step was scheduled for, and blocks held.
+        """
+        rules, term = self.rules[k], self.term
+        pack, lag = rules.packing, rules.lag
+        fresh = self.newcomers
+        place = np.concatenate([term.place, np.array([n[0] for n in fresh], dtype=np.int64)])
+        begin = np.concatenate(
+            [np.full(len(term.place), term.begin), np.array([n[1] + 1 for n in fresh], dtype=np.int64)]
+        )
+        rounds = np.concatenate([term.rounds, np.array([n[2].rounds[n[3]] for n in fresh], dtype=np.int64)])
+        had = np.minimum(rounds, now - begin)
+        ends = np.cumsum(had)
+        lows = ends - had
+        flat = np.arange(int(ends[-1]) if len(ends) else 0)
+        old = len(term.place)
+        split = int(ends[old - 1]) if old else 0
+        base = np.repeat(term.starts - lows[:old], had[:old]) + flat[:split]
+        count = had[old:].tolist()
+        starts = [n[2].start[n[3]] for n in fresh]
+        parts = [n[2].footprint[a : a + r] for n, a, r in zip(fresh, starts, count, strict=True)]  # type: ignore[index]
+        prints = np.concatenate([term.footprint[base], *parts]) if len(place) else term.footprint
+        gains: I64 | None = None
+        if k:
+            assert not old or term.gains is not None
+            drawn = [n[2].gains[a : a + r] for n, a, r in zip(fresh, starts, count, strict=True)]  # type: ignore[index]
+            gains = np.concatenate([term.gains[base] if term.gains is not None else base, *drawn]).astype(
+                np.int64
+            )
+        final, prompt = self.final[place], self.prompt[place]
+        over = had == rounds
+        context = (prints & pack.context_mask) - rules.query
+        last = np.maximum(ends - 1, 0)
+        some = had > 0
+        before = np.where(some, context[last] if len(flat) else 0, 0)
+        if gains is None:
+            computed = np.where(some, before + 1, prompt)
+        else:
+            computed = np.where(some, before + (gains[last] if len(flat) else 0), prompt)
+        computed = np.where(over, final, computed)
+        self._book(place, begin, had, over, lows, flat, before, gains, k)
+        left = ~over if not lag else (~over | (begin + rounds == now))
+        known = np.where(some, before - prompt + 1, 0)
+        asked = np.where(some, before + rules.query, prompt)
+        held = np.array([n[2].blocks[n[3]] for n in fresh], dtype=np.int64)
+        held = np.concatenate([np.zeros(old, dtype=np.int64), held])
+        if len(flat):
+            held = np.where(some, (prints[last] >> pack.blocks) & pack.blocks_mask, held)
+        self.newcomers = []
+        return place[left], computed[left], known[left], asked[left], held[left]
+
+    def _book(
+        self,
+        place: I64,
+        begin: I64,
+        had: I64,
+        over: npt.NDArray[np.bool_],
+        lows: I64,
+        flat: I64,
+        before: I64,
+        gains: I64 | None,
+        k: int,
+    ) -> None:
+        """Adds a term's rounds to what its requests and its iterations have had."""
+        self.rounds[place] += had
+        ended = over & (had > 0)
+        kept = (self.final[place] - before)[ended]
+        last = (lows + had - 1)[ended]
+        tokens = np.ones(len(flat), dtype=np.int64) if gains is None else gains.copy()
+        tokens[last] = kept
+        if gains is not None:
+            total = np.concatenate([[0], np.cumsum(gains)])
+            self.verifications[place] += had
+            self.accepted[place] += total[lows + had] - total[lows] - had
+            self.drafts[place] += k * had
+        its = np.repeat(begin - lows, had) + flat
+        self.ledger.book_flat(self.lane, its, tokens, gains, np.repeat(self.order[place], had))
+
+    def seat(
+        self, now: int, k: int, place: I64, computed: I64, known: I64, asked: I64, held: I64
+    ) -> tuple[I64, I64, I64]:
+        """Seats those who are left at another K, from iteration `now` on.
+
+        Returns:
+            Offsets from `now` and packed differences for the calendar, and offsets of the rows none of
+            whose drafts can be used.
+        """
+        rules, lag = self.rules[k], self.rules[k].lag
+        final, prompt, most = self.final[place], self.prompt[place], self.most[place]
+        gains, lows, starts, before, rounds = self._draw(k, place, final - computed)
+        lengths = np.diff(lows, append=len(before) - 1)
+        contexts = before[:-1] + np.repeat(computed - before[starts], lengths)
+        last, earlier = starts + np.maximum(rounds - 1, 0), starts + np.maximum(rounds - 2, 0)
+        known_last = np.where(rounds > 0, contexts[last] - prompt + 1, known)
+        known_earlier = np.where(rounds > 1, contexts[earlier] - prompt + 1, known)
+        certain = known_last + 1 >= most
+        ends = starts + rounds + lag
+        footprint = rules.footprints(contexts, ends, rounds, final, held, certain, asked)
+        self.term = Term(now, place, rounds, starts, gains, footprint)
+        width = rounds + lag + 1
+        tops = np.cumsum(width)
+        offsets = np.arange(int(tops[-1])) - np.repeat(tops - width, width)
+        row = np.diff(footprint, prepend=0)
+        row[starts] = footprint[starts]
+        rows = row[np.repeat(starts, width) + offsets]
+        unused = np.zeros(0, dtype=np.int64)
+        if rules.notes_unused:
+            unused = unused_places(lag, rounds, known_last, known_earlier, most, certain)
+        return offsets, rows, unused[unused >= 0]
+
+    def nobody(self, now: int) -> None:
+        """Begins a term without anybody."""
+        none = np.zeros(0, dtype=np.int64)
+        self.term = Term(now, none, none, none, None, none)
+
+    def _draw(self, k: int, place: I64, wanted: I64) -> tuple[U8 | None, I64, I64, I64, I64]:
+        """As `Trajectories._rounds`, from each request's next verification on; and where each begins."""
+        luck = self.luck[k]
+        if luck is None:
+            lengths = wanted + 2
+            starts = np.cumsum(lengths) - lengths
+            return None, starts, starts, np.arange(int(lengths.sum()) + 1), wanted
+        ids, past = self.order[place], self.verifications[place]
+        draw = luck.rounds_to_draw(ids, wanted)
+        while True:
+            hashes = (draw + 4) // 2
+            gains = luck.gains(ids, hashes, past // 2)
+            before = np.zeros(len(gains) + 1, dtype=np.int64)
+            np.cumsum(gains, out=before[1:])
+            lows = 2 * (np.cumsum(hashes) - hashes)
+            starts = lows + (past & 1)
+            rounds = np.searchsorted(before, before[starts] + wanted) - starts
+            short = rounds > draw
+            if not short.any():
+                return gains, lows, starts, before, rounds
+            draw = np.where(short, wanted, draw)

@@ -1,0 +1,139 @@
+"""Times the reference jobs: `python tests/perf/bench.py --json [--only NAME]`.
+
+Each job runs in a process of its own, inside which it is repeated; a time is the median of five runs
+with all metrics, imports and the making of requests left out, set beside a small numpy loop timed
+just before and after it, since a machine's speed drifts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from jobs import JOBS, Job
+
+from sim.metrics import benchmark
+from sim.simulation import simulate
+
+Figures = dict[str, float | str]
+REPEATS, LARGE = 5, 200_000
+"""Runs of a job; jobs with more requests run once."""
+HEAVY = ("reference-spec-1m", "fleet-64", "fleet-64-balanced")
+"""Jobs of minutes: run only where they are named, or with --all."""
+
+
+def calibrate() -> float:
+    """Seconds of 20,000 additions of 100 numbers."""
+    a, b = np.ones(100), np.ones(100)
+    started = time.perf_counter()
+    for _ in range(20_000):
+        np.add(a, b, a)
+    return time.perf_counter() - started
+
+
+def measure(job: Job) -> Figures:
+    """Runs a job and returns its figures.
+
+    Raises:
+        SystemExit: the job is not the one meant: too few or too many sequences were running.
+    """
+    scenario, table = job.scenario(), job.table()
+    seconds, ratios = [], []
+    for _ in range(REPEATS if job.requests <= LARGE else 1):
+        before = calibrate()
+        started = time.perf_counter()
+        result = simulate(scenario, table, 0)
+        benchmark(result)
+        seconds.append(time.perf_counter() - started)
+        ratios.append(seconds[-1] / ((before + calibrate()) / 2))
+    rows = result.iterations
+    running = float(rows["running"].mean())
+    if job.bounds is not None and not job.bounds[0] <= running <= job.bounds[1]:
+        raise SystemExit(f"{job.name} is not valid: {running:.0f} sequences running, not {job.bounds}")
+    tokens = int(rows["output_tokens"].sum())
+    taken = median(seconds)
+    return {
+        "name": job.name,
+        "requests": job.requests,
+        "iterations": len(rows["end_s"]),
+        "output_tokens": tokens,
+        "seconds": round(taken, 4),
+        "calibrated_ratio": round(median(ratios), 3),
+        "mean_running": round(running, 1),
+        "requests_per_s": round(job.requests / taken),
+        "output_tokens_per_s": round(tokens / taken),
+        "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+        "preempted_share": round(float((result.requests["preemptions"] > 0).mean()), 4),
+        "stepped_share": result.stepped_share,
+    }
+
+
+def exponents(figures: list[Figures]) -> dict[str, float]:
+    """Returns how time grows: d log(seconds) / d log(x) between two jobs that differ in x alone."""
+    by_name = {str(row["name"]): row for row in figures}
+    pairs = {
+        "requests": ("reference-spec", "reference-spec-100k", 10.0),
+        "output length": ("output-50-spec", "output-1000-spec", 20.0),
+        "concurrency": ("closed-64-spec", "closed-1024-spec", 16.0),
+    }
+    return {
+        axis: round(
+            math.log(float(by_name[b]["calibrated_ratio"]) / float(by_name[a]["calibrated_ratio"]))
+            / math.log(factor),
+            3,
+        )
+        for axis, (a, b, factor) in pairs.items()
+        if a in by_name and b in by_name
+    }
+
+
+def main() -> None:
+    """Reads the command line, runs the jobs and prints their figures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--json", action="store_true", help="a JSON list instead of a table")
+    parser.add_argument("--only", metavar="NAME", help="one job")
+    parser.add_argument("--all", action="store_true", help="the jobs of minutes too")
+    options = parser.parse_args()
+    if options.only is not None:
+        job = next((job for job in JOBS if job.name == options.only), None)
+        if job is None:
+            parser.error(f"no job {options.only}; there are {', '.join(job.name for job in JOBS)}")
+        show([measure(job)], options.json)
+        return
+    figures = []
+    for job in JOBS:
+        if options.all or job.name not in HEAVY:
+            command = [sys.executable, str(Path(__file__)), "--json", "--only", job.name]
+            figures += json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    show(figures, options.json)
+    for axis, exponent in exponents(figures).items():
+        print(f"time grows with {axis} to the power {exponent}", file=sys.stderr)
+
+
+def show(figures: list[Figures], as_json: bool) -> None:
+    """Prints figures."""
+    if as_json:
+        print(json.dumps(figures, indent=1))
+        return
+    print(f"{'job':24}{'seconds':>9}{'ratio':>8}{'running':>9}{'iterations':>12}{'Mtok/s':>8}{'MB':>7}")
+    for row in figures:
+        speed = float(row["output_tokens_per_s"]) / 1e6
+        print(
+            f"{row['name']:24}{row['seconds']:9.3f}{row['calibrated_ratio']:8.2f}{row['mean_running']:9.1f}"
+            f"{row['iterations']:12}{speed:8.2f}{row['peak_rss_mb']:7.0f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -164,9 +164,11 @@ class Engine:
         drafts, lookahead = config.num_speculative_tokens, self.scheduler.lookahead
         most = min(total - 1 + drafts * self._depth + lookahead, config.max_model_len)
         budget = config.max_num_batched_tokens
-        if not config.enable_chunked_prefill and total > budget:
-            return f"without chunked prefill, prompt + max_tokens = {total} exceeds a step of {budget} tokens"
-        if 1 + drafts + 2 * self.scheduler.draft_slots > budget:
+        slots = self.scheduler.draft_slots
+        if not config.enable_chunked_prefill and total + slots > budget:
+            more = f" and {slots} draft slots" if slots else ""
+            return f"without chunked prefill, prompt + max_tokens = {total}{more} exceed a step of {budget}"
+        if 1 + drafts + 2 * slots > budget:
             return f"1 + {drafts} drafts and the drafter's slots exceed a step of {budget} tokens"
         if most > config.usable_tokens:
             return (

@@ -99,10 +99,12 @@ def inter_token_latencies(result: RunResult) -> tuple[Samples, Samples]:
         np.concatenate([gaps, odd_s]),
         np.concatenate([counts.sum(axis=1), np.ones(len(odd_s), dtype=np.int64)]),
     )
-    per_token = (gaps[:, None] / np.maximum(tokens, 1)).ravel()
+    weights = (counts * tokens).ravel()
+    seen = weights > 0
+    per_token = (gaps[:, None] / np.maximum(tokens, 1)).ravel()[seen]
     by_token = Samples(
         np.concatenate([per_token, odd_s / np.maximum(odd_tokens, 1)]),
-        np.concatenate([(counts * tokens).ravel(), odd_tokens]),
+        np.concatenate([weights[seen], odd_tokens]),
     )
     return by_chunk, by_token
 

@@ -9,6 +9,7 @@ scheduled. Processes that draw another way are in `processes`.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +54,14 @@ def survival_table(spec: AcceptanceSpec, k: int, lengths: F64 | None = None) -> 
         chain = conditional_table(spec, spec.tree.depth, spread, lengths)
         return tree_survival(spec.tree, chain, spec.by_rank)[:, :k]
     return spread.survival(conditional_table(spec, k, spread, lengths))
+
+
+@lru_cache(maxsize=64)
+def _kept_table(spec: AcceptanceSpec, k: int) -> F64:
+    """Returns `survival_table`, kept: solving it takes longer than a run of thousands of requests."""
+    table = survival_table(spec, k)
+    table.flags.writeable = False
+    return table
 
 
 def conditional_table(spec: AcceptanceSpec, k: int, spread: Spread, lengths: F64 | None = None) -> F64:
@@ -145,7 +154,9 @@ class Acceptance:
         """Returns the survival table, for mean output tokens by level where they depend on it."""
         if self.spec.burst or self.spec.hot_cold or self.spec.replay:
             raise ValueError("rounds of this specification are not alike: build it with processes.process")
-        return survival_table(self.spec, self.k, lengths)
+        return (
+            _kept_table(self.spec, self.k) if lengths is None else survival_table(self.spec, self.k, lengths)
+        )
 
     def context_factor(self, prompt_tokens: int) -> float:
         """Returns the factor on conditional acceptance for a request with this prompt."""

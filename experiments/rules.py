@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 
 from experiments import lookups, rules_run, rules_speculation, rules_workload
 from experiments.lookups import found
@@ -29,7 +30,7 @@ def conflicts(config: Experiment) -> Iterator[Conflict]:
 def _without_running(config: Experiment) -> Iterator[Conflict]:
     """Rules about names and values."""
     yield from _names(config)
-    for rule in (_token_budget, _model_fit, _kv_cache):
+    for rule in (_cost_model, _token_budget, _model_fit, _kv_cache):
         yield from rule(config.serve)
     yield from rules_speculation.conflicts(config)
     yield from rules_workload.conflicts(config)
@@ -55,6 +56,13 @@ def _names(config: Experiment) -> Iterator[Conflict]:
             find()
         except ValueError as error:
             yield Conflict.at(str(error), key)
+
+
+def _cost_model(serve: Serve) -> Iterator[Conflict]:
+    """The optional cost model needs its package."""
+    if serve.cost_model == "aiconfigurator" and find_spec("aiconfigurator_core") is None:
+        message = "needs a package that is not installed: pip install 'specfleet[measured]', or use kernels"
+        yield Conflict.at(message, "serve.cost_model")
 
 
 def _token_budget(serve: Serve) -> Iterator[Conflict]:

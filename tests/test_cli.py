@@ -73,3 +73,14 @@ def test_help_lists_every_command() -> None:
         "run check explain plot compare catalog trace init schema validate calibrate measure theory breakeven"
     )
     assert all(command in text for command in commands.split())
+
+
+def test_a_cost_model_that_is_not_installed_is_named_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.yaml"
+    RUNNER.invoke(app, ["init", str(path)])
+    monkeypatch.setattr("experiments.rules.find_spec", lambda name: None)
+    for command in ("check", "explain", "run"):
+        done = RUNNER.invoke(app, [command, str(path), "serve.cost_model=aiconfigurator"])
+        assert done.exit_code == 2 and "specfleet[measured]" in done.output

@@ -17,12 +17,12 @@ import numpy as np
 
 from sim.speculation.lives import Lives
 from sim.speculation.luck import ROUTE
+from sim.timeline_admission import Unsuited
 from sim.timeline_clock import on_a_clock
 from sim.timeline_fleet import Fleet
 from sim.timeline_harvest import Harvest, Ran
 from sim.timeline_luck import F64, I64, keys, mix
 from sim.timeline_plan import Plan
-from sim.timeline_tail import Unsuited
 from sim.timeline_trajectories import Rules
 from sim.timeline_watch import Watch
 from workloads.requests import RequestTable

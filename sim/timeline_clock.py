@@ -13,7 +13,6 @@ from sim.clients import Client
 from sim.environment import WAKE, Environment
 from sim.recorder import Recorder
 from sim.router import ROUTERS
-from sim.timeline_adaptive import AdaptiveLane
 from sim.timeline_fleet import Fleet
 from sim.timeline_harvest import Harvest, Ran
 from sim.timeline_lane import Lane
@@ -23,9 +22,7 @@ from sim.timeline_watch import Ended, Watch
 if TYPE_CHECKING:
     from sim.timeline_plan import Plan
 
-
-Walker = Lane | AdaptiveLane
-OnEnd = Callable[[Walker, Ended, float], None]
+OnEnd = Callable[[Lane, Ended, float], None]
 
 
 class Answer:
@@ -48,9 +45,7 @@ class LaneReplica:
         on_end: learns of every end, with its time.
     """
 
-    def __init__(
-        self, env: Environment, lane: Walker, on_end: Callable[[Walker, Ended, float], None]
-    ) -> None:
+    def __init__(self, env: Environment, lane: Lane, on_end: Callable[[Lane, Ended, float], None]) -> None:
         self.env = env
         self.lane = lane
         self.outstanding = 0
@@ -111,7 +106,7 @@ def on_a_clock(plan: Plan, rules: Rules) -> Ran:
             ledger.lane_of[places[row]] = chosen
         shells[chosen].submit(places[row], now)
 
-    def ended(lane: Walker, end: Ended, now: float) -> None:
+    def ended(lane: Lane, end: Ended, now: float) -> None:
         first_s = lane.log.end_s[lives.first[end.place]]
         answer = Answer(int(lives.order[end.place]), first_s, end.first_rank)
         client.answered(answer, end.last_rank, now)  # type: ignore[arg-type]

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.recorder import Columns
+from sim.timeline_lane import Lane
 from sim.timeline_luck import F64, I64
-from sim.timeline_tail import Tail
 
 LAYERS = 128
 """Requests compared with one another at once when chunks are ranked within their step."""
@@ -29,7 +29,7 @@ class Stays:
     last: I64
 
     @classmethod
-    def of(cls, lane: Tail, places: I64) -> Stays:
+    def of(cls, lane: Lane, places: I64) -> Stays:
         """Returns a lane's stays; `places` are its requests in order of arrival."""
         first = lane.lives.first[places].astype(np.int64)
         rounds = lane.lives.rounds[places].astype(np.int64)
@@ -87,7 +87,7 @@ class LaneColumns:
         counted: whether each belongs to the measured part, by place.
     """
 
-    def __init__(self, lane: Tail, places: I64, counted: npt.NDArray[np.bool_]) -> None:
+    def __init__(self, lane: Lane, places: I64, counted: npt.NDArray[np.bool_]) -> None:
         self.lane = lane
         self.places = places
         self.counted = counted

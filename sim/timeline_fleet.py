@@ -53,8 +53,8 @@ class Fleet:
         lane: int = 0,
         watch: Watch | None = None,
         stops: bool = False,
-    ) -> Lane | AdaptiveLane:
-        """Returns a lane; arguments as those of `Tail`."""
+    ) -> Lane:
+        """Returns a lane; arguments as those of `Admission`."""
         config, cost = self.plan.config, self.plan.scenario.cost
         if not self.by_k or self.ledger is None or self.plan.plans is None:
             return Lane(config, cost, self.lives, self.ledger, inbox, arrived_s, watch, stops, lane, replica)

@@ -10,9 +10,9 @@ import numpy as np
 
 from sim.recorder import FINISHED, REJECTED, REQUEST_COUNTS, REQUEST_TIMES, Columns
 from sim.timeline_columns import LaneColumns
+from sim.timeline_lane import Lane
 from sim.timeline_ledger import Ledger
 from sim.timeline_luck import F64, I64
-from sim.timeline_tail import Tail
 from sim.timeline_trajectories import Rules
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Harvest:
         self._rounds = np.zeros(rules.k + 2, dtype=np.int64)
         self._parts: list[LaneColumns] = []
 
-    def add(self, lane: Tail, places: I64) -> None:
+    def add(self, lane: Lane, places: I64) -> None:
         """Takes in a lane's requests: `places` in order of arrival."""
         lane.finish()
         rows = lane.lives.order[places]

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from sim.timeline_admission import Stay
 from sim.timeline_ledger import Ledger
 from sim.timeline_luck import I64, U8
-from sim.timeline_trajectories import Block, Trajectories, unused_places
+from sim.timeline_seat import Seat
+from sim.timeline_trajectories import BLOCK, Trajectories, unused_places
 from workloads.requests import RequestTable
-
-Newcomer = tuple[int, int, Block, int]
-"""Place, iteration in which the prefill ended, block and index in it."""
 
 
 @dataclass(slots=True)
@@ -37,6 +37,29 @@ class Term:
     starts: I64
     gains: U8 | None
     footprint: I64
+
+
+class _Joined(NamedTuple):
+    """Somebody who joined during a term: `rounds` to the end, `gains` and `footprint` from the first on."""
+
+    place: int
+    first: int
+    rounds: int
+    held: int
+    gains: U8 | None
+    footprint: I64
+
+    @classmethod
+    def of(cls, stay: Stay) -> _Joined:
+        _, first, place, home = stay
+        if isinstance(home, Seat):
+            assert home.footprint is not None
+            return cls(place, first, home.rounds, home.blocks, home.gains, home.footprint)
+        j = place % BLOCK
+        start, end = home.start[j], home.end[j]
+        assert home.footprint is not None
+        gains = None if home.gains is None else home.gains[start:end]
+        return cls(place, first, home.rounds[j], home.blocks[j], gains, home.footprint[start:end])
 
 
 class Members:
@@ -63,11 +86,15 @@ class Members:
         self.rules = [lives.rules for lives in by_k]
         self.luck = [lives.luck for lives in by_k]
         self.rounds, self.verifications, self.accepted, self.drafts = totals
-        self.newcomers: list[Newcomer] = []
         self.nobody(0)
 
-    def close(self, now: int, k: int) -> tuple[I64, I64, I64, I64, I64]:
+    def close(self, now: int, k: int, stays: Rows[Stay]) -> tuple[I64, I64, I64, I64, I64]:
         """Ends the term of `k` before iteration `now`: books its rounds.
+
+        Args:
+            now: the first iteration that does not belong to it.
+            k: drafts of its rows.
+            stays: who joined during it, in the order of the running list.
 
         Returns:
             Of those who are left: place, KV tokens, tokens known before the last step (0: its prompt was
@@ -75,12 +102,12 @@ class Members:
         """
         rules, term = self.rules[k], self.term
         pack, lag = rules.packing, rules.lag
-        fresh = self.newcomers
-        place = np.concatenate([term.place, np.array([n[0] for n in fresh], dtype=np.int64)])
+        fresh = [_Joined.of(stay) for stay in stays]
+        place = np.concatenate([term.place, np.array([n.place for n in fresh], dtype=np.int64)])
         begin = np.concatenate(
-            [np.full(len(term.place), term.begin), np.array([n[1] + 1 for n in fresh], dtype=np.int64)]
+            [np.full(len(term.place), term.begin), np.array([n.first + 1 for n in fresh], dtype=np.int64)]
         )
-        rounds = np.concatenate([term.rounds, np.array([n[2].rounds[n[3]] for n in fresh], dtype=np.int64)])
+        rounds = np.concatenate([term.rounds, np.array([n.rounds for n in fresh], dtype=np.int64)])
         had = np.minimum(rounds, now - begin)
         ends = np.cumsum(had)
         lows = ends - had
@@ -89,13 +116,12 @@ class Members:
         split = int(ends[old - 1]) if old else 0
         base = np.repeat(term.starts - lows[:old], had[:old]) + flat[:split]
         count = had[old:].tolist()
-        starts = [n[2].start[n[3]] for n in fresh]
-        parts = [n[2].footprint[a : a + r] for n, a, r in zip(fresh, starts, count, strict=True)]  # type: ignore[index]
+        parts = [n.footprint[:r] for n, r in zip(fresh, count, strict=True)]
         prints = np.concatenate([term.footprint[base], *parts]) if len(place) else term.footprint
         gains: I64 | None = None
         if k:
             assert not old or term.gains is not None
-            drawn = [n[2].gains[a : a + r] for n, a, r in zip(fresh, starts, count, strict=True)]  # type: ignore[index]
+            drawn = [n.gains[:r] for n, r in zip(fresh, count, strict=True) if n.gains is not None]
             gains = np.concatenate([term.gains[base] if term.gains is not None else base, *drawn]).astype(
                 np.int64
             )
@@ -114,11 +140,11 @@ class Members:
         left = ~over if not lag else (~over | (begin + rounds == now))
         known = np.where(some, before - prompt + 1, 0)
         asked = np.where(some, before + rules.query, prompt)
-        held = np.array([n[2].blocks[n[3]] for n in fresh], dtype=np.int64)
-        held = np.concatenate([np.zeros(old, dtype=np.int64), held])
+        held = np.concatenate(
+            [np.zeros(old, dtype=np.int64), np.array([n.held for n in fresh], dtype=np.int64)]
+        )
         if len(flat):
             held = np.where(some, (prints[last] >> pack.blocks) & pack.blocks_mask, held)
-        self.newcomers = []
         return place[left], computed[left], known[left], asked[left], held[left]
 
     def _book(

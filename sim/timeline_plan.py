@@ -11,8 +11,8 @@ from sim.recorder import Recorder
 from sim.sequence import Sequence
 from sim.speculation.lives import Lives
 from sim.speculation.policies import make_policy
-from sim.timeline_adaptive import Plans
 from sim.timeline_luck import Luck
+from sim.timeline_plans import Plans
 from sim.timeline_trajectories import Rules
 from workloads.requests import RequestTable
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -59,6 +59,20 @@ class Seat:
             row=block.row[start:end],
             unused=block.unused[index] if block.unused else -1,
         )
+
+    def holding(self, blocks: int, rules: Rules) -> Seat:
+        """Returns the same stay after a prefill that took another number of blocks, being in pieces."""
+        more = (blocks - self.blocks) << rules.packing.blocks
+        if not more:
+            return self
+        row, footprint = self.row.copy(), self.footprint
+        row[0] -= more
+        decodes = (int(self.row[0]) + rules.prefilling(self.blocks)) >> rules.packing.rows
+        if rules.lag and not decodes & rules.packing.rows_mask:  # it ends: it holds them until that is known
+            row[:2] += more, -more
+            if footprint is not None:
+                footprint = footprint + np.array([more, *[0] * (len(footprint) - 1)])
+        return replace(self, blocks=blocks, row=row, footprint=footprint)
 
     def rest(self, done: int, rules: Rules, last_emission: int) -> Seat:
         """Returns the stay after a preemption.

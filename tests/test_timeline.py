@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from sim_toys import ENGINE, World, drafting
 from timeline_worlds import LUCK, both, differences, policies, worlds
 
+import sim
 from sim import (
-    timeline_adaptive,
     timeline_lane,
     timeline_ledger,
     timeline_luck,
@@ -45,19 +45,18 @@ HUNT = settings(
     suppress_health_check=list(HealthCheck),
 )
 SEEDS = st.integers(0, 2**32)
+SMALL = {"BLOCK": 5, "LONGEST_WINDOW": 40, "WINDOW": 3, "SHORTEST_CALENDAR": 0}
 
 
 @pytest.fixture(autouse=True)
 def small_windows_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows of a few iterations, blocks of a few requests and short calendars, so that small worlds
     cross all their borders."""
-    for module in (timeline_adaptive, timeline_lane, timeline_ledger, timeline_tail, timeline_trajectories):
-        monkeypatch.setattr(module, "BLOCK", 5)
-    for module in (timeline_adaptive, timeline_lane, timeline_tail):
-        monkeypatch.setattr(module, "LONGEST_WINDOW", 40)
-    for module in (timeline_lane, timeline_tail):
-        monkeypatch.setattr(module, "WINDOW", 3)
-    monkeypatch.setattr(timeline_tail, "SHORTEST_CALENDAR", 0)
+    for module in vars(sim).values():
+        for name, value in SMALL.items():
+            if isinstance(module, ModuleType) and hasattr(module, name):
+                monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(timeline_lane.Lane, "reach", 12)
 
 
 def prove(world: World, seed: int, policy: PolicySpec | None = None) -> None:
@@ -190,9 +189,9 @@ FAULTS = {
         ("adaptive",),
     ),
     "the drafter's passes follow the K of the step itself": (
-        timeline_adaptive,
-        "max(following, 1)",
-        "max(k, 1)",
+        timeline_lane,
+        "depth = self.passes_at[following]",
+        "depth = self.passes_at[k]",
         ("adaptive",),
     ),
     "an end that moved with K is heard of as before": (
@@ -203,8 +202,8 @@ FAULTS = {
     ),
     "an end is heard of early": (
         timeline_lane,
-        "watch.commit(self.committed)",
-        "watch.commit(self.committed + 1)",
+        "self.watch.commit(upto)",
+        "self.watch.commit(upto + 1)",
         ("closed",),
     ),
     "the router sees the step in flight": (

@@ -310,7 +310,8 @@ class Engine:
         batch, now = flight.batch, flight.end_s
         outcome = self.scheduler.commit(batch, flight.sampled)
         if self.policy is not None:
-            self.policy.observe(batch, flight.sampled, now - flight.start_s)
+            heard = [new if kept else 0 for new, kept in zip(flight.sampled, outcome.kept, strict=True)]
+            self.policy.observe(batch, heard, now - flight.start_s)
         if self._proposes:
             self._propose(batch)
         gaps = [0] * (self.config.num_speculative_tokens + 2)

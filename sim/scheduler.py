@@ -289,6 +289,8 @@ class Scheduler:
             sequence.num_computed_tokens = computed
             sequence.num_in_flight_tokens += tokens
             chunk = computed < sequence.num_tokens + sequence.num_output_placeholders
+            if sequence.is_prefill_chunk:
+                batch.prompts = True
             sequence.is_prefill_chunk = chunk
             samples.append(not chunk)
             if asynchronous and not chunk:

@@ -122,6 +122,7 @@ class Batch:
         total_tokens: all tokens of the step.
         skips_drafts: no draft proposed after this step could be used, so the drafter does not run.
         drafter_too_short: longest sequence plus K exceed the drafter's positions: it does not run.
+        prompts: a row computes a piece of a prompt.
         planned_drafts: drafts a policy wants proposed after the step, a number a row; None is K for all.
     """
 
@@ -134,6 +135,7 @@ class Batch:
         "padded",
         "planned_drafts",
         "preempted",
+        "prompts",
         "resumed",
         "samples",
         "sequences",
@@ -155,6 +157,7 @@ class Batch:
         self.padded: list[Sequence] = []
         self.total_tokens = 0
         self.skips_drafts = False
+        self.prompts = False
         self.drafter_too_short = False
         self.planned_drafts: list[int] | None = None
 

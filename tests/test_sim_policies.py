@@ -18,7 +18,7 @@ from sim.simulation import RunResult, Scenario, simulate
 from sim.speculation.acceptance import AcceptanceSpec
 from sim.speculation.policies import POLICIES, BatchSizeSchedule, make_policy
 from sim.speculation.policies_learning import AcceptanceGate, AdaptiveTiers, SurvivalEstimate
-from sim.speculation.policy import PolicySpec
+from sim.speculation.policy import PolicySpec, Seen
 from workloads.requests import RequestTable
 
 K = 4
@@ -139,7 +139,7 @@ def test_measured_survival_converges_to_the_true_one() -> None:
         batch.place(Request(number, 10, 10), 1 + K, K)
     for _ in range(400):
         sampled = 1 + (rng.random((64, 1)) < np.array(truth)).sum(axis=1)
-        estimate.learn(batch, sampled.tolist())
+        estimate.learn(Seen.of(batch, sampled.tolist(), 0.01))
     survival = np.cumprod(estimate.conditional)
     assert survival == pytest.approx(truth, abs=0.03)
 

@@ -12,10 +12,10 @@ from collections.abc import Sequence as Rows
 from hardware.stepcost import StepCost
 from sim.sequence import Batch, Sequence
 from sim.speculation.policies_learning import AcceptanceGate, AdaptiveTiers, Bandit, Goodput, SloBudget
-from sim.speculation.policy import Plan, Policy, PolicySpec, Silent
+from sim.speculation.policy import OneForAll, Plan, Policy, PolicySpec, Silent
 
 
-class Static(Silent):
+class Static(OneForAll):
     """Always the same K.
 
     Args:
@@ -25,12 +25,12 @@ class Static(Silent):
     def __init__(self, k: int) -> None:
         self.k = k
 
-    def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
+    def choose(self, rows: int, kv_tokens: int, waiting: int) -> int:
         """Returns K."""
         return self.k
 
 
-class BatchSizeSchedule(Silent):
+class BatchSizeSchedule(OneForAll):
     """vLLM's `num_speculative_tokens_per_batch_size`: K by the number of scheduled requests.
 
     Args:
@@ -42,17 +42,17 @@ class BatchSizeSchedule(Silent):
         self.first = k
         self.schedule = sorted(schedule)
 
-    def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
+    def choose(self, rows: int, kv_tokens: int, waiting: int) -> int:
         """Returns the K of the range that holds the batch, or of the last range before it."""
-        size, k = len(batch.sequences), self.first
+        k = self.first
         for low, _, drafts in self.schedule:
-            if size < low:
+            if rows < low:
                 break
             k = drafts
         return k
 
 
-class DisableAboveQueue(Silent):
+class DisableAboveQueue(OneForAll):
     """No drafts while too many requests wait.
 
     Args:
@@ -64,7 +64,7 @@ class DisableAboveQueue(Silent):
         self.k = k
         self.queue = queue
 
-    def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
+    def choose(self, rows: int, kv_tokens: int, waiting: int) -> int:
         """Returns K, or 0 while the queue is long."""
         return 0 if waiting >= self.queue else self.k
 

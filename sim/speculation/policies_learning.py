@@ -8,7 +8,7 @@ from collections.abc import Sequence as Rows
 
 from hardware.stepcost import StepCost, StepShape
 from sim.sequence import Batch
-from sim.speculation.policy import Plan
+from sim.speculation.policy import OneForAll, Plan, Seen
 
 
 class SurvivalEstimate:
@@ -24,16 +24,14 @@ class SurvivalEstimate:
         self.weight = weight
         self.conditional = [start] * k
 
-    def learn(self, batch: Batch, sampled: Rows[int]) -> None:
+    def learn(self, seen: Seen) -> None:
         """Moves the averages by what one step showed, position by position as far as it was reached."""
         tried = [0] * len(self.conditional)
         passed = [0] * len(self.conditional)
-        for sequence, drafts, new in zip(batch.sequences, batch.num_drafts, sampled, strict=True):
-            if not drafts or not new or sequence.id in batch.void:
-                continue
-            for position in range(min(new, drafts)):
-                tried[position] += 1
-                passed[position] += position < new - 1
+        for drafts, tokens, rows in seen.rounds:
+            for position in range(min(tokens, drafts)):
+                tried[position] += rows
+                passed[position] += rows * (position < tokens - 1)
         for position, count in enumerate(tried):
             if count:
                 share = passed[position] / count
@@ -49,7 +47,7 @@ class SurvivalEstimate:
         return total
 
 
-class Goodput:
+class Goodput(OneForAll):
     """The K that yields most tokens a second at measured acceptance and known cost (SmartSpec, TurboSpec).
 
     Args:
@@ -58,29 +56,29 @@ class Goodput:
         weight: of a new step in the acceptance averages.
     """
 
+    learns = reads_kv = True
+
     def __init__(self, k: int, cost: StepCost, weight: float = 0.05) -> None:
         self.k = k
         self.cost = cost
         self.estimate = SurvivalEstimate(k, weight)
 
-    def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
+    def choose(self, rows: int, kv_tokens: int, waiting: int) -> int:
         """Returns argmax over k of expected tokens / step time at this batch and context."""
-        rows = len(batch.sequences)
-        kv = sum(sequence.num_computed_tokens for sequence in batch.sequences)
 
         def goodput(k: int) -> float:
             tokens = rows * (1 + k)
-            shape = StepShape(tokens, rows, 0, tokens, rows * k, kv, kv, 0, 1, max(k, 1))
+            shape = StepShape(tokens, rows, 0, tokens, rows * k, kv_tokens, kv_tokens, 0, 1, max(k, 1))
             return rows * self.estimate.expected_tokens(k) / self.cost.seconds(shape)
 
         return max(range(self.k + 1), key=goodput) if rows else self.k
 
-    def observe(self, batch: Batch, sampled: Rows[int], seconds: float) -> None:
+    def learn(self, seen: Seen) -> None:
         """Updates measured acceptance."""
-        self.estimate.learn(batch, sampled)
+        self.estimate.learn(seen)
 
 
-class AdaptiveTiers:
+class AdaptiveTiers(OneForAll):
     """SGLang's adaptive steps: an average of accepted drafts, snapped to tiers with hysteresis.
 
     Args:
@@ -91,6 +89,8 @@ class AdaptiveTiers:
         interval: batches between changes.
         down, up: the average must lie so far beyond a tier before K moves down or up.
     """
+
+    learns = True
 
     def __init__(
         self,
@@ -109,16 +109,17 @@ class AdaptiveTiers:
         self.average = float(self.current)
         self.batches = 0
 
-    def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
+    def choose(self, rows: int, kv_tokens: int, waiting: int) -> int:
         """Returns the current tier."""
         return self.current
 
-    def observe(self, batch: Batch, sampled: Rows[int], seconds: float) -> None:
+    def learn(self, seen: Seen) -> None:
         """Averages accepted drafts and moves at most one tier."""
-        seen = [n - 1 for n, d in zip(sampled, batch.num_drafts, strict=True) if d and n]
-        if not seen:
+        verified = sum(rows for drafts, _, rows in seen.rounds if drafts)
+        if not verified:
             return
-        self.average += self.smoothing * (sum(seen) / len(seen) - self.average)
+        accepted = sum((tokens - 1) * rows for drafts, tokens, rows in seen.rounds if drafts)
+        self.average += self.smoothing * (accepted / verified - self.average)
         self.batches += 1
         if self.batches < self.warmup or self.batches % self.interval:
             return
@@ -214,13 +215,15 @@ class SloBudget:
                 self._started.pop(sequence.id, None)
 
 
-class Bandit:
+class Bandit(OneForAll):
     """Learns the best K for each size of batch by trying (upper confidence bound on tokens a second).
 
     Args:
         k: largest K.
         exploration: weight of the confidence term.
     """
+
+    learns = True
 
     def __init__(self, k: int, exploration: float = 0.3) -> None:
         self.arms = list(range(k + 1))
@@ -231,9 +234,9 @@ class Bandit:
     def _bucket(self, rows: int) -> int:
         return rows.bit_length()
 
-    def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
+    def choose(self, rows: int, kv_tokens: int, waiting: int) -> int:
         """Returns an arm not yet tried in this bucket, else the one with the highest bound."""
-        bucket = self._bucket(len(batch.sequences))
+        bucket = self._bucket(rows)
         pulls = self._pulls.setdefault(bucket, [0] * len(self.arms))
         means = self._means.setdefault(bucket, [0.0] * len(self.arms))
         for arm in reversed(self.arms):
@@ -245,13 +248,14 @@ class Bandit:
             key=lambda a: means[a] / best + self.exploration * math.sqrt(math.log(total) / pulls[a]),
         )
 
-    def observe(self, batch: Batch, sampled: Rows[int], seconds: float) -> None:
+    def learn(self, seen: Seen) -> None:
         """Credits the arm that a pure decode step was made with."""
-        drafts = set(batch.num_drafts)
-        if len(drafts) != 1 or not seconds or not all(sampled):
+        drafts = {drafts for drafts, _, _ in seen.rounds}
+        if len(drafts) != 1 or seen.prompts or not seen.seconds:
             return
-        arm, bucket = drafts.pop(), self._bucket(len(batch.sequences))
+        arm, bucket = drafts.pop(), self._bucket(seen.rows)
         pulls = self._pulls.setdefault(bucket, [0] * len(self.arms))
         means = self._means.setdefault(bucket, [0.0] * len(self.arms))
+        tokens = sum(tokens * rows for _, tokens, rows in seen.rounds)
         pulls[arm] += 1
-        means[arm] += (sum(sampled) / seconds - means[arm]) / pulls[arm]
+        means[arm] += (tokens / seen.seconds - means[arm]) / pulls[arm]

@@ -6,10 +6,11 @@ temperature; never what will be accepted and never how long an output will be.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from sim.sequence import Batch
 
@@ -25,7 +26,10 @@ class Policy(Protocol):
         ...
 
     def observe(self, batch: Batch, sampled: Rows[int], seconds: float) -> None:
-        """Learns the tokens each row of a committed batch sampled, and how long the step took."""
+        """Learns the tokens each row of a committed batch sampled, and how long the step took.
+
+        Rows whose output nobody waits for sampled 0: pieces of prompts, and requests that have ended.
+        """
         ...
 
 
@@ -40,6 +44,65 @@ class PolicySpec:
 
     name: str
     parameters: Mapping[str, object] = field(default_factory=dict)
+
+
+class Seen(NamedTuple):
+    """What a committed step showed, summed over its rows.
+
+    Attributes:
+        rounds: (drafts verified, tokens sampled, rows) of the decoding rows.
+        rows: of the step, of every kind.
+        prompts: whether one of them computed a piece of a prompt.
+        seconds: that the step took.
+    """
+
+    rounds: tuple[tuple[int, int, int], ...]
+    rows: int
+    prompts: bool
+    seconds: float
+
+    @classmethod
+    def of(cls, batch: Batch, sampled: Rows[int], seconds: float) -> Seen:
+        """Sums a batch up; drafts that were placeholders do not count."""
+        rows = zip(batch.sequences, batch.num_drafts, sampled, strict=True)
+        counts = Counter((drafts, new) for row, drafts, new in rows if new and row.id not in batch.void)
+        rounds = tuple((drafts, new, count) for (drafts, new), count in counts.items())
+        return cls(rounds, len(batch.sequences), batch.prompts, seconds)
+
+
+class OneForAll:
+    """A policy that chooses one number of drafts for all rows, from totals of the batch alone.
+
+    Attributes:
+        learns: it wants to see what came of every step.
+        reads_kv: it looks at the KV tokens of the batch.
+    """
+
+    learns: ClassVar[bool] = False
+    reads_kv: ClassVar[bool] = False
+
+    def choose(self, rows: int, kv_tokens: int, waiting: int) -> int:
+        """Returns the drafts to propose after a step.
+
+        Args:
+            rows: of the step.
+            kv_tokens: computed before it, of all rows together (0 unless `reads_kv`).
+            waiting: requests in the queue.
+        """
+        raise NotImplementedError
+
+    def learn(self, seen: Seen) -> None:
+        """Learns from a committed step."""
+
+    def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
+        """As `Policy.plan`."""
+        kv = sum([row.num_computed_tokens for row in batch.sequences]) if self.reads_kv else 0
+        return self.choose(len(batch.sequences), kv, waiting)
+
+    def observe(self, batch: Batch, sampled: Rows[int], seconds: float) -> None:
+        """As `Policy.observe`."""
+        if self.learns:
+            self.learn(Seen.of(batch, sampled, seconds))
 
 
 class Silent:

@@ -41,10 +41,13 @@ def run(scenario: Scenario, table: RequestTable, seed: int, lives: Lives | None)
         lives: luck of the requests; None without speculation.
     """
     plan = Plan(scenario, table, seed, lives)
-    if plan.obstacle() is not None or (rules := Rules.of(plan.config, plan.longest_tokens)) is None:
+    if plan.obstacle() is not None:
+        return None
+    rules = Rules.of(plan.config, plan.longest_tokens, plan.reads_kv)
+    if rules is None:
         return None
     try:
-        if plan.plans is not None and not plan.never_short(rules):
+        if plan.policy is not None and not plan.never_short(rules):
             return None
         if plan.scenario.load.max_concurrency is not None:
             return on_a_clock(plan, rules)

@@ -49,7 +49,17 @@ class AdaptiveLane(Lane):
         replica: int,
     ) -> None:
         super().__init__(
-            config, cost, lives[-1], members.ledger, inbox, arrived_s, watch, stops, lane, replica
+            config,
+            cost,
+            lives[-1],
+            members.ledger,
+            inbox,
+            arrived_s,
+            watch,
+            stops,
+            lane,
+            replica,
+            plans.learns,
         )
         self.by_k = lives
         self.members = members
@@ -78,8 +88,9 @@ class AdaptiveLane(Lane):
         self.stays.clear()
         self.drawn = self.by_k[k]
         self._home = (-1, None)
-        self.calendar[i:] = 0
-        self.unused[i:] = 0
+        for table in (self.calendar, self.unused, self.side, self.outcomes):
+            table[i:] = 0
+        self.side_sum = 0
         if self.prefill is not None:
             acc -= rules.prefilling(self.prefill.held)
             seat = self.prefill.seat
@@ -89,9 +100,15 @@ class AdaptiveLane(Lane):
         if not len(place):
             members.nobody(it)
             return
-        offsets, row, unused = members.seat(it, k, place, *state)
-        np.add.at(self.calendar, offsets + i, row)
-        np.add.at(self.unused, unused + i, 1)
+        seated = members.seat(it, k, place, *state)
+        places = seated.offsets + i
+        np.add.at(self.calendar, places, seated.row)
+        np.add.at(self.unused, seated.unused + i, 1)
+        if seated.side is not None:
+            np.add.at(self.side, places, seated.side)
+        if self.learns:
+            rounds, gains = members.outcomes()
+            np.add.at(self.outcomes, (rounds + i, gains), 1)
         if self.watch is not None:
             ends = (members.term.rounds + it - 1).tolist()
             self.watch.move(dict(zip(place.tolist(), ends, strict=True)))

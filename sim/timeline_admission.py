@@ -13,7 +13,7 @@ from hardware.stepcost import StepCost
 from sim.config import EngineConfig
 from sim.timeline_ledger import Ledger
 from sim.timeline_log import Log
-from sim.timeline_luck import I64
+from sim.timeline_luck import I64, U8
 from sim.timeline_seat import Prefill, Seat
 from sim.timeline_step import Step
 from sim.timeline_trajectories import BLOCK, Block, Trajectories
@@ -45,6 +45,7 @@ class Admission:
         stops: the lane rests whenever somebody has ended, instead of running on.
         lane: its number among those that share `lives`.
         replica: its number in the cluster.
+        learns: a policy has to know what every step showed.
 
     Attributes:
         head: the first of `inbox` that is not admitted.
@@ -52,6 +53,9 @@ class Admission:
         stays: of those running, in the order of the running list, with some dead ones among them.
         ended, turn_s: who has ended when the lane rests, and the time of the turn.
         committed: last iteration whose outcome is known.
+        calendar, unused, side: packed differences by place; rows none of whose drafts can be used;
+            differences of the second packed word, whose running sum is `side_sum`.
+        outcomes: rounds by place and tokens sampled, if a policy learns.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class Admission:
         stops: bool = False,
         lane: int = 0,
         replica: int = 0,
+        learns: bool = False,
     ) -> None:
         self.config = config
         self.cost = cost
@@ -79,7 +84,6 @@ class Admission:
         self.lane = lane
         self.replica = replica
         self.log = Log()
-        self.step = Step()
         self.head = 0
         self.back: list[Seat] = []
         self.prefill: Prefill | None = None
@@ -91,11 +95,17 @@ class Admission:
         self.newcomers = 0
         self.slots = config.speculative.draft_slots if config.speculative else 0
         self.passes = config.speculative.draft_passes if config.speculative else 0
+        self.step = Step(self.slots, self.rules.window)
         self.total = config.usable_blocks
         self.watermark = int(config.watermark * config.num_gpu_blocks)
         size = max(SHORTEST_CALENDAR, 3 * (lives.longest_row + LONGEST_WINDOW))
         self.calendar: I64 = np.zeros(size, dtype=np.int64)
         self.unused: I64 = np.zeros(size, dtype=np.int64)
+        self.side: I64 = np.zeros(size if self.rules.has_side else 0, dtype=np.int64)
+        self.side_sum = 0
+        width = self.rules.k + 2
+        self.learns = learns
+        self.outcomes: I64 = np.zeros((size if learns else 0, width), dtype=np.int64)
         self._done: dict[int, tuple[int, int, int]] = {}
         self._home: tuple[int, Block | None] = (-1, None)
 
@@ -110,6 +120,7 @@ class Admission:
         inbox, head, slots, row_at = self.inbox, self.head, self.slots, i + 1
         calendar, unused, add, first = self.calendar, self.unused.data, np.add, self.lives.first.data
         tracks, watch, lag, notes = self.tracks, self.watch, self.rules.lag, self.rules.notes_unused
+        has_side = self.rules.has_side
         acc, used, left, room = step.acc, step.used, step.left, step.room
         number, block = self._home
         beside = self.watermark  # blocks left free beside others, and only beside others
@@ -149,6 +160,13 @@ class Admission:
                 step.useful |= block.most[j] > 1
                 if block.unused[j] >= 0:
                     unused[row_at + block.unused[j]] += 1
+            if has_side:
+                assert block.side is not None
+                part = self.side[row_at : row_at + high - low]
+                add(part, block.side[low:high], part)
+            if self.learns:
+                gains = None if block.gains is None else block.gains[low:high]
+                self._expect_outcomes(row_at, gains, high - low - 1 - lag)
             if tracks:
                 self.newcomers += 1
                 self.stays.append((it + high - low - 1, it, place, block))
@@ -176,7 +194,7 @@ class Admission:
         step.acc += self.rules.prefilling(blocks)
         step.used += blocks
         step.room -= 1
-        step.add(room, 0, self.slots)
+        step.add(room, 0)
         return True
 
     def _free_blocks(self, step: Step) -> int:
@@ -199,7 +217,7 @@ class Admission:
             return False
         step.acc += grown << rules.packing.blocks
         step.used += grown
-        step.add(done - past, past, self.slots)
+        step.add(done - past, past)
         prefill.done, prefill.held = done, held
         if done == seat.tokens:
             step.useful |= _is_useful(seat)
@@ -222,16 +240,26 @@ class Admission:
         step.acc += self.rules.prefilling(seat.blocks)
         step.used += seat.blocks
         step.room -= 1
-        step.add(seat.tokens, 0, self.slots)
+        step.add(seat.tokens, 0)
         step.useful |= _is_useful(seat)
         self._take(seat, it, i)
         return True
 
+    def _expect_outcomes(self, i: int, gains: U8 | None, rounds: int) -> None:
+        """Notes what the rounds of a sequence will show, from place `i` on (without gains: a token each)."""
+        if gains is None:
+            self.outcomes[i : i + rounds, 1] += 1
+        else:
+            self.outcomes[np.arange(i, i + rounds), gains[:rounds]] += 1
+
     def _take(self, seat: Seat, it: int, i: int) -> None:
         """Puts a sequence whose prefill ends in `it` into the calendar."""
         row, place, log = seat.row, seat.place, self.log
-        part = self.calendar[i + 1 : i + 1 + len(row)]
-        part += row
+        self.calendar[i + 1 : i + 1 + len(row)] += row
+        if seat.side is not None:
+            self.side[i + 1 : i + 1 + len(row)] += seat.side
+        if self.learns:
+            self._expect_outcomes(i + 1, seat.gains, seat.rounds)
         if seat.unused >= 0:
             self.unused[i + 1 + seat.unused] += 1
         if self.tracks:

@@ -139,6 +139,9 @@ class LaneColumns:
         columns["prefill_sequences"][it] = rows - ones
         columns["logit_rows"][it] += rows.astype(np.int32)
         columns["kv_tokens"][it] += ones_context.astype(np.int32)
+        if rules.window:
+            beyond = np.frombuffer(log.beyond, dtype=np.int64)
+            columns["kv_tokens_in_window"] = columns["kv_tokens"] - beyond.astype(np.int32)
         columns["prefill_pairs"][it] = pairs
         columns["draft_passes"][np.frombuffer(log.one_pass, dtype=np.int64)] = 1
         it, waiting = np.frombuffer(log.waiting, dtype=np.int64).reshape(-1, 2).T

@@ -31,7 +31,7 @@ class Fleet:
         self._rules = rules
         table, luck = plan.table, plan.luck
         self.by_k: list[Trajectories] = []
-        if plan.plans is None or luck is None:
+        if plan.policy is None or luck is None:
             self.lives = Trajectories(table, rows, rules, luck, not plan.never_short(rules))
         else:
             draws = [None, *(luck.at(k) for k in range(1, rules.k + 1))]
@@ -56,9 +56,10 @@ class Fleet:
     ) -> Lane:
         """Returns a lane; arguments as those of `Admission`."""
         config, cost = self.plan.config, self.plan.scenario.cost
-        if not self.by_k or self.ledger is None or self.plan.plans is None:
+        plans = self.plan.plans() if self.by_k else None
+        if plans is None or self.ledger is None:
             return Lane(config, cost, self.lives, self.ledger, inbox, arrived_s, watch, stops, lane, replica)
         members = Members(self.plan.table, self.by_k, self.ledger, lane, self._totals)
         return AdaptiveLane(
-            config, cost, self.by_k, members, self.plan.plans, inbox, arrived_s, watch, stops, lane, replica
+            config, cost, self.by_k, members, plans, inbox, arrived_s, watch, stops, lane, replica
         )

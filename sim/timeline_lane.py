@@ -55,8 +55,9 @@ class Lane(Tail):
         arrived_s, entry, unused = self.arrived_s, self.calendar.data, self.unused.data
         edge = len(entry) - self.lives.longest_row - LONGEST_WINDOW - 2
         total, notes, stops, most_k = self.total, self.rules.notes_unused, self.stops, self.rules.k
-        end_s, sums, seconds = log.end_s, log.sums, self.cost.seconds
-        k, depth = most_k, self.passes
+        end_s, sums, seconds, window = log.end_s, log.sums, self.cost.seconds, self.rules.window
+        has_side, side, learns = self.rules.has_side, self.side.data, self.learns
+        step, k, depth = self.step, most_k, self.passes
         now = last_end = 0.0
         flying = False
         acc = it = i = visible = 0
@@ -71,17 +72,21 @@ class Lane(Tail):
                 self._slide(i)
                 i = 0
             acc += entry[i]
+            if has_side:
+                self.side_sum += side[i]
             short = (acc >> block_bit) & blocks_mask > total
             if short:
                 acc = self._make_room(acc, it, i)
             n = (acc >> rows_bit) & rows_mask
-            rows = 0
+            rows = step.rows = 0
             if self.prefill is not None or self.back or self.head < visible:
                 acc, rows = self._fill(acc, n, k, short, it, i, visible)
             if not n and not rows:
                 if short:
                     raise Unsuited("a step preempts and schedules nothing")
                 entry[i] = 0
+                if has_side:
+                    side[i] = 0
                 self._forget_dead(it)
                 if flying:  # wait for the batch in flight, then try again
                     turn, now, flying, acc, entry[i + 1] = now, last_end, False, 0, 0
@@ -101,17 +106,18 @@ class Lane(Tail):
             waiting = visible - self.head + len(self.back) + self.doomed
             following = k
             if plans is not None:
-                following = plans.drafts(n + rows, waiting)
+                following = self._drafts(n, waiting, it - 1 - flying)
                 depth = self.passes_at[following]
             deep, context = depth, acc & pack.context_mask
-            if notes and unused[i] == n and not (rows and self.step.useful):
+            if notes and unused[i] == n and not (rows and step.useful):
                 deep = 1
                 log.one_pass.append(it)
+            beyond = self.side_sum & pack.context_mask if window else 0
             if rows:
-                shape = self._mixed(it, n, k, context, deep)
+                shape = self._mixed(it, n, k, context, beyond, deep)
             else:
-                tokens = n * (1 + k)
-                numbers = (tokens, n, 0, tokens, n * k, context, context, 0, int(k == most_k), deep)
+                tokens, uniform = n * (1 + k), int(k == most_k)
+                numbers = (tokens, n, 0, tokens, n * k, context, context - beyond, 0, uniform, deep)
                 shape = new_tuple(StepShape, numbers)
             if waiting:
                 log.waiting.extend((it, waiting))
@@ -123,6 +129,10 @@ class Lane(Tail):
             last_end = begin + seconds(shape)
             end_s.append(last_end)
             sums.append(acc)
+            if window:
+                log.beyond.append(shape[5] - shape[6])
+            if learns and plans is not None:
+                plans.note(it, k, self.outcomes[i].tolist(), n + rows, rows > 0, last_end - begin)
             turn, again = now, lag and not flying
             self.committed = it - 1 - flying
             now, flying = (begin, True) if lag else (last_end, False)
@@ -139,7 +149,7 @@ class Lane(Tail):
             if waiting or self.prefill is not None:
                 continue
             limit = min(until, arrived_s[visible]) if visible < len(arrived_s) else until
-            if now < limit:
+            if now < limit and not learns:
                 walk = acc, it, i, now, last_end
                 acc, it, i, now, last_end = self._quiet(walk, limit, last_end - begin, k, edge)
 
@@ -164,16 +174,31 @@ class Lane(Tail):
             raise Unsuited("the token budget is below sequences x (1 + K)")
         return step.acc, step.rows
 
-    def _mixed(self, it: int, n: int, k: int, context: int, depth: int) -> StepShape:
+    def _drafts(self, n: int, waiting: int, known: int) -> int:
+        """Asks the policy for the drafts after a step with `n` decoding rows.
+
+        Args:
+            n: decoding rows; those of prompts are in `step`.
+            waiting: requests in the queue.
+            known: last iteration whose outcome is known.
+        """
+        assert self.plans is not None
+        step, kv = self.step, 0
+        if self.plans.learns:
+            self.plans.hear(known)
+        if self.plans.reads_kv:
+            kv = (self.side_sum >> self.rules.packing.blocks) + (step.past if step.rows else 0)
+        return self.plans.drafts(n + step.rows, waiting, kv)
+
+    def _mixed(self, it: int, n: int, k: int, context: int, beyond: int, depth: int) -> StepShape:
         """Returns the shape of a step with pieces of prompts, and notes them."""
         step, present = self.step, n + self.step.rows
         ones, kv = step.ones, context + step.ones_context
         self.log.prefills.extend((it, step.chunk, step.rows, ones, step.ones_context, step.pairs))
         tokens, logits = n * (1 + k) + step.chunk, present + n * k
         uniform = int(tokens == logits == present * (1 + self.rules.k))
-        return StepShape(
-            tokens, n + ones, step.rows - ones, logits, n * k, kv, kv, step.pairs, uniform, depth
-        )
+        prompts, seen = step.rows - ones, kv - beyond - step.beyond
+        return StepShape(tokens, n + ones, prompts, logits, n * k, kv, seen, step.pairs, uniform, depth)
 
     def _settle(self, upto: int, turn: float) -> bool:
         """Makes outcomes known up to an iteration; True if somebody ended whom others wait for."""
@@ -189,7 +214,7 @@ class Lane(Tail):
 
     def _slide(self, i: int) -> None:
         """Moves the calendars' future to their front."""
-        for table in (self.calendar, self.unused):
+        for table in (self.calendar, self.unused, self.side, self.outcomes):
             future = table[i:].copy()
             table[: len(future)] = future
             table[len(future) :] = 0
@@ -214,6 +239,7 @@ class Lane(Tail):
         end_s, sums, total, query, uniform = log.end_s, log.sums, self.total, 1 + k, int(k == rules.k)
         passes = self.passes if self.plans is None else self.passes_at[k]
         table = None if self.plans is None else self.plans.table
+        side, window = self.side.data, rules.window
         first, stop = it, it + LONGEST_WINDOW
         if self.stops and watch is not None:
             stop = min(stop, watch.next_end() + 1 + lag)
@@ -232,15 +258,18 @@ class Lane(Tail):
             if not n or (ahead >> pack.blocks) & pack.blocks_mask > total or (table and table[n] != k):
                 break
             acc = ahead
-            depth = passes
+            depth, beyond = passes, 0
+            if window:
+                self.side_sum += side[i]
+                beyond = self.side_sum & pack.context_mask
+                log.beyond.append(beyond)
             if notes and unused[i] == n:
                 depth = 1
                 log.one_pass.append(it)
             tokens, context = n * query, acc & pack.context_mask
             begin = last_end if lag else now
-            last_end = begin + seconds(
-                new_tuple(StepShape, (tokens, n, 0, tokens, n * k, context, context, 0, uniform, depth))
-            )
+            numbers = (tokens, n, 0, tokens, n * k, context, context - beyond, 0, uniform, depth)
+            last_end = begin + seconds(new_tuple(StepShape, numbers))
             end_s.append(last_end)
             sums.append(acc)
             now = begin if lag else last_end
@@ -276,7 +305,8 @@ class Lane(Tail):
             depth[self.unused[i : i + ahead] == n] = 1
         times = np.empty(ahead + 1)
         times[0] = last_end
-        times[1:] = self._prices(n, sums & pack.context_mask, depth, k)
+        context, sides = sums & pack.context_mask, self._sides(i, ahead)
+        times[1:] = self._prices(n, context, context - (sides & pack.context_mask), depth, k)
         np.add.accumulate(times, out=times)
         turns = times[:ahead] if not rules.lag else np.concatenate(([now], times[: ahead - 1]))
         done = int(np.searchsorted(turns, limit))
@@ -285,12 +315,24 @@ class Lane(Tail):
         log = self.log
         log.end_s.frombytes(times[1 : done + 1].tobytes())
         log.sums.frombytes(sums[:done].tobytes())
+        if rules.window:
+            log.beyond.frombytes((sides[:done] & pack.context_mask).tobytes())
+        if rules.has_side:
+            self.side_sum = int(sides[done - 1])
         if rules.notes_unused:
             log.one_pass.extend((np.flatnonzero(depth[:done] == 1) + it).tolist())
         end = float(times[done])
         return done, int(sums[done - 1]), float(times[done - 1]) if rules.lag else end, end
 
-    def _prices(self, n: I64, context: I64, depth: I64, k: int) -> F64:
+    def _sides(self, i: int, most: int) -> I64:
+        """Returns the second packed word of the iterations from place `i` on (0 where none is kept)."""
+        if not self.rules.has_side:
+            return np.zeros(1, dtype=np.int64)
+        sides = self.side[i : i + most].copy()
+        sides[0] += self.side_sum
+        return np.add.accumulate(sides, out=sides)
+
+    def _prices(self, n: I64, context: I64, seen: I64, depth: I64, k: int) -> F64:
         """Returns the seconds of pure decode steps: `StepCost.seconds`, term by term in its order."""
         tokens, none = n * (1 + k), np.zeros_like(n)
         terms = self.cost.terms(
@@ -301,7 +343,7 @@ class Lane(Tail):
                 "logit_rows": tokens,
                 "draft_tokens": n * k,
                 "kv_tokens": context,
-                "kv_tokens_in_window": context,
+                "kv_tokens_in_window": seen,
                 "prefill_pairs": none,
                 "uniform": none + int(k == self.rules.k),
                 "draft_passes": depth,

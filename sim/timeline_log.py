@@ -10,6 +10,7 @@ class Log:
 
     Attributes:
         end_s: when each iteration ended. sums: its packed running sum, newcomers included.
+        beyond: context outside the sliding window, by iteration, where a request outgrows it.
         prefills: 6 numbers for each iteration with a prefill: iteration, prompt tokens, rows, rows of
             one token (priced as decode rows), their context, pairs.
         one_pass: iterations none of whose drafts could be used.
@@ -26,6 +27,7 @@ class Log:
     def __init__(self) -> None:
         self.end_s = array("d")
         self.sums = array("q")
+        self.beyond = array("q")
         self.prefills = array("q")
         self.one_pass = array("q")
         self.waiting = array("q")

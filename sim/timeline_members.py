@@ -39,6 +39,26 @@ class Term:
     footprint: I64
 
 
+class Seated(NamedTuple):
+    """What sequences seated together add to the calendars, flat; places count from their first iteration.
+
+    Attributes:
+        offsets, row, side: places, and what they get of both packed words.
+        unused: places of rows none of whose drafts can be used.
+    """
+
+    offsets: I64
+    row: I64
+    side: I64 | None
+    unused: I64
+
+
+def _runs(lengths: I64) -> tuple[I64, I64]:
+    """Returns 0, 1, .. for each length, one after another, and the number of the run each belongs to."""
+    of = np.repeat(np.arange(len(lengths)), lengths)
+    return np.arange(len(of)) - (np.cumsum(lengths) - lengths)[of], of
+
+
 class _Joined(NamedTuple):
     """Somebody who joined during a term: `rounds` to the end, `gains` and `footprint` from the first on."""
 
@@ -174,15 +194,8 @@ class Members:
         its = np.repeat(begin - lows, had) + flat
         self.ledger.book_flat(self.lane, its, tokens, gains, np.repeat(self.order[place], had))
 
-    def seat(
-        self, now: int, k: int, place: I64, computed: I64, known: I64, asked: I64, held: I64
-    ) -> tuple[I64, I64, I64]:
-        """Seats those who are left at another K, from iteration `now` on.
-
-        Returns:
-            Offsets from `now` and packed differences for the calendar, and offsets of the rows none of
-            whose drafts can be used.
-        """
+    def seat(self, now: int, k: int, place: I64, computed: I64, known: I64, asked: I64, held: I64) -> Seated:
+        """Seats those who are left at another K, from iteration `now` on; arguments as `close` returns."""
         rules, lag = self.rules[k], self.rules[k].lag
         final, prompt, most = self.final[place], self.prompt[place], self.most[place]
         gains, lows, starts, before, rounds = self._draw(k, place, final - computed)
@@ -195,16 +208,21 @@ class Members:
         ends = starts + rounds + lag
         footprint = rules.footprints(contexts, ends, rounds, final, held, certain, asked)
         self.term = Term(now, place, rounds, starts, gains, footprint)
-        width = rounds + lag + 1
-        tops = np.cumsum(width)
-        offsets = np.arange(int(tops[-1])) - np.repeat(tops - width, width)
+        offsets, of = _runs(rounds + lag + 1)
         row = np.diff(footprint, prepend=0)
         row[starts] = footprint[starts]
-        rows = row[np.repeat(starts, width) + offsets]
+        places = starts[of] + offsets
+        side = rules.sides(footprint, starts, asked)
         unused = np.zeros(0, dtype=np.int64)
         if rules.notes_unused:
             unused = unused_places(lag, rounds, known_last, known_earlier, most, certain)
-        return offsets, rows, unused[unused >= 0]
+        return Seated(offsets, row[places], None if side is None else side[places], unused[unused >= 0])
+
+    def outcomes(self) -> tuple[I64, I64 | U8]:
+        """Returns the places of all rounds of this term, from its beginning, and the tokens each samples."""
+        term = self.term
+        offsets, of = _runs(term.rounds)
+        return offsets, np.ones_like(of) if term.gains is None else term.gains[term.starts[of] + offsets]
 
     def nobody(self, now: int) -> None:
         """Begins a term without anybody."""

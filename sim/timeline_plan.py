@@ -11,8 +11,9 @@ from sim.recorder import Recorder
 from sim.sequence import Sequence
 from sim.speculation.lives import Lives
 from sim.speculation.policies import make_policy
+from sim.speculation.policy import OneForAll
 from sim.timeline_luck import Luck
-from sim.timeline_plans import Plans
+from sim.timeline_plans import Plans, plans_of
 from sim.timeline_trajectories import Rules
 from workloads.requests import RequestTable
 
@@ -47,13 +48,24 @@ class Plan:
         self.served = np.flatnonzero(fits)
         self.refused = np.flatnonzero(~fits)
         self.luck: Luck | None = None
-        self.plans: Plans | None = None
         k = self.config.num_speculative_tokens
         if k and lives is not None and lives.by_class:
             first = next(iter(lives.by_class.values()))
             other = lives.by_class.get("", first)  # a class without requests may have none
             each = [lives.by_class.get(name, other) for name in table.class_names]
             self.luck = Luck(table.class_id, each, k, seed, lives.accepted, table.output_tokens)
+        self.policy = make_policy(scenario.policy, k, scenario.cost) if k else None
+
+    def plans(self) -> Plans | None:
+        """Returns the policy of one more engine; None is always K."""
+        scenario, k = self.scenario, self.config.num_speculative_tokens
+        policy = make_policy(scenario.policy, k, scenario.cost) if k else None
+        return plans_of(policy, self.config.max_num_seqs)
+
+    @property
+    def reads_kv(self) -> bool:
+        """Whether the policy looks at the KV tokens of the batch."""
+        return isinstance(self.policy, OneForAll) and self.policy.reads_kv
 
     def _longest(self, most: int) -> int:
         """Returns the largest prompt + max_tokens that is not refused: refusals depend on it alone."""
@@ -98,13 +110,12 @@ class Plan:
 
     def obstacle(self) -> str | None:
         """Returns what this run has that only `Engine` can do, or None."""
-        config, table, scenario = self.config, self.table, self.scenario
+        config, table = self.config, self.table
         speculative, k = config.speculative, config.num_speculative_tokens
-        if scenario.policy is not None and k:
-            policy = make_policy(scenario.policy, k, scenario.cost)
-            self.plans = None if policy is None else Plans.of(policy, config.max_num_seqs)
-            if policy is not None and (self.plans is None or max(self.plans.table) > k):
-                return "a policy that looks at more than batch size and queue"
+        if self.policy is not None:
+            plans = self.plans()
+            if plans is None or max(plans.table, default=0) > k:
+                return "a policy that looks at single requests"
         if config.policy != "fcfs":
             return "priority scheduling"
         if config.enable_prefix_caching and table.segment_offset is not None:
@@ -117,15 +128,13 @@ class Plan:
             return "reroll_on_reject"
         if not len(self.served):
             return "no request is served"
-        pads = k and config.pads_one_token_admission and self.plans is None
+        pads = k and config.pads_one_token_admission and self.policy is None
         if pads and (table.prompt_tokens[self.served] == 1).any():
             return "prompts of one token"
         longest = self.longest_tokens + 3 * (k + 1)
         limit = speculative.drafter_max_model_len if speculative is not None else None
         if limit is not None and longest > limit:
             return "requests that reach drafter_max_model_len"
-        if config.sliding_window and longest > config.sliding_window:
-            return "layers with a sliding window"
         if longest > config.max_model_len:
             return "requests that reach max_model_len"
         if k and self.luck is None:

@@ -20,7 +20,7 @@ class Seat:
         tokens: to prefill: the prompt, and after a preemption what had been written.
         blocks: held after a prefill in one piece.
         rounds, kept, gains: as in `Block`, from here to the end of the request.
-        footprint, row: as in `Block`, this request's part; row is relative to `blocks`.
+        footprint, row, side: as in `Block`, this request's part; row is relative to `blocks`.
         unused: as in `Block`.
         last_emission: iteration of its last chunk before the preemption, or -1.
         extra: where this stay is noted among the stays after a preemption, or -1.
@@ -37,6 +37,7 @@ class Seat:
     gains: U8 | None
     footprint: I64 | None
     row: I64
+    side: I64 | None
     unused: int
     last_emission: int = -1
     extra: int = -1
@@ -57,6 +58,7 @@ class Seat:
             gains=None if block.gains is None else block.gains[start : start + rounds],
             footprint=None if block.footprint is None else block.footprint[start:end],
             row=block.row[start:end],
+            side=None if block.side is None else block.side[start:end],
             unused=block.unused[index] if block.unused else -1,
         )
 
@@ -105,6 +107,7 @@ class Seat:
             gains=None if self.gains is None else self.gains[done : done + rounds],
             footprint=footprint,
             row=np.diff(footprint, prepend=rules.prefilling(blocks)),
+            side=rules.sides(footprint, *np.array([[0], [tokens]])),
             unused=_unused(rules, rounds, known, before, self.most),
             last_emission=last_emission,
         )

@@ -6,6 +6,10 @@ from __future__ import annotations
 class Step:
     """Pieces of prompts in one step, added up, and what the step has left to give.
 
+    Args:
+        slots: of the drafter, taken from the budget by each row.
+        window: keys that windowed layers see; 0: nobody outgrows it.
+
     Attributes:
         acc: the packed running sum, newcomers included.
         used: KV blocks held.
@@ -13,12 +17,31 @@ class Step:
         room: seats in the running list.
         chunk, rows, pairs: tokens, rows and (query, key) pairs of the pieces; of which
         ones, ones_context: rows of one token, which are priced as decode rows, and their context.
+        past: tokens of their prompts computed before.
+        beyond: of `ones_context`, tokens outside the sliding window.
         useful: a draft proposed after one of them might be used.
     """
 
-    __slots__ = ("acc", "chunk", "left", "ones", "ones_context", "pairs", "room", "rows", "used", "useful")
+    __slots__ = (
+        "acc",
+        "beyond",
+        "chunk",
+        "left",
+        "ones",
+        "ones_context",
+        "pairs",
+        "past",
+        "room",
+        "rows",
+        "slots",
+        "used",
+        "useful",
+        "window",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, slots: int, window: int) -> None:
+        self.slots = slots
+        self.window = window
         self.begin(0, 0, 0, 0)
 
     def begin(self, acc: int, used: int, left: int, room: int) -> None:
@@ -27,16 +50,19 @@ class Step:
         self.used = used
         self.left = left
         self.room = room
-        self.chunk = self.rows = self.pairs = self.ones = self.ones_context = 0
+        self.chunk = self.rows = self.pairs = self.ones = self.ones_context = self.past = self.beyond = 0
         self.useful = False
 
-    def add(self, tokens: int, past: int, slots: int) -> None:
-        """Adds a piece of a prompt of which `past` tokens are computed, and the drafter's slots."""
+    def add(self, tokens: int, past: int) -> None:
+        """Adds a piece of a prompt of which `past` tokens are computed."""
         self.chunk += tokens
         self.rows += 1
-        self.left -= tokens + slots
+        self.past += past
+        self.left -= tokens + self.slots
         if tokens == 1:
             self.ones += 1
             self.ones_context += past + 1
+            if self.window:
+                self.beyond += max(past + 1 - self.window, 0)
         else:
             self.pairs += tokens * past + tokens * (tokens + 1) // 2

@@ -55,6 +55,10 @@ class Tail(Admission):
         log, place, done = self.log, seat.place, it - first - 1
         rest = seat.row[done + 1 :]
         self.calendar[i + 1 : i + 1 + len(rest)] -= rest
+        if seat.side is not None:
+            rest = seat.side[done + 1 :]
+            self.side[i + 1 : i + 1 + len(rest)] -= rest
+            self.side_sum -= int(seat.side[: done + 1].sum())
         if seat.unused >= done:
             self.unused[i + seat.unused - done] -= 1
         log.preemptions[place] = log.preemptions.get(place, 0) + 1

@@ -35,6 +35,8 @@ class Rules:
         lag: 1 if a batch is scheduled when the one before it starts (asynchronous), else 0.
         block_size: tokens a block.
         notes_unused: a step all of whose drafts are unusable is priced with one drafter pass.
+        window: keys that windowed layers see, if a request outgrows it; else 0.
+        has_side: a second packed word is kept (`sides`).
         packing: the layout of packed integers.
     """
 
@@ -45,20 +47,27 @@ class Rules:
     lag: int
     block_size: int
     notes_unused: bool
+    window: int
+    has_side: bool
     packing: Packing
 
     @classmethod
-    def of(cls, config: EngineConfig, longest_tokens: int) -> Rules | None:
+    def of(cls, config: EngineConfig, longest_tokens: int, reads_kv: bool = False) -> Rules | None:
         """Returns the rules of a configuration; None where its counts do not fit the packing.
 
         Args:
             config: of the engine.
             longest_tokens: prompt and output of the longest request.
+            reads_kv: a policy looks at the KV tokens of the batch.
         """
         k, speculative = config.num_speculative_tokens, config.speculative
         lookahead = speculative.num_lookahead_tokens if speculative else 0
         packing = Packing.of(config, 2 * (1 + k) + lookahead, longest_tokens)
-        if packing is None:
+        window = config.sliding_window
+        if longest_tokens + 2 * (1 + k) + lookahead <= window:
+            window = 0
+        has_side = reads_kv or window > 0
+        if packing is None or (has_side and 2 * packing.blocks > 63):
             return None
         passes = speculative.draft_passes if speculative else 0
         return cls(
@@ -69,6 +78,8 @@ class Rules:
             lag=int(config.async_scheduling),
             block_size=config.block_size,
             notes_unused=config.skips_unused_drafts and config.uses_eagle and lookahead > 0 and passes > 1,
+            window=window,
+            has_side=has_side,
             packing=packing,
         )
 
@@ -83,6 +94,33 @@ class Rules:
     def prefilling(self, blocks: int) -> int:
         """Returns what a sequence contributes while it is prefilled."""
         return (1 << self.packing.running) + (blocks << self.packing.blocks)
+
+    def sides(self, footprint: I64, starts: I64, asked: I64) -> I64 | None:
+        """Returns the differences of the second packed word, flat; None where none is kept.
+
+        Its fields: context outside the sliding window (from bit 0), and tokens that the scheduler holds
+        for computed (from the first bit of `packing.blocks`): asynchronously those asked for in the step
+        before, as if all its drafts had been accepted.
+
+        Args:
+            footprint: of sequences, flat.
+            starts: the first place of each.
+            asked: KV tokens each was scheduled for in the step before its first place.
+        """
+        if not self.has_side:
+            return None
+        pack = self.packing
+        context, decodes = footprint & pack.context_mask, (footprint >> pack.rows) & 1
+        held_for = context - self.query
+        if self.lag:
+            held_for[1:] = context[:-1]
+            held_for[starts] = asked
+        side = (held_for * decodes) << pack.blocks
+        if self.window:
+            side += np.maximum(context - self.window, 0)
+        row: I64 = np.diff(side, prepend=0)
+        row[starts] = side[starts]
+        return row
 
     def footprint(self, computed: I64, final: int, held: int, certain: bool) -> I64:
         """As `footprints`, for one sequence."""
@@ -154,7 +192,7 @@ class Block:
 
     Attributes:
         row: differences of the footprints; `start[i]:end[i]` is what admission adds to a calendar,
-            from the iteration after the prefill on.
+            from the iteration after the prefill on. side: the same of the second word, or None.
         footprint: the footprints, for whoever is preempted; None where nobody can be.
         gains: tokens of each round, the last one uncut, flat. kept: tokens kept of the last round.
         prompt, blocks, admitted, pairs, rounds, most, final: a value a request; `admitted` is its packed
@@ -165,6 +203,7 @@ class Block:
 
     first_place: int
     row: I64
+    side: I64 | None
     footprint: I64 | None
     gains: U8 | None
     kept: I64
@@ -250,6 +289,7 @@ class Trajectories:
         return Block(
             first_place=low,
             row=row,
+            side=rules.sides(footprint, starts, prompt),
             footprint=footprint if self.keeps_footprints else None,
             gains=gains,
             kept=wanted - (before[last] - base),

@@ -36,7 +36,7 @@ from workloads.requests import RequestTable
 
 LAWS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 HUNT = settings(
-    max_examples=500,
+    max_examples=3000,
     deadline=None,
     database=None,
     derandomize=True,

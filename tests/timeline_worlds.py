@@ -46,7 +46,7 @@ class Affine:
         rows = columns["logit_rows"] + columns["draft_tokens"] + columns["uniform"]
         return {
             "weights": self.step_s + self.token_s * columns["tokens"],
-            "kv": np.asarray(self.kv_s * columns["kv_tokens"]),
+            "kv": np.asarray(self.kv_s * (columns["kv_tokens"] + columns["kv_tokens_in_window"])),
             "compute": np.asarray(self.pair_s * columns["prefill_pairs"]),
             "launch": np.asarray(self.token_s * columns["prefill_sequences"]),
             "host": np.asarray(self.kv_s * (columns["decode_sequences"] + rows)),
@@ -90,6 +90,7 @@ def engines(draw: st.DrawFn, k: int) -> EngineConfig:
         scheduler_reserve_full_isl=draw(st.booleans()),
         skips_unused_drafts=draw(st.booleans()),
         watermark=draw(st.sampled_from([0.0, 0.0, 0.05])),
+        sliding_window=draw(st.sampled_from([0, 0, 1, 20])),
     )
 
 
@@ -153,8 +154,13 @@ def worlds(
 
 @st.composite
 def policies(draw: st.DrawFn) -> PolicySpec:
-    """K by batch size or queue, up to 3: changing all the time in small worlds."""
-    if draw(st.booleans()):
+    """K by batch size or queue, up to 3, or learnt: changing all the time in small worlds."""
+    kind = draw(st.sampled_from(["queue", "batch", "goodput", "adaptive_tiers", "bandit"]))
+    if kind == "adaptive_tiers":
+        return PolicySpec(kind, {"tiers": (1, 2, 3), "warmup": 0, "interval": draw(st.integers(1, 3))})
+    if kind in ("goodput", "bandit"):
+        return PolicySpec(kind)
+    if kind == "queue":
         return PolicySpec("disable_above_queue", {"queue": draw(st.integers(0, 4))})
     tops = sorted(draw(st.sets(st.integers(1, 8), min_size=1, max_size=4)))
     lows = [1, *(top + 1 for top in tops)]

@@ -121,8 +121,8 @@ def intervals(result: RunResult) -> dict[str, list[float]]:
     ):
         if len(values) < 20:
             continue
-        draws = np.sort(values[rng.integers(0, len(values), (RESAMPLES, len(values)))], axis=1)
-        p99 = np.percentile(draws, 99.0, axis=1)
+        n = len(values)
+        p99 = [np.percentile(values[rng.integers(0, n, n)], 99.0) for _ in range(RESAMPLES)]
         low, high = np.percentile(p99, [2.5, 97.5])
         found[f"{name}_interval"] = [float(1e3 * low), float(1e3 * high)]
     return found

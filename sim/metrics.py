@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from sim.config import Slo
 from sim.recorder import FINISHED, Columns
-from sim.samples import F64, Samples
+from sim.samples import F64, PerToken, Sample, Samples
 from sim.simulation import RunResult
 
 Value = float | int | str | list[float] | None
@@ -41,20 +41,20 @@ class Counted:
     ttft_s: F64
     e2el_s: F64
     tpot_s: F64
-    prompt_tokens: npt.NDArray[np.int64]
-    output_tokens: npt.NDArray[np.int64]
+    prompt_tokens: npt.NDArray[np.integer]
+    output_tokens: npt.NDArray[np.integer]
 
     @classmethod
     def of(cls, requests: Columns) -> Counted:
         """Selects them from a run's request columns."""
         chosen = (requests["counted"] == 1) & (requests["status"] == FINISHED)
-        sent, first, last = (
-            np.asarray(requests[name][chosen], dtype=np.float64)
-            for name in ("sent_s", "first_chunk_s", "last_chunk_s")
-        )
-        output = requests["output_tokens"][chosen].astype(np.int64)
-        tpot = np.where(output > 1, (last - first) / np.maximum(output - 1, 1), 0.0)
-        prompt = requests["prompt_tokens"][chosen].astype(np.int64)
+        names = ("sent_s", "first_chunk_s", "last_chunk_s", "prompt_tokens", "output_tokens")
+        columns = [requests[name] if chosen.all() else requests[name][chosen] for name in names]
+        sent, first, last = (np.asarray(column, dtype=np.float64) for column in columns[:3])
+        prompt, output = columns[3:]
+        tpot = last - first
+        tpot /= np.maximum(output - 1, 1)
+        tpot[output <= 1] = 0.0
         return cls(sent, first - sent, last - sent, tpot, prompt, output)
 
     @property
@@ -76,67 +76,64 @@ def step_gaps(iterations: Columns) -> F64:
     end = np.asarray(iterations["end_s"], dtype=np.float64)
     replica = iterations["replica"]
     gaps = np.full(len(end), inf)
+    if len(end) and (replica == replica[0]).all():
+        np.subtract(end[1:], end[:-1], out=gaps[1:])
+        return gaps
     for index in np.unique(replica):
         rows = np.flatnonzero(replica == index)
         gaps[rows[1:]] = np.diff(end[rows])
     return gaps
 
 
-def inter_token_latencies(result: RunResult) -> tuple[Samples, Samples]:
+def inter_token_latencies(result: RunResult) -> tuple[Samples, Sample]:
     """Returns ITL by chunk and by token, seconds.
 
     A chunk that follows one of the iteration before waited for exactly that iteration, so ITL is a
     weighted sample of iterations; the few longer pauses (preemption, a full budget) are added.
     """
-    counts = result.iterations["gaps_by_tokens"].astype(np.int64)
-    used = counts.sum(axis=1) > 0
-    counts, gaps = counts[used], step_gaps(result.iterations)[used]
-    tokens = np.arange(counts.shape[1])
+    counts = result.iterations["gaps_by_tokens"]
+    chunks, gaps = counts.sum(axis=1, dtype=np.int32), step_gaps(result.iterations)
+    gaps[chunks == 0] = 0.0  # nobody waited for these
     odd = result.odd_gaps["counted"] == 1
     odd_s = np.asarray(result.odd_gaps["gap_s"][odd], dtype=np.float64)
     odd_tokens = result.odd_gaps["tokens"][odd].astype(np.int64)
+    used = chunks > 0
     by_chunk = Samples(
-        np.concatenate([gaps, odd_s]),
-        np.concatenate([counts.sum(axis=1), np.ones(len(odd_s), dtype=np.int64)]),
+        np.concatenate([gaps[used], odd_s]),
+        np.concatenate([chunks[used], np.ones(len(odd_s), dtype=np.int32)]),
     )
-    weights = (counts * tokens).ravel()
-    seen = weights > 0
-    per_token = (gaps[:, None] / np.maximum(tokens, 1)).ravel()[seen]
-    by_token = Samples(
-        np.concatenate([per_token, odd_s / np.maximum(odd_tokens, 1)]),
-        np.concatenate([weights[seen], odd_tokens]),
-    )
-    return by_chunk, by_token
+    return by_chunk, PerToken(gaps, counts, odd_s, odd_tokens)
 
 
 def _peaks(result: RunResult, counted: Counted) -> tuple[float, int]:
     """Returns vLLM's peaks over one-second bins: streamed chunks (not tokens), and requests present."""
     if not len(counted.sent_s):
         return 0.0, 0
-    start = counted.sent_s.min()
+    start = float(counted.sent_s.min())
     bins = int(np.ceil(counted.duration_s)) + 1
-    gaps = result.iterations["gaps_by_tokens"].sum(axis=1)
-    receive = result.scenario.client.receive_s
-    seen_s = np.concatenate(
-        [
-            np.asarray(result.iterations["end_s"], dtype=np.float64) + receive,
-            np.asarray(result.odd_gaps["end_s"], dtype=np.float64)[result.odd_gaps["counted"] == 1] + receive,
-            counted.sent_s + counted.ttft_s,
-        ]
-    )
-    weights = np.concatenate([gaps, np.ones(len(seen_s) - len(gaps), dtype=np.int64)])
-    places = (seen_s - start).astype(np.int64)
-    inside = (places >= 0) & (places < bins) & (weights > 0)
-    chunks = np.bincount(places[inside], weights=weights[inside], minlength=bins)
-    first = (counted.sent_s - start).astype(np.int64)
-    last = (counted.sent_s + counted.e2el_s - start).astype(np.int64)
-    present = np.cumsum(
-        np.bincount(first, minlength=bins + 1) - np.bincount(last + 1, minlength=bins + 1)[: bins + 1]
-    )
+    receive, odd = result.scenario.client.receive_s, result.odd_gaps["counted"] == 1
+    gaps = result.iterations["gaps_by_tokens"].sum(axis=1, dtype=np.int32)
+    end_s = np.asarray(result.iterations["end_s"], dtype=np.float64)
+    chunks = _by_second(end_s[gaps > 0] + receive, start, bins, gaps[gaps > 0])
+    chunks += _by_second(np.asarray(result.odd_gaps["end_s"], dtype=np.float64)[odd] + receive, start, bins)
+    chunks += _by_second(counted.sent_s + counted.ttft_s, start, bins)
+    last = _by_second(counted.sent_s + counted.e2el_s, start, bins)
+    present = np.cumsum(_by_second(counted.sent_s, start, bins) - last) + last
     return float(chunks.max()), int(present.max())
 
 
-def _statistics(name: str, samples: Samples) -> dict[str, float]:
+def _by_second(
+    times_s: F64, start_s: float, bins: int, weights: npt.NDArray[np.integer] | None = None
+) -> F64:
+    """Returns how much falls into each of `bins` seconds from `start_s`; what lies outside is left out."""
+    places = (times_s - start_s).astype(np.intp)
+    inside = (places >= 0) & (places < bins)
+    if not inside.all():
+        places, weights = places[inside], None if weights is None else weights[inside]
+    return np.bincount(places, weights=weights, minlength=bins).astype(np.float64)
+
+
+def _statistics(name: str, samples: Sample) -> dict[str, float]:
     """Returns mean, median, standard deviation and percentiles in milliseconds under vLLM's key names."""
     median, p90, p95, p99 = samples.percentiles(PERCENTS)
     values = {
@@ -182,10 +179,17 @@ def benchmark(result: RunResult, slo: Slo | None = None) -> dict[str, Value]:
         result: a finished run.
         slo: limits for `request_goodput`; None leaves it None, as vLLM does.
     """
+    values: dict[str, Value] = _requests(result, slo)
+    by_chunk, by_token = inter_token_latencies(result)
+    e2el = {name: values.pop(name) for name in list(values) if name.endswith("_e2el_ms")}
+    return values | _statistics("itl", by_chunk) | e2el | _statistics("itl_per_token", by_token)
+
+
+def _requests(result: RunResult, slo: Slo | None) -> dict[str, Value]:
+    """Returns the figures of `benchmark` that requests as a whole have."""
     counted = Counted.of(result.requests)
     duration = counted.duration_s
     rate = 1.0 / duration if duration else 0.0
-    by_chunk, by_token = inter_token_latencies(result)
     total_in, total_out = int(counted.prompt_tokens.sum()), int(counted.output_tokens.sum())
     peak_chunks, peak_requests = _peaks(result, counted)
     finished = len(counted.sent_s)
@@ -206,9 +210,7 @@ def benchmark(result: RunResult, slo: Slo | None = None) -> dict[str, Value]:
     values |= acceptance(result)
     values |= _statistics("ttft", Samples.of(counted.ttft_s))
     values |= _statistics("tpot", Samples.of(counted.tpot_s[counted.output_tokens > 1]))
-    values |= _statistics("itl", by_chunk)
     values |= _statistics("e2el", Samples.of(counted.e2el_s))
-    values |= _statistics("itl_per_token", by_token)
     return values
 
 

@@ -241,13 +241,13 @@ def simulate(scenario: Scenario, table: RequestTable, seed: int, engine: str = "
         cluster = Cluster(scenario, table, seed, lives)
         cluster.run()
         ran = cluster.ran()
-    rows = np.arange(len(table))
+    n = len(table)
     requests = ran.requests | {
-        "request_id": rows,
+        "request_id": np.arange(n).astype(np.int32 if n < 1 << 31 else np.int64),
         "class_id": table.class_id,
         "prompt_tokens": table.prompt_tokens,
         "max_tokens": table.max_tokens,
-        "counted": rows >= scenario.load.num_warmups,
+        "counted": np.arange(n) >= scenario.load.num_warmups,
     }
     return RunResult(
         scenario=scenario,

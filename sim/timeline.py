@@ -76,14 +76,15 @@ def _separately(plan: Plan, rules: Rules) -> Ran:
     """Runs requests that come whatever happens, each replica alone from beginning to end."""
     scenario = plan.scenario
     sent_s, arrived_s = departures(plan)
-    router = scenario.deployment.router if scenario.deployment.replicas > 1 else "round_robin"
-    chosen = ROUTES[router](plan, plan.served)
+    several = scenario.deployment.replicas > 1
+    chosen = ROUTES[scenario.deployment.router](plan, plan.served) if several else None
     harvest = Harvest(plan, rules, sent_s, arrived_s)
     for replica in range(scenario.deployment.replicas):
-        rows = plan.served[chosen == replica]
+        rows = plan.served if chosen is None else plan.served[chosen == replica]
         if not len(rows):
             continue
-        times = array("d", arrived_s[rows].tobytes())
+        times = array("d")
+        times.frombytes(arrived_s[rows].data.cast("B"))
         fleet = Fleet(plan, rules, rows)
         lane = fleet.lane(range(len(rows)), times, replica)
         walk = lane.run()
@@ -91,7 +92,8 @@ def _separately(plan: Plan, rules: Rules) -> Ran:
         with suppress(StopIteration):
             walk.send(inf)
         fleet.lives.settle()
-        harvest.add(lane, np.arange(len(rows)))
+        del times, walk
+        harvest.add(lane, slice(None))
         harvest.add_rounds(fleet.ledger)
     return harvest.ran()
 
@@ -148,7 +150,7 @@ def _balanced(plan: Plan, rules: Rules) -> Ran:
 def departures(plan: Plan) -> tuple[F64, F64]:
     """Returns when the client sends each request, and when it reaches the cluster (open loop)."""
     client = plan.scenario.client
-    sent_s: F64 = np.maximum(plan.table.arrival_s, 0.0)
+    sent_s: F64 = plan.table.arrival_s
     if client.send_serial_s:
         free, serial, times = 0.0, client.send_serial_s, []
         for due in plan.table.arrival_s.tolist():
@@ -156,4 +158,4 @@ def departures(plan: Plan) -> tuple[F64, F64]:
             free = sent + serial
             times.append(sent)
         sent_s = np.array(times, dtype=np.float64)
-    return sent_s, sent_s + client.send_s
+    return sent_s, sent_s + client.send_s if client.send_s else sent_s

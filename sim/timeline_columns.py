@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,9 @@ from sim.timeline_luck import F64, I64
 
 LAYERS = 128
 """Requests compared with one another at once when chunks are ranked within their step."""
+I32 = npt.NDArray[np.int32]
+Places = I64 | slice
+"""Requests of a lane in order of arrival; a slice spares copies where it has all of them."""
 
 
 @dataclass(frozen=True)
@@ -24,56 +28,64 @@ class Stays:
         last: iteration of its last chunk.
     """
 
-    place: I64
-    first: I64
-    last: I64
+    place: Places
+    first: I32
+    last: I32
 
     @classmethod
-    def of(cls, lane: Lane, places: I64) -> Stays:
+    def of(cls, lane: Lane, places: Places) -> Stays:
         """Returns a lane's stays; `places` are its requests in order of arrival."""
-        first = lane.lives.first[places].astype(np.int64)
-        rounds = lane.lives.rounds[places].astype(np.int64)
-        index_of = dict(zip(places.tolist(), range(len(places)), strict=True)) if lane.log.cut else {}
-        for place, done in lane.log.cut.items():
-            rounds[index_of[place]] = done
+        first, rounds = lane.lives.first[places], lane.lives.rounds[places]
+        if not lane.log.cut and not lane.log.stays:
+            return cls(places, first, first + rounds)
+        each = np.arange(len(lane.lives.order))[places]
+        rounds = rounds.copy()
+        index_of = dict(zip(each.tolist(), range(len(each)), strict=True))
+        for cut, done in lane.log.cut.items():
+            rounds[index_of[cut]] = done
         if not lane.log.stays:
             return cls(places, first, first + rounds)
         more = np.array(lane.log.stays, dtype=np.int64)
-        rank = np.concatenate([np.arange(1, len(places) + 1), more[:, 3]])
+        rank = np.concatenate([np.arange(1, len(each) + 1), more[:, 3]])
         order = np.argsort(rank, kind="stable")
-        return cls(
-            np.concatenate([places, more[:, 0]])[order],
-            np.concatenate([first, more[:, 1]])[order],
-            np.concatenate([first + rounds, more[:, 1] + more[:, 2]])[order],
-        )
+        starts = np.concatenate([first, more[:, 1]])[order]
+        ends = np.concatenate([first + rounds, more[:, 1] + more[:, 2]])[order]
+        place = np.concatenate([each, more[:, 0]])[order]
+        return cls(place, starts.astype(np.int32), ends.astype(np.int32))
 
-    def decoding(self, iterations: int, counted: npt.NDArray[np.bool_] | None = None) -> I64:
+    def decoding(self, iterations: int, counted: npt.NDArray[np.bool_] | None = None) -> I32:
         """Returns how many of them send a chunk after their first in each iteration."""
         first, last = (
-            (self.first, self.last) if counted is None else (self.first[counted], self.last[counted])
+            (self.first, self.last)
+            if counted is None or counted.all()
+            else (self.first[counted], self.last[counted])
         )
-        change = np.bincount(first + 1, minlength=iterations + 2)
-        change -= np.bincount(last + 1, minlength=iterations + 2)
-        return np.cumsum(change)[:iterations]
+        change = np.bincount(first, minlength=iterations)
+        change -= np.bincount(last, minlength=iterations)
+        decoding = np.zeros(iterations, dtype=np.int32)
+        decoding[1:] = np.cumsum(change[: iterations - 1])  # from the iteration after the first chunk on
+        return decoding
 
-    def ranks_at_first(self, decoding: I64) -> I64:
+    def ranks_at_first(self, decoding: I32) -> I32:
         """Returns the place (from 1) of each stay's first chunk in its step: behind all who decode."""
         order = np.argsort(self.first, kind="stable")
         ordered = self.first[order]
-        ranks = np.empty_like(order)
+        ranks = np.empty_like(self.first)
         ranks[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered) + 1
-        return ranks + decoding[self.first]
+        ranks += decoding[self.first]
+        return ranks
 
-    def ranks_at_last(self) -> I64:
+    def ranks_at_last(self) -> I32:
         """Returns the place (from 1) of each stay's last chunk: those before it in the list still there."""
-        ranks = np.ones(len(self.last), dtype=np.int64)
-        alive = np.zeros(0, dtype=np.int64)
+        ranks = np.ones(len(self.last), dtype=np.int32)
+        alive = np.zeros(0, dtype=np.int32)
         for low in range(0, len(self.last), LAYERS):
             last = self.last[low : low + LAYERS]
             # nobody from here on ends before the first of them has begun
             alive = alive[np.searchsorted(alive, self.first[low]) :]
             longer = np.tri(len(last), k=-1, dtype=np.bool_) & (last[None, :] >= last[:, None])
-            ranks[low : low + LAYERS] += longer.sum(axis=1) + len(alive) - np.searchsorted(alive, last)
+            ranks[low : low + LAYERS] += longer.sum(axis=1, dtype=np.int32)
+            ranks[low : low + LAYERS] += (len(alive) - np.searchsorted(alive, last)).astype(np.int32)
             alive = np.sort(np.concatenate([alive, last]))
         return ranks
 
@@ -87,21 +99,30 @@ class LaneColumns:
         counted: whether each belongs to the measured part, by place.
     """
 
-    def __init__(self, lane: Lane, places: I64, counted: npt.NDArray[np.bool_]) -> None:
+    def __init__(self, lane: Lane, places: Places, counted: npt.NDArray[np.bool_]) -> None:
         self.lane = lane
         self.places = places
         self.counted = counted
-        log = lane.log
-        self.end_s: F64 = np.frombuffer(log.end_s, dtype=np.float64)
+        wakes = np.frombuffer(lane.log.wakes, dtype=np.int64)
+        wake_s = np.frombuffer(lane.log.wake_s, dtype=np.float64)
+        times = np.concatenate([np.zeros(1), np.frombuffer(lane.log.end_s, dtype=np.float64)])
+        self.end_s: F64 = times[1:]
         self.iterations_count = len(self.end_s)
-        wakes = np.frombuffer(log.wakes, dtype=np.int64)
-        self.start_s = np.concatenate([[0.0], self.end_s[:-1]])[: self.iterations_count]
-        self.start_s[wakes] = np.frombuffer(log.wake_s, dtype=np.float64)
-        self.turn_s = self.start_s
-        if lane.rules.lag:
-            self.turn_s = np.concatenate([[0.0], self.start_s[:-1]])[: self.iterations_count]
-            self.turn_s[wakes] = self.start_s[wakes]
+        self.start_s: F64 = times[:-1]  # while it is busy, an iteration starts when the one before ends
+        if (wakes > 0).any():
+            self.start_s = self.start_s.copy()
+        self.start_s[wakes] = wake_s
         self.stays = Stays.of(lane, places)
+
+    def turn_s(self) -> F64:
+        """Returns when each iteration was scheduled."""
+        if not self.lane.rules.lag:
+            return self.start_s
+        wakes = np.frombuffer(self.lane.log.wakes, dtype=np.int64)
+        turn_s = np.empty(self.iterations_count)
+        turn_s[:1], turn_s[1:] = 0.0, self.start_s[:-1]
+        turn_s[wakes] = self.start_s[wakes]
+        return turn_s
 
     def iterations(self) -> Columns:
         """Returns the iteration columns."""
@@ -111,18 +132,17 @@ class LaneColumns:
         n = ((sums >> pack.rows) & pack.rows_mask).astype(np.int32)
         context = (sums & pack.context_mask).astype(np.int32)
         k = lane.drafts_by_iteration()
-        columns: Columns = {
+        columns = self._chunks() | {
             "replica": np.broadcast_to(np.int32(lane.replica), count),
             "tokens": n * (1 + k),
             "decode_sequences": n.copy(),
             "prefill_sequences": np.zeros(count, dtype=np.int32),
             "logit_rows": n * (1 + k),
-            "draft_tokens": n * k,
+            "draft_tokens": n * k if rules.k else np.broadcast_to(np.int32(0), count),
             "kv_tokens": context,
             "kv_tokens_in_window": context,
-            "prefill_pairs": np.zeros(count, dtype=np.int64),
             "uniform": np.broadcast_to(k == rules.k, count).astype(np.int8),
-            "draft_passes": lane.passes_by_iteration(),
+            "draft_passes": lane.passes_by_iteration().astype(_holding(lane.passes)),
             "reroll": np.broadcast_to(np.int8(0), count),
             "running": (sums >> pack.running).astype(np.int32),
             "waiting": np.zeros(count, dtype=np.int32),
@@ -142,31 +162,29 @@ class LaneColumns:
         if rules.window:
             beyond = np.frombuffer(log.beyond, dtype=np.int64)
             columns["kv_tokens_in_window"] = columns["kv_tokens"] - beyond.astype(np.int32)
+        columns["prefill_pairs"] = np.zeros(count, dtype=_holding(int(pairs.max(initial=0))))
         columns["prefill_pairs"][it] = pairs
         columns["draft_passes"][np.frombuffer(log.one_pass, dtype=np.int64)] = 1
         it, waiting = np.frombuffer(log.waiting, dtype=np.int64).reshape(-1, 2).T
         columns["waiting"][it] = waiting
-        return columns | self._chunks() | {"start_s": self.start_s, "end_s": self.end_s}
+        return columns | {"start_s": self.start_s, "end_s": self.end_s}
 
     def _chunks(self) -> Columns:
         """Returns `chunks`, `output_tokens` and `gaps_by_tokens`."""
         lane, count = self.lane, self.iterations_count
-        firsts = np.bincount(self.stays.first, minlength=count)
+        firsts = np.bincount(self.stays.first, minlength=count).astype(np.int32)
         decoding = self.stays.decoding(count)
+        chunks = decoding + firsts
         if lane.ledger is None:
             gaps = np.zeros((count, 2), dtype=np.int32)
             gaps[:, 1] = self.stays.decoding(count, self.counted[self.stays.place])
-            chunks = (decoding + firsts).astype(np.int32)
             return {"chunks": chunks, "output_tokens": chunks, "gaps_by_tokens": gaps}
         counted, warm = lane.ledger.counts(lane.lane, count)
-        tokens = counted @ np.arange(lane.ledger.width)
-        if warm is not None:
-            tokens += warm @ np.arange(lane.ledger.width)
-        return {
-            "chunks": (decoding + firsts).astype(np.int32),
-            "output_tokens": (tokens + firsts).astype(np.int32),
-            "gaps_by_tokens": counted.astype(np.int32),
-        }
+        output = firsts
+        for plane in (counted,) if warm is None else (counted, warm):
+            for tokens in range(1, lane.ledger.width):
+                output += np.multiply(plane[:, tokens], tokens, dtype=np.int32)
+        return {"chunks": chunks, "output_tokens": output, "gaps_by_tokens": counted}
 
     def odd_gaps(self) -> Columns:
         """Returns the pauses of more than one iteration."""
@@ -183,47 +201,57 @@ class LaneColumns:
             "tokens": np.ones(len(it), dtype=np.int64),
         }
 
-    def requests(self) -> Columns:
-        """Returns the request columns that the engine knows, a row a place of `places`."""
+    def requests(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
+        """Yields the request columns that the engine knows, a row a place of `places`, one at a time.
+
+        A column left out is zero for all.
+        """
         lane, log, places = self.lane, self.lane.log, self.places
-        first = lane.lives.first[places].astype(np.int64)
-        rounds = lane.lives.rounds[places].astype(np.int64)
-        accepted = lane.lives.accepted[places].astype(np.int64)
-        finish, admitted = first + rounds, first.copy()
-        chunks, preemptions = 1 + rounds, np.zeros(len(places), dtype=np.int64)
+        first, rounds = lane.lives.first[places], lane.lives.rounds[places]
+        accepted = lane.lives.accepted[places]
+        finish, admitted, chunks = first + rounds, first, 1 + rounds
         if log.admitted or log.preemptions:
             index_of = np.zeros(len(lane.lives.order), dtype=np.int64)
-            index_of[places] = np.arange(len(places))
+            index_of[places] = np.arange(len(first))
+            admitted, preemptions = first.copy(), np.zeros(len(first), dtype=np.int32)
             for place, it in log.admitted.items():
                 admitted[index_of[place]] = it
             for place, count in log.preemptions.items():
                 preemptions[index_of[place]] = count
+            if log.totals:
+                rounds, accepted = rounds.copy(), accepted.copy()
             for place, values in log.totals.items():
                 j = index_of[place]
                 rounds[j], accepted[j], chunks[j], finish[j] = values
-        if lane.verified is not None:
-            rounds = lane.verified[places]
-        if lane.ledger is None:
-            rounds = accepted = np.zeros(len(places), dtype=np.int64)
-        return {
-            "admitted_s": self.turn_s[admitted],
-            "first_token_s": self.end_s[first],
-            "finished_s": self.end_s[finish],
-            "chunks": chunks,
-            "first_iteration": first,
-            "last_iteration": finish,
-            "verifications": rounds,
-            "draft_tokens": rounds * lane.rules.k if lane.drafts is None else lane.drafts[places],
-            "accepted_tokens": accepted,
-            "preemptions": preemptions,
-        }
+            if log.preemptions:
+                yield "preemptions", preemptions
+        yield "chunks", chunks
+        yield "first_iteration", first
+        yield "last_iteration", finish
+        yield "admitted_s", self.turn_s()[admitted]
+        yield "first_token_s", self.end_s[first]
+        yield "finished_s", self.end_s[finish]
+        if lane.ledger is not None:
+            rounds = rounds if lane.verified is None else lane.verified[places].astype(np.int32)
+            yield "verifications", rounds
+            yield "accepted_tokens", accepted
+            drafts = rounds * np.int32(lane.rules.k) if lane.drafts is None else lane.drafts[places]
+            yield "draft_tokens", drafts.astype(np.int32, copy=False)
 
-    def chunk_ranks(self) -> tuple[I64, I64]:
-        """Returns the place of each request's first and last chunk within its step, as `requests`."""
-        stays = self.stays
-        first = stays.ranks_at_first(stays.decoding(self.iterations_count))
-        last = stays.ranks_at_last()
-        by_first, by_last = np.zeros((2, len(self.lane.lives.order)), dtype=np.int64)
-        by_first[stays.place[::-1]] = first[::-1]  # the first stay of each wins
-        by_last[stays.place] = last
-        return by_first[self.places], by_last[self.places]
+    def chunk_ranks(self) -> Iterator[I32]:
+        """Yields the place of each request's first, then of its last chunk within its step, as `requests`."""
+        stays, order = self.stays, np.zeros(len(self.lane.lives.order), dtype=np.int32)
+        ranks = stays.ranks_at_first(stays.decoding(self.iterations_count))
+        if isinstance(stays.place, slice):
+            yield ranks
+            yield stays.ranks_at_last()
+            return
+        order[stays.place[::-1]] = ranks[::-1]  # the first stay of each wins
+        yield order[self.places]
+        order[stays.place] = stays.ranks_at_last()
+        yield order[self.places]
+
+
+def _holding(most: int) -> np.dtype[np.generic]:
+    """Returns the smallest signed integer type that holds 0 to `most`."""
+    return np.min_scalar_type(-most - 1)

@@ -41,7 +41,8 @@ class Fleet:
                 other.first = self.lives.first
             self._totals = np.zeros((4, len(rows)), dtype=np.int64)
         warmups = plan.scenario.load.num_warmups
-        self.ledger = Ledger(self.lives, rules.k, warmups, lanes) if rules.k else None
+        most_rows = plan.config.max_num_seqs
+        self.ledger = Ledger(self.lives, rules.k, warmups, lanes, most_rows) if rules.k else None
         if self.by_k:
             self.lives.book = None  # terms are booked instead of blocks
 

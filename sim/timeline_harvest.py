@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sim.recorder import FINISHED, REJECTED, REQUEST_COUNTS, REQUEST_TIMES, Columns
-from sim.timeline_columns import LaneColumns
+from sim.timeline_columns import LaneColumns, Places
 from sim.timeline_lane import Lane
 from sim.timeline_ledger import Ledger
-from sim.timeline_luck import F64, I64
+from sim.timeline_luck import F64
 from sim.timeline_trajectories import Rules
 
 if TYPE_CHECKING:
@@ -45,30 +46,54 @@ class Harvest:
         self.plan = plan
         table = plan.table
         n = len(table)
-        self.columns: Columns = {name: np.full(n, np.nan) for name in REQUEST_TIMES}
-        self.columns |= {name: np.zeros(n, dtype=np.int32) for name in REQUEST_COUNTS}
-        self.columns["sent_s"], self.columns["arrived_s"] = sent_s, arrived_s
-        self.columns["status"][plan.served], self.columns["status"][plan.refused] = FINISHED, REJECTED
-        self.columns["output_tokens"][plan.served] = table.output_tokens[plan.served]
+        self.columns: Columns = {"sent_s": sent_s, "arrived_s": arrived_s}
+        status, output = np.full(n, FINISHED, dtype=np.int8), table.output_tokens
+        if len(plan.refused):
+            status[plan.refused], output = REJECTED, output.copy()
+            output[plan.refused] = 0
+        self.columns |= {"status": status, "output_tokens": output}
         self._counted = np.arange(n) >= plan.scenario.load.num_warmups
         self._rounds = np.zeros(rules.k + 2, dtype=np.int64)
-        self._parts: list[LaneColumns] = []
+        self._iterations: list[Columns] = []
+        self._gaps: list[Columns] = []
 
-    def add(self, lane: Lane, places: I64) -> None:
-        """Takes in a lane's requests: `places` in order of arrival."""
+    def add(self, lane: Lane, places: Places) -> None:
+        """Takes in a lane's requests, `places` in order of arrival; its log is used up."""
         lane.finish()
-        rows = lane.lives.order[places]
+        whole = isinstance(places, slice) and len(lane.lives.order) == len(self.plan.table)
+        rows = places if whole else lane.lives.order[places]
         part = LaneColumns(lane, places, self._counted[lane.lives.order])
-        self._parts.append(part)
-        for name, values in part.requests().items():
-            self.columns[name][rows] = values
-        self.columns["replica"][rows] = lane.replica
-        client = self.plan.scenario.client
-        none = np.zeros(len(rows), dtype=np.int64)
-        first, last = part.chunk_ranks() if client.chunk_s else (none, none)
-        sights = (("first_chunk_s", "first_token_s", first), ("last_chunk_s", "finished_s", last))
-        for name, engine, rank in sights:
-            self.columns[name][rows] = self.columns[engine][rows] + client.receive_s + client.chunk_s * rank
+        self._iterations.append(part.iterations())
+        self._gaps.append(part.odd_gaps())
+        lane.log.forget_iterations()
+        for name, values in part.requests():
+            self._fill(name, rows, values)
+        if self.plan.scenario.deployment.replicas > 1:
+            self._fill("replica", rows, np.array(lane.replica, dtype=np.int32))
+        self._add_chunks(part, rows)
+
+    def _add_chunks(self, part: LaneColumns, rows: Places) -> None:
+        """Fills in when the client has had each request's first and last chunk."""
+        client, columns = self.plan.scenario.client, self.columns
+        ranks = part.chunk_ranks() if client.chunk_s else None
+        for name, engine in (("first_chunk_s", "first_token_s"), ("last_chunk_s", "finished_s")):
+            if ranks is None and not client.receive_s:
+                columns[name] = columns[engine]
+                continue
+            seen = columns[engine][rows] + client.receive_s
+            if ranks is not None:
+                seen += client.chunk_s * next(ranks)
+            self._fill(name, rows, seen)
+
+    def _fill(self, name: str, rows: Places, values: npt.NDArray[Any]) -> None:
+        """Puts values into a column; values for all rows become the column."""
+        if isinstance(rows, slice) and values.ndim:
+            self.columns[name] = values
+            return
+        if name not in self.columns:
+            times, n = name in REQUEST_TIMES, len(self.plan.table)
+            self.columns[name] = np.full(n, np.nan) if times else np.zeros(n, dtype=np.int32)
+        self.columns[name][rows] = values
 
     def add_rounds(self, ledger: Ledger | None) -> None:
         """Takes in the rounds that were counted."""
@@ -77,19 +102,21 @@ class Harvest:
 
     def ran(self) -> Ran:
         """Returns everything."""
-        iterations = [part.iterations() for part in self._parts]
-        gaps = [part.odd_gaps() for part in self._parts]
+        n = len(self.plan.table)
+        nothing = {name: np.broadcast_to(np.nan, n) for name in REQUEST_TIMES}
+        nothing |= {name: np.broadcast_to(np.int32(0), n) for name in REQUEST_COUNTS}
         return Ran(
-            self.columns,
-            _by_end(iterations),
-            _by_end(gaps),
+            nothing | self.columns,
+            _by_end(self._iterations),
+            _by_end(self._gaps),
             tuple(self._rounds[1:].tolist()),
             self.plan.refusals(),
         )
 
 
 def _by_end(tables: list[Columns]) -> Columns:
+    """Merges tables in order of `end_s`, column by column; they are used up."""
     if len(tables) == 1:
         return tables[0]
     order = np.argsort(np.concatenate([table["end_s"] for table in tables]), kind="stable")
-    return {name: np.concatenate([table[name] for table in tables])[order] for name in tables[0]}
+    return {name: np.concatenate([table.pop(name) for table in tables])[order] for name in list(tables[0])}

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from sim.timeline_luck import I64, U8
 from sim.timeline_trajectories import BLOCK, Block, Trajectories
+
+Counts = npt.NDArray[np.integer]
+LARGE = 1 << 15
+"""Counts below it fit in 16 bits."""
 
 
 class Ledger:
@@ -19,21 +24,26 @@ class Ledger:
         k: drafts a round, at least 1.
         num_warmups: requests with a lower row number are counted apart.
         lanes: engines that share the requests.
+        most_rows: of one step: how far a count can go.
 
     Attributes:
         lane_of: the engine of each place.
     """
 
-    def __init__(self, lives: Trajectories, k: int, num_warmups: int, lanes: int = 1) -> None:
+    def __init__(
+        self, lives: Trajectories, k: int, num_warmups: int, lanes: int = 1, most_rows: int = LARGE
+    ) -> None:
         self.lives = lives
         lives.book = self.book
         self.width = k + 2
         self.num_warmups = num_warmups
         self.lanes = lanes
         self.lane_of = np.zeros(len(lives.order), dtype=np.int32)
+        # what is booked twice for a moment, or past a request's end (column 0), may wrap: sums come back
+        self._one = np.int16(1) if most_rows < LARGE else np.int32(1)
         self._planes = lanes * (2 if num_warmups else 1)
         self._capacity = 1 << 12
-        self._counts = np.zeros(self._planes * self._capacity * self.width, dtype=np.int64)
+        self._counts = np.zeros(self._planes * self._capacity * self.width, dtype=self._one.dtype)
         self.accepted = np.zeros(self.width, dtype=np.int64)
         """Counted rounds by tokens sampled, 1 + accepted (the last round of a request uncut)."""
 
@@ -42,7 +52,7 @@ class Ledger:
         if iterations <= self._capacity:
             return
         old, self._capacity = self._capacity, max(2 * self._capacity, iterations)
-        counts = np.zeros((self._planes, self._capacity, self.width), dtype=np.int64)
+        counts = np.zeros((self._planes, self._capacity, self.width), dtype=self._one.dtype)
         counts[:, :old] = self._counts.reshape(self._planes, old, self.width)
         self._counts = counts.reshape(-1)
 
@@ -77,7 +87,7 @@ class Ledger:
         keys += np.arange(places)
         keys *= self.width
         keys += gains
-        np.add.at(self._counts, keys, 1)
+        np.add.at(self._counts, keys, self._one)
         self.accepted += sampled
 
     def book_stay(self, lane: int, place: int, first: int, gains: U8, kept: int, sign: int) -> None:
@@ -103,7 +113,7 @@ class Ledger:
         keys = np.arange(first + 1, first + 1 + len(gains)) + self._capacity * (lane + self.lanes * warm)
         keys *= self.width
         keys += tokens
-        self._counts[keys] += sign  # one round an iteration: no key comes twice
+        self._counts[keys] += sign * self._one  # one round an iteration: no key comes twice
 
     def book_flat(self, lane: int, its: I64, tokens: I64, sampled: I64 | None, ids: I64) -> None:
         """Books rounds one by one.
@@ -122,11 +132,11 @@ class Ledger:
         keys = its + self._capacity * (lane + self.lanes * warm)
         keys *= self.width
         keys += tokens
-        np.add.at(self._counts, keys, 1)
+        np.add.at(self._counts, keys, self._one)
         if sampled is not None:
             self.accepted += np.bincount(sampled[~warm], minlength=self.width)
 
-    def counts(self, lane: int, iterations: int) -> tuple[I64, I64 | None]:
+    def counts(self, lane: int, iterations: int) -> tuple[Counts, Counts | None]:
         """Returns an engine's rounds by iteration and tokens, `(iterations, k + 2)`: counted, warm-ups'."""
         self.reserve(iterations)
         planes = self._counts.reshape(self._planes, self._capacity, self.width)[:, :iterations]

@@ -39,3 +39,9 @@ class Log:
         self.cut: dict[int, int] = {}
         self.totals: dict[int, list[int]] = {}
         self.preemptions: dict[int, int] = {}
+
+    def forget_iterations(self) -> None:
+        """Drops what the iteration columns were made of."""
+        self.end_s = array("d")
+        self.sums, self.prefills, self.one_pass = array("q"), array("q"), array("q")
+        self.beyond, self.waiting = array("q"), array("q")

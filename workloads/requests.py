@@ -109,11 +109,11 @@ class RequestTable:
         zeros = np.zeros(rows, dtype=np.int64)
         offset, stream, tokens = segments if segments is not None else (None, None, None)
         table = cls(
-            arrival_s=_floats("arrival_s", zeros if arrival_s is None else arrival_s),
-            prompt_tokens=_ints("prompt_tokens", prompt),
-            output_tokens=_ints("output_tokens", output_tokens),
-            max_tokens=_ints("max_tokens", output_tokens if max_tokens is None else max_tokens),
-            class_id=_ints("class_id", zeros if class_id is None else class_id),
+            arrival_s=zeros if arrival_s is None else arrival_s,  # type: ignore[arg-type] # frozen by the constructor
+            prompt_tokens=prompt,
+            output_tokens=output_tokens,  # type: ignore[arg-type]
+            max_tokens=output_tokens if max_tokens is None else max_tokens,  # type: ignore[arg-type]
+            class_id=zeros if class_id is None else class_id,  # type: ignore[arg-type]
             priority=zeros,
             temperature=np.full(rows, temperature, dtype=np.float64),
             session_id=np.arange(rows, dtype=np.int64),

@@ -26,7 +26,7 @@ from jobs import JOBS, Job
 from sim.metrics import benchmark
 from sim.simulation import simulate
 
-Figures = dict[str, float | str]
+Figures = dict[str, float | str | None]
 REPEATS, LARGE = 5, 200_000
 """Runs of a job; jobs with more requests run once."""
 HEAVY = ("reference-spec-1m", "fleet-64", "fleet-64-balanced")
@@ -42,14 +42,32 @@ def calibrate() -> float:
     return time.perf_counter() - started
 
 
+def held_mb() -> float | None:
+    """Memory that this process holds just now, MB; None where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return None
+    return pages * resource.getpagesize() / 1e6
+
+
+def peak_mb() -> float:
+    """The most memory that this process has held, MB."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
 def measure(job: Job) -> Figures:
     """Runs a job and returns its figures.
+
+    `request_mb_per_million` is the peak beyond what the process held when the requests had been made,
+    metrics included; of large jobs alone, where what is fixed does not count.
 
     Raises:
         SystemExit: the job is not the one meant: too few or too many sequences were running.
     """
     scenario, table = job.scenario(), job.table()
-    seconds, ratios = [], []
+    seconds, ratios, held = [], [], held_mb()
     for _ in range(REPEATS if job.requests <= LARGE else 1):
         before = calibrate()
         started = time.perf_counter()
@@ -73,7 +91,10 @@ def measure(job: Job) -> Figures:
         "mean_running": round(running, 1),
         "requests_per_s": round(job.requests / taken),
         "output_tokens_per_s": round(tokens / taken),
-        "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+        "peak_rss_mb": round(peak_mb(), 1),
+        "request_mb_per_million": None
+        if held is None or job.requests <= LARGE
+        else round((peak_mb() - held) * 1e6 / job.requests, 1),
         "preempted_share": round(float((result.requests["preemptions"] > 0).mean()), 4),
         "stepped_share": result.stepped_share,
     }
@@ -81,7 +102,7 @@ def measure(job: Job) -> Figures:
 
 def exponents(figures: list[Figures]) -> dict[str, float]:
     """Returns how time grows: d log(seconds) / d log(x) between two jobs that differ in x alone."""
-    by_name = {str(row["name"]): row for row in figures}
+    ratios = {str(row["name"]): float(row["calibrated_ratio"] or 0.0) for row in figures}
     pairs = {
         "requests": ("reference-spec", "reference-spec-100k", 10.0),
         "output length": ("output-50-spec", "output-1000-spec", 20.0),
@@ -89,12 +110,11 @@ def exponents(figures: list[Figures]) -> dict[str, float]:
     }
     return {
         axis: round(
-            math.log(float(by_name[b]["calibrated_ratio"]) / float(by_name[a]["calibrated_ratio"]))
-            / math.log(factor),
+            math.log(ratios[b] / ratios[a]) / math.log(factor),
             3,
         )
         for axis, (a, b, factor) in pairs.items()
-        if a in by_name and b in by_name
+        if a in ratios and b in ratios
     }
 
 
@@ -128,7 +148,7 @@ def show(figures: list[Figures], as_json: bool) -> None:
         return
     print(f"{'job':24}{'seconds':>9}{'ratio':>8}{'running':>9}{'iterations':>12}{'Mtok/s':>8}{'MB':>7}")
     for row in figures:
-        speed = float(row["output_tokens_per_s"]) / 1e6
+        speed = float(row["output_tokens_per_s"] or 0.0) / 1e6
         print(
             f"{row['name']:24}{row['seconds']:9.3f}{row['calibrated_ratio']:8.2f}{row['mean_running']:9.1f}"
             f"{row['iterations']:12}{speed:8.2f}{row['peak_rss_mb']:7.0f}"

@@ -89,12 +89,16 @@ class Request(Sequence):
 
 
 class Flight:
-    """A batch in flight: its rows' tokens, when it runs, and the shape it was priced at."""
+    """A batch in flight: its rows' tokens, when it runs, and the shape it was priced at.
+
+    `noted`: somebody else has written down already what it does.
+    """
 
     __slots__ = (
         "batch",
         "end_s",
         "kv_blocks_used",
+        "noted",
         "reroll",
         "running",
         "sampled",
@@ -111,6 +115,7 @@ class Flight:
         self.running, self.waiting = len(scheduler.running), len(scheduler.waiting)
         self.kv_blocks_used = scheduler.kv.total_blocks - scheduler.kv.free_blocks
         self.shape: StepShape | None = None
+        self.noted = False
 
 
 class Engine:
@@ -141,7 +146,6 @@ class Engine:
         self.inbox: deque[Request] = deque()
         self.finished: list[tuple[Request, int]] = []
         self.iterations = 0
-        self.last_end_s = 0.0
         self._ends_s = array("d")
         self._flights: deque[Flight] = deque()
         self._depth = 2 if config.async_scheduling else 1
@@ -185,13 +189,22 @@ class Engine:
         Raises:
             Stall: work is left, nothing is in flight, and nothing can be scheduled.
         """
-        flights, scheduler = self._flights, self.scheduler
+        self.settle(now)
+        return self.fill(now)
+
+    def settle(self, now: float) -> None:
+        """Commits the batch that ended at `now`, starts the one behind it, and reads the inbox."""
+        flights = self._flights
         if flights and flights[0].end_s <= now:
             self._commit(flights.popleft())
             if flights:
                 self._start(flights[0], now)
         while self.inbox:
-            scheduler.add(self.inbox.popleft())
+            self.scheduler.add(self.inbox.popleft())
+
+    def fill(self, now: float) -> float:
+        """Schedules while there is work and room for another batch; returns and raises as `turn`."""
+        flights, scheduler = self._flights, self.scheduler
         while len(flights) < self._depth and len(scheduler):
             batch = scheduler.schedule(now)
             if not batch.sequences:
@@ -213,6 +226,39 @@ class Engine:
         if len(scheduler):
             raise Stall(self._diagnosis(now))
         return inf
+
+    @property
+    def flight(self) -> Flight | None:
+        """The oldest batch in flight."""
+        return self._flights[0] if self._flights else None
+
+    def land(self) -> None:
+        """Commits the oldest batch in flight ahead of its end: what it does is certain once it has begun."""
+        self._commit(self._flights.popleft())
+
+    def take_over(
+        self,
+        ends_s: array[float],
+        running: list[Request],
+        waiting: list[Request],
+        flight: tuple[Batch, list[int]] | None,
+    ) -> None:
+        """Goes on from a state that something else has reached.
+
+        Args:
+            ends_s: when each iteration so far ended; kept, and extended from now on.
+            running: in the order of the running list, with their blocks.
+            waiting: in the order of the queue.
+            flight: the batch in flight and the tokens its rows sample. It ends at the last of `ends_s`,
+                and what it does is written down already.
+        """
+        self._ends_s = ends_s
+        self.iterations = len(ends_s)
+        self.scheduler.take_over(running, waiting)
+        if flight is not None:
+            last = Flight(flight[0], self.scheduler)
+            last.sampled, last.end_s, last.noted = flight[1], ends_s[-1], True
+            self._flights.append(last)
 
     def _start(self, flight: Flight, now: float) -> None:
         """Runs the oldest batch from `now`: its luck is drawn and its shape priced.
@@ -309,6 +355,8 @@ class Engine:
         """Takes a finished batch in: the scheduler's books first, then the notes of the run."""
         batch, now = flight.batch, flight.end_s
         outcome = self.scheduler.commit(batch, flight.sampled)
+        if flight.noted:
+            return
         if self.policy is not None:
             heard = [new if kept else 0 for new, kept in zip(flight.sampled, outcome.kept, strict=True)]
             self.policy.observe(batch, heard, now - flight.start_s)

@@ -79,6 +79,10 @@ class KVCache:
         sequence.slots = sequence.num_blocks * self.block_size
         return True
 
+    def hold(self, blocks: int) -> None:
+        """Counts blocks that sequences brought along as held."""
+        self.free_blocks -= blocks
+
     def register(self, sequence: Sequence, num_tokens: int) -> None:
         """Makes the first `num_tokens` of `sequence` findable by others: nothing to do here."""
 

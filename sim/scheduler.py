@@ -75,6 +75,13 @@ class Scheduler:
         self._arrivals += 1
         self.waiting.add(sequence)
 
+    def take_over(self, running: Rows[Sequence], waiting: Rows[Sequence]) -> None:
+        """Starts with sequences in the middle of their lives, each in its order and with its blocks."""
+        self.running = list(running)
+        for sequence in waiting:
+            self.waiting.add(sequence)
+        self.kv.hold(sum(sequence.num_blocks for sequence in running))
+
     def abort(self, request_id: int) -> bool:
         """Drops a sequence and frees its blocks; False if it is not here."""
         for sequence in [*self.running, *self.waiting]:

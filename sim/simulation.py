@@ -16,8 +16,8 @@ from sim.environment import Environment
 from sim.errors import Stall
 from sim.recorder import FINISHED, REJECTED, Columns, Recorder
 from sim.replica import Replica
+from sim.requests import RequestMaker
 from sim.router import ROUTERS
-from sim.sequence import NEVER
 from sim.speculation.acceptance import AcceptanceSpec
 from sim.speculation.lives import Lives
 from sim.speculation.policies import make_policy
@@ -98,7 +98,7 @@ class Cluster:
         self.env = Environment()
         self.recorder = Recorder(len(table), k + 1)
         self.refusals: dict[str, int] = {}
-        self.lives = lives
+        self.make = RequestMaker(table, lives, scenario.load.num_warmups, scenario.policy is not None)
         self.router = ROUTERS[scenario.deployment.router](seed)
         self.client = Client(
             self.env, table.arrival_s, scenario.client, scenario.load, self.recorder, self._arrive
@@ -116,7 +116,7 @@ class Cluster:
 
     def _arrive(self, row: int, now: float) -> None:
         """A request has reached the cluster: it is refused, or goes to a replica."""
-        request = self._request(row)
+        request = self.make.request(row)
         refusal = self.replicas[0].engine.refusal(request)
         if refusal is not None:
             self.refusals[refusal] = self.refusals.get(refusal, 0) + 1
@@ -126,35 +126,6 @@ class Cluster:
         chosen = self.router.pick(row, self.replicas)
         self.recorder.request(row, replica=chosen)
         self.replicas[chosen].submit(request, now)
-
-    def _request(self, row: int) -> Request:
-        """Builds a request from its row, with its luck drawn for life."""
-        table = self.table
-        prompt, output, most = (
-            int(column[row]) for column in (table.prompt_tokens, table.output_tokens, table.max_tokens)
-        )
-        accepted, proposals = b"", None
-        confidence: tuple[float, ...] = ()
-        by_place = False
-        if self.lives is not None:
-            accepted, proposals = self.lives.accepted(row), self.lives.proposals(row)
-            by_place = self.lives.process(row).by_output_position
-            if self.scenario.policy is not None:
-                confidence = self.lives.confidence(row)
-        return Request(
-            row,
-            prompt,
-            most,
-            stop_at=output if output < most else NEVER,
-            priority=int(table.priority[row]),
-            segments=_segments(table, row),
-            accepted=accepted,
-            proposals=proposals,
-            counted=row >= self.scenario.load.num_warmups,
-            temperature=float(table.temperature[row]),
-            confidence=confidence,
-            by_place=by_place,
-        )
 
     def _ended(self, request: Request, place: int, now: float) -> None:
         """A request has ended: notes its row and tells the client."""
@@ -203,19 +174,6 @@ class Cluster:
             steps_without_drafter=sum(r.engine.steps_without_drafter for r in self.replicas),
             stepped_share=1.0,
         )
-
-
-def _segments(table: RequestTable, row: int) -> tuple[tuple[object, int], ...] | None:
-    """Returns a row's prompt as (stream, n) pieces; None for a private stream."""
-    if table.segment_offset is None or table.segment_stream is None or table.segment_tokens is None:
-        return None
-    first, end = int(table.segment_offset[row]), int(table.segment_offset[row + 1])
-    return tuple(
-        (int(stream), int(tokens))
-        for stream, tokens in zip(
-            table.segment_stream[first:end], table.segment_tokens[first:end], strict=True
-        )
-    )
 
 
 def simulate(scenario: Scenario, table: RequestTable, seed: int, engine: str = "auto") -> RunResult:

@@ -1,0 +1,69 @@
+"""From a row of the request table to a request in an engine, with its luck drawn for life."""
+
+from __future__ import annotations
+
+from sim.engine import Request
+from sim.sequence import NEVER
+from sim.speculation.lives import Lives
+from workloads.requests import RequestTable
+
+
+class RequestMaker:
+    """Makes requests.
+
+    Args:
+        table: of all requests; the row number is the request's id.
+        lives: their luck; None without speculation.
+        num_warmups: requests with a lower row number are not measured.
+        with_confidence: a policy may ask what a drafter expects of its drafts.
+    """
+
+    def __init__(
+        self, table: RequestTable, lives: Lives | None, num_warmups: int, with_confidence: bool
+    ) -> None:
+        self.table = table
+        self.lives = lives
+        self.num_warmups = num_warmups
+        self.with_confidence = with_confidence
+
+    def request(self, row: int) -> Request:
+        """Makes the request of a row."""
+        table = self.table
+        prompt, output, most = (
+            int(column[row]) for column in (table.prompt_tokens, table.output_tokens, table.max_tokens)
+        )
+        accepted, proposals = b"", None
+        confidence: tuple[float, ...] = ()
+        by_place = False
+        if self.lives is not None:
+            accepted, proposals = self.lives.accepted(row), self.lives.proposals(row)
+            by_place = self.lives.process(row).by_output_position
+            if self.with_confidence:
+                confidence = self.lives.confidence(row)
+        return Request(
+            row,
+            prompt,
+            most,
+            stop_at=output if output < most else NEVER,
+            priority=int(table.priority[row]),
+            segments=_segments(table, row),
+            accepted=accepted,
+            proposals=proposals,
+            counted=row >= self.num_warmups,
+            temperature=float(table.temperature[row]),
+            confidence=confidence,
+            by_place=by_place,
+        )
+
+
+def _segments(table: RequestTable, row: int) -> tuple[tuple[object, int], ...] | None:
+    """Returns a row's prompt as (stream, n) pieces; None for a private stream."""
+    if table.segment_offset is None or table.segment_stream is None or table.segment_tokens is None:
+        return None
+    first, end = int(table.segment_offset[row]), int(table.segment_offset[row + 1])
+    return tuple(
+        (int(stream), int(tokens))
+        for stream, tokens in zip(
+            table.segment_stream[first:end], table.segment_tokens[first:end], strict=True
+        )
+    )

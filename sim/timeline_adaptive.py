@@ -84,7 +84,7 @@ class AdaptiveLane(Lane):
         rules, members = self.rules, self.members
         self.planned.extend((it - 1, k))
         self.k = k
-        place, *state = members.close(it, old, self.stays)
+        standing = members.close(it, old, self.stays)
         self.stays.clear()
         self.drawn = self.by_k[k]
         self._home = (-1, None)
@@ -97,10 +97,10 @@ class AdaptiveLane(Lane):
             block = self.drawn.block(seat.place // BLOCK)
             self.prefill.seat = Seat.fresh(seat.place, block, seat.place % BLOCK)
         self.calendar[i] = -acc
-        if not len(place):
+        if not len(standing.place):
             members.nobody(it)
             return
-        seated = members.seat(it, k, place, *state)
+        seated = members.seat(it, k, standing)
         places = seated.offsets + i
         np.add.at(self.calendar, places, seated.row)
         np.add.at(self.unused, seated.unused + i, 1)
@@ -111,7 +111,7 @@ class AdaptiveLane(Lane):
             np.add.at(self.outcomes, (rounds + i, gains), 1)
         if self.watch is not None:
             ends = (members.term.rounds + it - 1).tolist()
-            self.watch.move(dict(zip(place.tolist(), ends, strict=True)))
+            self.watch.move(dict(zip(standing.place.tolist(), ends, strict=True)))
 
     def finish(self) -> None:
         """As in `Lane`."""

@@ -60,7 +60,7 @@ class Fleet:
         plans = self.plan.plans() if self.by_k else None
         if plans is None or self.ledger is None:
             return Lane(config, cost, self.lives, self.ledger, inbox, arrived_s, watch, stops, lane, replica)
-        members = Members(self.plan.table, self.by_k, self.ledger, lane, self._totals)
+        members = Members(self.plan.table, dict(enumerate(self.by_k)), self.ledger, lane, self._totals)
         return AdaptiveLane(
             config, cost, self.by_k, members, plans, inbox, arrived_s, watch, stops, lane, replica
         )

@@ -7,9 +7,10 @@ calls, because that is what a change costs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,21 +23,48 @@ from sim.timeline_trajectories import BLOCK, Trajectories, unused_places
 from workloads.requests import RequestTable
 
 
+class Standing(NamedTuple):
+    """Where sequences stand between two steps, a value each, in the order of the running list.
+
+    Attributes:
+        place: of the request. computed: KV tokens.
+        known: output tokens known before the last step (0: its prompt was computed in it).
+        asked: KV tokens the last step was scheduled for.
+        held: KV blocks.
+    """
+
+    place: I64
+    computed: I64
+    known: I64
+    asked: I64
+    held: I64
+
+    @classmethod
+    def nobody(cls) -> Standing:
+        """Returns an empty one."""
+        return cls(*np.zeros((5, 0), dtype=np.int64))
+
+
 @dataclass(slots=True)
 class Term:
     """Sequences seated together at one K, in the iteration `begin`: a value a sequence, and flat arrays.
 
     Attributes:
-        place, rounds, starts: of the request; rounds it needs at this K; its first flat place.
+        standing: of each at the beginning.
+        rounds, starts: that each needs at this K; its first flat place.
         gains, footprint: as in `Block`; gains is None at K = 0 (one token each).
+        kept: tokens kept of the last round, if it has one.
+        unused: place, from its first, of its row none of whose drafts can be used, or -1.
     """
 
     begin: int
-    place: I64
+    standing: Standing
     rounds: I64
     starts: I64
     gains: U8 | None
     footprint: I64
+    kept: I64
+    unused: I64
 
 
 class Seated(NamedTuple):
@@ -57,6 +85,11 @@ def _runs(lengths: I64) -> tuple[I64, I64]:
     """Returns 0, 1, .. for each length, one after another, and the number of the run each belongs to."""
     of = np.repeat(np.arange(len(lengths)), lengths)
     return np.arange(len(of)) - (np.cumsum(lengths) - lengths)[of], of
+
+
+def _firsts(parts: Rows[npt.NDArray[Any] | None], counts: list[int]) -> list[npt.NDArray[Any]]:
+    """Returns the first values of each array."""
+    return [part[:count] for part, count in zip(parts, counts, strict=True) if part is not None]
 
 
 class _Joined(NamedTuple):
@@ -87,85 +120,80 @@ class Members:
 
     Args:
         table: the requests.
-        by_k: their trajectories by K.
-        ledger: counts rounds.
+        by_k: their trajectories by K; the last is the largest.
+        ledger: counts rounds; None without speculation.
         lane: the engine's number in it.
         totals: rounds, verifications, accepted drafts and drafts by place, shape `(4, n)`: filled in.
     """
 
     def __init__(
-        self, table: RequestTable, by_k: Rows[Trajectories], ledger: Ledger, lane: int, totals: I64
+        self,
+        table: RequestTable,
+        by_k: Mapping[int, Trajectories],
+        ledger: Ledger | None,
+        lane: int,
+        totals: I64,
     ) -> None:
-        order = by_k[-1].order
+        order = by_k[max(by_k)].order
         self.order = order
         self.ledger = ledger
         self.lane = lane
         self.prompt = table.prompt_tokens[order]
         self.final = self.prompt + table.output_tokens[order] - 1
         self.most = table.max_tokens[order]
-        self.rules = [lives.rules for lives in by_k]
-        self.luck = [lives.luck for lives in by_k]
+        self.rules = {k: lives.rules for k, lives in by_k.items()}
+        self.luck = {k: lives.luck for k, lives in by_k.items()}
         self.rounds, self.verifications, self.accepted, self.drafts = totals
         self.nobody(0)
 
-    def close(self, now: int, k: int, stays: Rows[Stay]) -> tuple[I64, I64, I64, I64, I64]:
-        """Ends the term of `k` before iteration `now`: books its rounds.
+    def close(self, now: int, k: int, stays: Rows[Stay]) -> Standing:
+        """Ends the term of `k` before iteration `now`: books its rounds; returns who is left.
 
         Args:
             now: the first iteration that does not belong to it.
             k: drafts of its rows.
             stays: who joined during it, in the order of the running list.
-
-        Returns:
-            Of those who are left: place, KV tokens, tokens known before the last step (0: its prompt was
-            computed in it), KV tokens the last step was scheduled for, and blocks held.
         """
         rules, term = self.rules[k], self.term
-        pack, lag = rules.packing, rules.lag
+        pack, lag, was = rules.packing, rules.lag, term.standing
         fresh = [_Joined.of(stay) for stay in stays]
-        place = np.concatenate([term.place, np.array([n.place for n in fresh], dtype=np.int64)])
-        begin = np.concatenate(
-            [np.full(len(term.place), term.begin), np.array([n.first + 1 for n in fresh], dtype=np.int64)]
-        )
-        rounds = np.concatenate([term.rounds, np.array([n.rounds for n in fresh], dtype=np.int64)])
+        joined = np.array([(n.place, n.first + 1, n.rounds, n.held) for n in fresh], dtype=np.int64)
+        new_place, new_begin, new_rounds, new_held = joined.reshape(-1, 4).T
+        place = np.concatenate([was.place, new_place])
+        begin = np.concatenate([np.full(len(was.place), term.begin), new_begin])
+        rounds = np.concatenate([term.rounds, new_rounds])
+        final, prompt = self.final[place], self.prompt[place]
         had = np.minimum(rounds, now - begin)
         ends = np.cumsum(had)
         lows = ends - had
         flat = np.arange(int(ends[-1]) if len(ends) else 0)
-        old = len(term.place)
+        old = len(was.place)
         split = int(ends[old - 1]) if old else 0
         base = np.repeat(term.starts - lows[:old], had[:old]) + flat[:split]
         count = had[old:].tolist()
-        parts = [n.footprint[:r] for n, r in zip(fresh, count, strict=True)]
-        prints = np.concatenate([term.footprint[base], *parts]) if len(place) else term.footprint
-        gains: I64 | None = None
+        prints = np.concatenate([term.footprint[base], *_firsts([n.footprint for n in fresh], count)])
+        gains = np.ones(len(flat), dtype=np.int64)
         if k:
-            assert not old or term.gains is not None
-            drawn = [n.gains[:r] for n, r in zip(fresh, count, strict=True) if n.gains is not None]
-            gains = np.concatenate([term.gains[base] if term.gains is not None else base, *drawn]).astype(
-                np.int64
-            )
-        final, prompt = self.final[place], self.prompt[place]
+            gains[:split] = 0 if term.gains is None else term.gains[base]
+            gains[split:] = np.concatenate([base[:0], *_firsts([n.gains for n in fresh], count)])
         over = had == rounds
         context = (prints & pack.context_mask) - rules.query
-        last = np.maximum(ends - 1, 0)
-        some = had > 0
-        before = np.where(some, context[last] if len(flat) else 0, 0)
-        if gains is None:
-            computed = np.where(some, before + 1, prompt)
-        else:
-            computed = np.where(some, before + (gains[last] if len(flat) else 0), prompt)
-        computed = np.where(over, final, computed)
+        last, some = np.maximum(ends - 1, 0), had > 0
+        nothing = np.zeros(1, dtype=np.int64)
+        before = np.where(some, (context if len(flat) else nothing)[last], 0)
+        latest = before + (gains if len(flat) else nothing)[last]
+        computed = np.where(some, latest, np.concatenate([was.computed, prompt[old:]]))
+        held = ((prints if len(flat) else nothing)[last] >> pack.blocks) & pack.blocks_mask
+        standing = Standing(
+            place,
+            np.where(over, final, computed),
+            np.where(some, before - prompt + 1, np.concatenate([was.known, 0 * new_place])),
+            np.where(some, before + rules.query, np.concatenate([was.asked, prompt[old:]])),
+            np.where(some, held, np.concatenate([was.held, new_held])),
+        )
         self._book(place, begin, had, over, lows, flat, before, gains, k)
         left = ~over if not lag else (~over | (begin + rounds == now))
-        known = np.where(some, before - prompt + 1, 0)
-        asked = np.where(some, before + rules.query, prompt)
-        held = np.concatenate(
-            [np.zeros(old, dtype=np.int64), np.array([n.held for n in fresh], dtype=np.int64)]
-        )
-        if len(flat):
-            held = np.where(some, (prints[last] >> pack.blocks) & pack.blocks_mask, held)
-        return place[left], computed[left], known[left], asked[left], held[left]
+        return Standing(*(column[left] for column in standing))
 
     def _book(
         self,
@@ -176,7 +204,7 @@ class Members:
         lows: I64,
         flat: I64,
         before: I64,
-        gains: I64 | None,
+        gains: I64,
         k: int,
     ) -> None:
         """Adds a term's rounds to what its requests and its iterations have had."""
@@ -184,18 +212,20 @@ class Members:
         ended = over & (had > 0)
         kept = (self.final[place] - before)[ended]
         last = (lows + had - 1)[ended]
-        tokens = np.ones(len(flat), dtype=np.int64) if gains is None else gains.copy()
+        tokens = gains.copy()
         tokens[last] = kept
-        if gains is not None:
+        if k:
             total = np.concatenate([[0], np.cumsum(gains)])
             self.verifications[place] += had
             self.accepted[place] += total[lows + had] - total[lows] - had
             self.drafts[place] += k * had
         its = np.repeat(begin - lows, had) + flat
-        self.ledger.book_flat(self.lane, its, tokens, gains, np.repeat(self.order[place], had))
+        assert self.ledger is not None
+        self.ledger.book_flat(self.lane, its, tokens, gains if k else None, np.repeat(self.order[place], had))
 
-    def seat(self, now: int, k: int, place: I64, computed: I64, known: I64, asked: I64, held: I64) -> Seated:
-        """Seats those who are left at another K, from iteration `now` on; arguments as `close` returns."""
+    def seat(self, now: int, k: int, standing: Standing) -> Seated:
+        """Seats sequences at a K, from iteration `now` on."""
+        place, computed, known, asked, held = standing
         rules, lag = self.rules[k], self.rules[k].lag
         final, prompt, most = self.final[place], self.prompt[place], self.most[place]
         gains, lows, starts, before, rounds = self._draw(k, place, final - computed)
@@ -207,15 +237,16 @@ class Members:
         certain = known_last + 1 >= most
         ends = starts + rounds + lag
         footprint = rules.footprints(contexts, ends, rounds, final, held, certain, asked)
-        self.term = Term(now, place, rounds, starts, gains, footprint)
         offsets, of = _runs(rounds + lag + 1)
         row = np.diff(footprint, prepend=0)
         row[starts] = footprint[starts]
         places = starts[of] + offsets
         side = rules.sides(footprint, starts, asked)
-        unused = np.zeros(0, dtype=np.int64)
+        unused = np.full(len(place), -1)
         if rules.notes_unused:
             unused = unused_places(lag, rounds, known_last, known_earlier, most, certain)
+        kept = final - contexts[last]
+        self.term = Term(now, standing, rounds, starts, gains, footprint, kept, unused)
         return Seated(offsets, row[places], None if side is None else side[places], unused[unused >= 0])
 
     def outcomes(self) -> tuple[I64, I64 | U8]:
@@ -227,7 +258,7 @@ class Members:
     def nobody(self, now: int) -> None:
         """Begins a term without anybody."""
         none = np.zeros(0, dtype=np.int64)
-        self.term = Term(now, none, none, none, None, none)
+        self.term = Term(now, Standing.nobody(), none, none, None, none, none, none)
 
     def _draw(self, k: int, place: I64, wanted: I64) -> tuple[U8 | None, I64, I64, I64, I64]:
         """As `Trajectories._rounds`, from each request's next verification on; and where each begins."""

@@ -15,9 +15,9 @@ from hardware.stepcost import StepCost
 from sim.config import EngineConfig
 from sim.timeline_admission import Unsuited
 from sim.timeline_lane import Lane
-from sim.timeline_members import Members
+from sim.timeline_members import Members, Standing
 from sim.timeline_plans import Plans
-from sim.timeline_seat import Seat
+from sim.timeline_seat import Counts, Left, Seat
 from sim.timeline_trajectories import BLOCK, Trajectories
 from sim.timeline_watch import Watch
 
@@ -67,14 +67,12 @@ class AdaptiveLane(Lane):
         on_host = self.passes == 0
         self.passes_at = tuple(0 if on_host else min(self.passes, max(k, 1)) for k in range(len(lives)))
         self.k = self.rules.k
+        self._stay_of: dict[int, int] = {}
         self.planned = array("q")
         """2 numbers for each change of K: the iteration that decided it, drafts from the next one on."""
 
-    def _make_room(self, acc: int, it: int, i: int) -> int:
-        raise Unsuited("KV ran short under a policy")
-
     def _evict_prefill(self, acc: int) -> int:
-        raise Unsuited("KV ran short under a policy")
+        raise Unsuited("a prompt in pieces takes the last blocks under a policy")
 
     def _forget_dead(self, it: int) -> None:
         """They are booked when K changes."""
@@ -82,41 +80,103 @@ class AdaptiveLane(Lane):
     def _change(self, acc: int, it: int, i: int, old: int, k: int) -> None:
         """Makes the calendar anew from `it` on, at another K."""
         rules, members = self.rules, self.members
-        self.planned.extend((it - 1, k))
-        self.k = k
         standing = members.close(it, old, self.stays)
         self.stays.clear()
-        self.drawn = self.by_k[k]
-        self._home = (-1, None)
-        for table in (self.calendar, self.unused, self.side, self.outcomes):
-            table[i:] = 0
-        self.side_sum = 0
+        self._go_over(it, k)
+        self.clear(i)
         if self.prefill is not None:
             acc -= rules.prefilling(self.prefill.held)
             seat = self.prefill.seat
             block = self.drawn.block(seat.place // BLOCK)
             self.prefill.seat = Seat.fresh(seat.place, block, seat.place % BLOCK)
         self.calendar[i] = -acc
-        if not len(standing.place):
-            members.nobody(it)
-            return
-        seated = members.seat(it, k, standing)
-        places = seated.offsets + i
-        np.add.at(self.calendar, places, seated.row)
-        np.add.at(self.unused, seated.unused + i, 1)
-        if seated.side is not None:
-            np.add.at(self.side, places, seated.side)
-        if self.learns:
-            rounds, gains = members.outcomes()
-            np.add.at(self.outcomes, (rounds + i, gains), 1)
+        self._seat(standing, it, i)
         if self.watch is not None:
             ends = (members.term.rounds + it - 1).tolist()
             self.watch.move(dict(zip(standing.place.tolist(), ends, strict=True)))
+
+    def _go_over(self, it: int, k: int) -> None:
+        """Notes that rows have `k` drafts from iteration `it` on."""
+        if k != self.k:
+            self.planned.extend((it - 1, k))
+        self.k = k
+        self.drawn = self.by_k[k]
+        self._home = (-1, None)
+
+    def _seat(self, standing: Standing, it: int, i: int) -> None:
+        """Draws sequences at the present K and adds them to the calendars."""
+        members = self.members
+        if not len(standing.place):
+            members.nobody(it)
+            return
+        self.add(members.seat(it, self.k, standing), i)
+        if self.learns:
+            rounds, gains = members.outcomes()
+            np.add.at(self.outcomes, (rounds + i, gains), 1)
+
+    def k_of(self, it: int) -> int:
+        """As in `Handover`."""
+        changed = len(self.planned) > 0 and self.planned[-2] == it
+        if not changed:
+            return self.k
+        return self.planned[-3] if len(self.planned) > 2 else self.rules.k
+
+    def leave(self, it: int) -> list[Left]:
+        """As in `Handover`."""
+        members = self.members
+        standing = members.close(it, self.k, self.stays)
+        self.stays.clear()
+        members.nobody(it)
+        left = []
+        for row in zip(*(column.tolist() for column in standing), strict=True):
+            place, computed, known, asked, held = row
+            numbers = members.verifications, members.accepted, members.rounds, members.drafts
+            verifications, accepted, rounds, drafts = (int(column[place]) for column in numbers)
+            counts = Counts(verifications, accepted, 1 + rounds, drafts)
+            left.append(Left(place, computed, known, asked, held, known == 0, counts))
+            self._end_stay(place)
+        return left
+
+    def _end_stay(self, place: int) -> None:
+        """Notes how many rounds a request had until now in the calendar, since it came or came back."""
+        rounds, stay = int(self.members.rounds[place]), self._stay_of.pop(place, None)
+        if stay is None:
+            self.log.cut[place] = rounds
+        else:
+            self.log.stays[stay][2] += rounds
+
+    def disown(self, place: int, first: int) -> None:
+        """As in `Handover`: nothing was booked ahead."""
+        self.lives.first[place] = first
+        self.log.cut[place] = 0
+
+    def note(self, place: int, counts: Counts, last: int) -> None:
+        """As in `Handover`."""
+        members, rounds = self.members, counts.chunks - 1
+        members.rounds[place], members.verifications[place] = rounds, counts.verifications
+        members.accepted[place], members.drafts[place] = counts.accepted, counts.drafts
+        self.log.skipped[place] = last - int(self.lives.first[place]) - rounds
+
+    def enter(
+        self, members: Members, standing: Standing, alive: list[bool], it: int, i: int, k: int
+    ) -> None:
+        """As in `Handover`."""
+        self._go_over(it, k)
+        self._seat(standing, it, i)
+        for place, goes_on in zip(standing.place.tolist(), alive, strict=True):
+            if goes_on:
+                self._stay_of[place] = len(self.log.stays)
+                self.log.stays.append([place, it - 1, -int(members.rounds[place]), self.newcomers])
+        if self.watch is not None:
+            for place, rounds in zip(standing.place.tolist(), members.term.rounds.tolist(), strict=True):
+                self.watch.expect(it - 1, place, rounds)
 
     def finish(self) -> None:
         """As in `Lane`."""
         members = self.members
         members.close(len(self.log.end_s) + 1, self.k, self.stays)
+        for place in list(self._stay_of):
+            self._end_stay(place)
         self.lives.rounds[:], self.lives.accepted[:] = members.rounds, members.accepted
         self.verified, self.drafts = members.verifications, members.drafts
 

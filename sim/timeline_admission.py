@@ -14,7 +14,7 @@ from sim.config import EngineConfig
 from sim.timeline_ledger import Ledger
 from sim.timeline_log import Log
 from sim.timeline_luck import I64, U8
-from sim.timeline_seat import Prefill, Seat
+from sim.timeline_seat import Counts, Prefill, Seat
 from sim.timeline_step import Step
 from sim.timeline_trajectories import BLOCK, Block, Trajectories
 from sim.timeline_watch import Ended, Watch
@@ -48,6 +48,7 @@ class Admission:
         learns: a policy has to know what every step showed.
 
     Attributes:
+        k: drafts of a row.
         head: the first of `inbox` that is not admitted.
         back: who was thrown out and waits in front of everybody else; the last is the next.
         stays: of those running, in the order of the running list, with some dead ones among them.
@@ -76,6 +77,7 @@ class Admission:
         self.cost = cost
         self.lives = self.drawn = lives
         self.rules = lives.rules
+        self.k = lives.rules.k
         self.ledger = ledger
         self.inbox = inbox
         self.arrived_s = arrived_s
@@ -106,7 +108,7 @@ class Admission:
         width = self.rules.k + 2
         self.learns = learns
         self.outcomes: I64 = np.zeros((size if learns else 0, width), dtype=np.int64)
-        self._done: dict[int, tuple[int, int, int]] = {}
+        self._done: dict[int, Counts] = {}
         self._home: tuple[int, Block | None] = (-1, None)
 
     def submit(self, place: int, now: float) -> None:
@@ -187,7 +189,7 @@ class Admission:
         reserve = -(-seat.tokens // self.rules.block_size) if self.config.scheduler_reserve_full_isl else 0
         if max(blocks, reserve) > self._free_blocks(step):
             return False
-        self.prefill = Prefill(seat, room, blocks)
+        self.prefill = Prefill(seat, room, blocks, it)
         if seat.last_emission < 0:
             self.newcomers += 1
             self.log.admitted.setdefault(seat.place, it)
@@ -218,7 +220,7 @@ class Admission:
         step.acc += grown << rules.packing.blocks
         step.used += grown
         step.add(done - past, past)
-        prefill.done, prefill.held = done, held
+        prefill.done, prefill.held, prefill.last = done, held, it
         if done == seat.tokens:
             step.useful |= _is_useful(seat)
             self.prefill = None
@@ -272,12 +274,14 @@ class Admission:
         log.odd_gaps.extend((it, seat.last_emission, place))
         seat.extra = len(log.stays)
         log.stays.append([place, it, seat.rounds, self.newcomers])
-        rounds, accepted, chunks = self._done[place]
-        if seat.gains is not None:
-            assert self.ledger is not None
-            self.ledger.book_stay(self.lane, place, it, seat.gains, seat.kept, 1)
-            accepted += int(seat.gains.sum()) - seat.rounds
-        log.totals[place] = [rounds + seat.rounds, accepted, chunks + 1 + seat.rounds, it + seat.rounds]
+        self._book(seat, it)
+
+    def _book(self, seat: Seat, it: int) -> None:
+        """Books a stay that follows another one, as if it went on to the request's end."""
+        if seat.gains is not None and self.ledger is not None:
+            self.ledger.book_stay(self.lane, seat.place, it, seat.gains, seat.kept, 1)
+        counts = self._done[seat.place].plus(seat.gains, seat.rounds, self.rules.k, 1 + seat.rounds)
+        self.log.totals[seat.place] = counts, it + seat.rounds
 
 
 def _is_useful(seat: Seat) -> bool:

@@ -108,10 +108,13 @@ class LaneColumns:
         times = np.concatenate([np.zeros(1), np.frombuffer(lane.log.end_s, dtype=np.float64)])
         self.end_s: F64 = times[1:]
         self.iterations_count = len(self.end_s)
+        self.stepped = np.frombuffer(lane.log.stepped, dtype=np.int64)
         self.start_s: F64 = times[:-1]  # while it is busy, an iteration starts when the one before ends
-        if (wakes > 0).any():
+        if (wakes > 0).any() or len(self.stepped):
             self.start_s = self.start_s.copy()
         self.start_s[wakes] = wake_s
+        if lane.recorder is not None:
+            self.start_s[self.stepped] = lane.recorder.iterations()["start_s"]
         self.stays = Stays.of(lane, places)
 
     def turn_s(self) -> F64:
@@ -167,6 +170,11 @@ class LaneColumns:
         columns["draft_passes"][np.frombuffer(log.one_pass, dtype=np.int64)] = 1
         it, waiting = np.frombuffer(log.waiting, dtype=np.int64).reshape(-1, 2).T
         columns["waiting"][it] = waiting
+        if lane.recorder is not None:
+            for name, values in lane.recorder.iterations().items():
+                if name in columns:
+                    columns[name] = columns[name].astype(np.int32)
+                    columns[name][self.stepped] = values
         return columns | {"start_s": self.start_s, "end_s": self.end_s}
 
     def _chunks(self) -> Columns:
@@ -190,7 +198,7 @@ class LaneColumns:
         """Returns the pauses of more than one iteration."""
         it, before, place = np.frombuffer(self.lane.log.odd_gaps, dtype=np.int64).reshape(-1, 3).T
         end = self.end_s[it]
-        return {
+        columns: Columns = {
             "request_id": self.lane.lives.order[place],
             "replica": np.full(len(it), self.lane.replica),
             "from_iteration": before,
@@ -200,6 +208,11 @@ class LaneColumns:
             "gap_s": end - self.end_s[before],
             "tokens": np.ones(len(it), dtype=np.int64),
         }
+        if self.lane.recorder is None:
+            return columns
+        stepped = self.lane.recorder.odd_gaps()
+        order = np.argsort(np.concatenate([it, stepped["to_iteration"]]), kind="stable")
+        return {name: np.concatenate([columns[name], stepped[name]])[order] for name in columns}
 
     def requests(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
         """Yields the request columns that the engine knows, a row a place of `places`, one at a time.
@@ -210,32 +223,38 @@ class LaneColumns:
         first, rounds = lane.lives.first[places], lane.lives.rounds[places]
         accepted = lane.lives.accepted[places]
         finish, admitted, chunks = first + rounds, first, 1 + rounds
-        if log.admitted or log.preemptions:
-            index_of = np.zeros(len(lane.lives.order), dtype=np.int64)
-            index_of[places] = np.arange(len(first))
+        preemptions, drafts = np.zeros(0, dtype=np.int32), rounds * np.int32(lane.rules.k)
+        index_of: dict[int, int] = {}
+        if log.is_eventful:
+            each = np.arange(len(lane.lives.order))[places]
+            index_of = dict(zip(each.tolist(), range(len(each)), strict=True))
             admitted, preemptions = first.copy(), np.zeros(len(first), dtype=np.int32)
+            rounds, accepted = rounds.copy(), accepted.copy()
             for place, it in log.admitted.items():
                 admitted[index_of[place]] = it
             for place, count in log.preemptions.items():
                 preemptions[index_of[place]] = count
-            if log.totals:
-                rounds, accepted = rounds.copy(), accepted.copy()
-            for place, values in log.totals.items():
+            for place, (counts, last) in log.totals.items():
                 j = index_of[place]
-                rounds[j], accepted[j], chunks[j], finish[j] = values
-            if log.preemptions:
-                yield "preemptions", preemptions
+                (rounds[j], accepted[j], chunks[j], drafts[j]), finish[j] = counts, last
+            for place, skipped in log.skipped.items():
+                finish[index_of[place]] += skipped
+        if log.preemptions:
+            yield "preemptions", preemptions
         yield "chunks", chunks
         yield "first_iteration", first
         yield "last_iteration", finish
-        yield "admitted_s", self.turn_s()[admitted]
+        admitted_s = self.turn_s()[admitted]
+        for place, seconds in log.admitted_s.items():
+            admitted_s[index_of[place]] = seconds
+        yield "admitted_s", admitted_s
         yield "first_token_s", self.end_s[first]
         yield "finished_s", self.end_s[finish]
         if lane.ledger is not None:
-            rounds = rounds if lane.verified is None else lane.verified[places].astype(np.int32)
-            yield "verifications", rounds
+            if lane.verified is not None and lane.drafts is not None:
+                rounds, drafts = lane.verified[places], lane.drafts[places]
+            yield "verifications", rounds.astype(np.int32, copy=False)
             yield "accepted_tokens", accepted
-            drafts = rounds * np.int32(lane.rules.k) if lane.drafts is None else lane.drafts[places]
             yield "draft_tokens", drafts.astype(np.int32, copy=False)
 
     def chunk_ranks(self) -> Iterator[I32]:
@@ -247,8 +266,10 @@ class LaneColumns:
             yield stays.ranks_at_last()
             return
         order[stays.place[::-1]] = ranks[::-1]  # the first stay of each wins
+        order[list(self.lane.log.first_rank)] = list(self.lane.log.first_rank.values())
         yield order[self.places]
         order[stays.place] = stays.ranks_at_last()
+        order[list(self.lane.log.last_rank)] = list(self.lane.log.last_rank.values())
         yield order[self.places]
 
 

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from math import inf
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from hardware.stepcost import TERMS, StepShape
+from sim.recorder import Recorder
 from sim.timeline_admission import LONGEST_WINDOW, Unsuited
+from sim.timeline_handover import Handover
 from sim.timeline_luck import F64, I64
-from sim.timeline_plans import Plans
-from sim.timeline_tail import Tail
+from sim.timeline_plans import Plans, seen
+
+if TYPE_CHECKING:
+    from sim.timeline_stepper import Stepper
 
 Watcher = Generator[float, float, None]
 Walk = tuple[int, int, int, float, float]
@@ -28,18 +33,21 @@ new_tuple = tuple.__new__
 """Makes a `StepShape` in 0.15 us; its own constructor takes 0.4."""
 
 
-class Lane(Tail):
+class Lane(Handover):
     """One engine on the fast path: `run` walks it.
 
     Attributes:
         plans: K by batch size and queue; None is always K.
         passes_at: the drafter's passes by the K that they draft.
         reach: iterations that the next window looks ahead.
+        stepper, recorder: step it where the calendar cannot go on, and what they wrote down (None: never).
         verified, drafts: verifications and drafts by place, where K is not the same for all.
     """
 
     plans: Plans | None = None
     passes_at: tuple[int, ...] = ()
+    stepper: Stepper | None = None
+    recorder: Recorder | None = None
     reach = 4 * WINDOW
     verified: I64 | None = None
     drafts: I64 | None = None
@@ -58,6 +66,7 @@ class Lane(Tail):
         end_s, sums, seconds, window = log.end_s, log.sums, self.cost.seconds, self.rules.window
         has_side, side, learns = self.rules.has_side, self.side.data, self.learns
         step, k, depth = self.step, most_k, self.passes
+        slots, budget = self.slots, self.config.max_num_batched_tokens
         now = last_end = 0.0
         flying = False
         acc = it = i = visible = 0
@@ -74,10 +83,17 @@ class Lane(Tail):
             acc += entry[i]
             if has_side:
                 self.side_sum += side[i]
+            n = (acc >> rows_bit) & rows_mask
             short = (acc >> block_bit) & blocks_mask > total
+            if n * (1 + k + slots) > budget or (short and plans is not None):
+                if self.stepper is None:
+                    raise Unsuited("a step that the calendar cannot take")
+                steps = self.stepper.run((acc, it, i, now, last_end), flying, visible, until)
+                acc, it, now, last_end, flying, k, visible, until = yield from steps
+                continue
             if short:
                 acc = self._make_room(acc, it, i)
-            n = (acc >> rows_bit) & rows_mask
+                n = (acc >> rows_bit) & rows_mask
             rows = step.rows = 0
             if self.prefill is not None or self.back or self.head < visible:
                 acc, rows = self._fill(acc, n, k, short, it, i, visible)
@@ -90,7 +106,7 @@ class Lane(Tail):
                 self._forget_dead(it)
                 if flying:  # wait for the batch in flight, then try again
                     turn, now, flying, acc, entry[i + 1] = now, last_end, False, 0, 0
-                    if self._settle(it - 2, turn):
+                    if self.settle(it - 2, turn):
                         until = yield now
                     continue
                 if self.head < visible or self.back or self.prefill is not None:
@@ -98,7 +114,7 @@ class Lane(Tail):
                 if visible == len(arrived_s):
                     if self.watch is None:
                         return
-                    self._settle(it - 1, now)
+                    self.settle(it - 1, now)
                     until = yield inf
                 if visible < len(arrived_s):
                     now = max(now, arrived_s[visible])
@@ -132,7 +148,7 @@ class Lane(Tail):
             if window:
                 log.beyond.append(shape[5] - shape[6])
             if learns and plans is not None:
-                plans.note(it, k, self.outcomes[i].tolist(), n + rows, rows > 0, last_end - begin)
+                plans.note(it, seen(k, self.outcomes[i].tolist(), n + rows, rows > 0, last_end - begin))
             turn, again = now, lag and not flying
             self.committed = it - 1 - flying
             now, flying = (begin, True) if lag else (last_end, False)
@@ -143,7 +159,7 @@ class Lane(Tail):
                 k = following
             if again:
                 continue  # nothing was in flight: this turn schedules a second batch
-            if stops and self._settle(self.committed, turn):
+            if stops and self.settle(self.committed, turn):
                 until = yield now
                 continue
             if waiting or self.prefill is not None:
@@ -170,8 +186,6 @@ class Lane(Tail):
                 self._admit(step, it, i, visible)
                 if len(self.stays) > 4 * config.max_num_seqs + 64:
                     self._forget_dead(it)
-        if (step.acc >> pack.running) * (charge - k + self.rules.k) > config.max_num_batched_tokens:
-            raise Unsuited("the token budget is below sequences x (1 + K)")
         return step.acc, step.rows
 
     def _drafts(self, n: int, waiting: int, known: int) -> int:
@@ -200,13 +214,18 @@ class Lane(Tail):
         prompts, seen = step.rows - ones, kv - beyond - step.beyond
         return StepShape(tokens, n + ones, prompts, logits, n * k, kv, seen, step.pairs, uniform, depth)
 
-    def _settle(self, upto: int, turn: float) -> bool:
+    def settle(self, upto: int, turn: float) -> bool:
         """Makes outcomes known up to an iteration; True if somebody ended whom others wait for."""
         self.committed = upto
         if not self.stops or self.watch is None or not (ended := self.watch.commit(upto)):
             return False
         self.ended, self.turn_s = ended, turn
         return True
+
+    def hear(self, upto: int) -> None:
+        """Lets the policy learn what the iterations up to `upto` showed."""
+        if self.plans is not None:
+            self.plans.hear(upto)
 
     def _change(self, acc: int, it: int, i: int, old: int, k: int) -> None:
         """Goes over to another K from iteration `it` on: only under a policy."""

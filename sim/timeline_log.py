@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from array import array
 
+from sim.timeline_seat import Counts
+
 
 class Log:
     """What an engine's iterations did, in the fewest numbers the columns can be computed from.
@@ -20,8 +22,12 @@ class Log:
         odd_gaps: 3 numbers for each: iteration, iteration of the chunk before, place.
         stays: (place, iteration of the prefill's end, rounds, newcomers before it) after a preemption.
         cut: rounds before its first preemption, by place.
-        totals: verifications, accepted tokens, chunks, last iteration, by place of who was preempted.
+        totals: counts and last iteration by place, of who had several stays.
         preemptions: by place.
+        stepped: iterations that `Engine` stepped.
+        admitted_s, first_rank, last_rank: by place, where `Engine` saw it: time of admission, and the
+            places of the first and the last chunk within their steps.
+        skipped: iterations between first and last chunk without one, by place, where K changes.
     """
 
     def __init__(self) -> None:
@@ -37,7 +43,12 @@ class Log:
         self.odd_gaps = array("q")
         self.stays: list[list[int]] = []
         self.cut: dict[int, int] = {}
-        self.totals: dict[int, list[int]] = {}
+        self.totals: dict[int, tuple[Counts, int]] = {}
+        self.stepped = array("q")
+        self.admitted_s: dict[int, float] = {}
+        self.first_rank: dict[int, int] = {}
+        self.last_rank: dict[int, int] = {}
+        self.skipped: dict[int, int] = {}
         self.preemptions: dict[int, int] = {}
 
     def forget_iterations(self) -> None:
@@ -45,3 +56,8 @@ class Log:
         self.end_s = array("d")
         self.sums, self.prefills, self.one_pass = array("q"), array("q"), array("q")
         self.beyond, self.waiting = array("q"), array("q")
+
+    @property
+    def is_eventful(self) -> bool:
+        """Whether a request did something that its trajectory does not say."""
+        return bool(self.admitted or self.preemptions or self.totals or self.skipped or self.admitted_s)

@@ -255,6 +255,34 @@ class Members:
         offsets, of = _runs(term.rounds)
         return offsets, np.ones_like(of) if term.gains is None else term.gains[term.starts[of] + offsets]
 
+    def seats(self, k: int) -> list[Seat]:
+        """Returns the sequences of this term one by one."""
+        term, rules = self.term, self.rules[k]
+        place, computed, _, asked, held = term.standing
+        side = rules.sides(term.footprint, term.starts, asked)
+        seats = []
+        for j, (start, rounds) in enumerate(zip(term.starts.tolist(), term.rounds.tolist(), strict=True)):
+            here = slice(start, start + rounds + rules.lag + 1)
+            footprint, who, blocks = term.footprint[here], int(place[j]), int(held[j])
+            seats.append(
+                Seat(
+                    place=who,
+                    prompt=int(self.prompt[who]),
+                    final=int(self.final[who]),
+                    most=int(self.most[who]),
+                    tokens=int(computed[j]),
+                    blocks=blocks,
+                    rounds=rounds,
+                    kept=int(term.kept[j]) if rounds else 0,
+                    gains=None if term.gains is None else term.gains[start : start + rounds],
+                    footprint=footprint,
+                    row=np.diff(footprint, prepend=rules.prefilling(blocks)),
+                    side=None if side is None else side[here],
+                    unused=int(term.unused[j]),
+                )
+            )
+        return seats
+
     def nobody(self, now: int) -> None:
         """Begins a term without anybody."""
         none = np.zeros(0, dtype=np.int64)

@@ -12,6 +12,12 @@ from sim.speculation.policy import OneForAll, Policy, Seen
 from sim.timeline_luck import I64
 
 
+def seen(k: int, by_tokens: list[int], rows: int, prompts: bool, seconds: float) -> Seen:
+    """Returns what a step shows: `by_tokens` counts its decoding rows by the tokens they sample."""
+    rounds = tuple((k, tokens, count) for tokens, count in enumerate(by_tokens) if count)
+    return Seen(rounds, rows, prompts, seconds)
+
+
 class Plans:
     """What an engine on the fast path asks for K.
 
@@ -30,8 +36,8 @@ class Plans:
         """Returns the drafts to propose after a step of so many rows."""
         raise NotImplementedError
 
-    def note(self, it: int, k: int, by_tokens: list[int], rows: int, prompts: bool, seconds: float) -> None:
-        """Notes what iteration `it` will have shown: decoding rows by the tokens they sample."""
+    def note(self, it: int, seen: Seen) -> None:
+        """Notes what iteration `it` will have shown."""
 
     def hear(self, upto: int) -> None:
         """Lets the policy learn what the iterations up to `upto` showed."""
@@ -67,10 +73,9 @@ class Learner(Plans):
         """As `Plans.drafts`."""
         return self.policy.choose(rows, kv_tokens, waiting)
 
-    def note(self, it: int, k: int, by_tokens: list[int], rows: int, prompts: bool, seconds: float) -> None:
+    def note(self, it: int, seen: Seen) -> None:
         """As `Plans.note`."""
-        rounds = tuple((k, tokens, count) for tokens, count in enumerate(by_tokens) if count)
-        self._unheard.append((it, Seen(rounds, rows, prompts, seconds)))
+        self._unheard.append((it, seen))
 
     def hear(self, upto: int) -> None:
         """As `Plans.hear`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -126,8 +127,54 @@ def _unused(rules: Rules, rounds: int, known: int, before: int, most: int) -> in
 
 @dataclass(slots=True)
 class Prefill:
-    """The one prompt that is computed in pieces: under FCFS it is the tail of the running list."""
+    """The one prompt that is computed in pieces: under FCFS it is the tail of the running list.
+
+    Attributes:
+        seat: what it will be.
+        done, held: tokens computed, and blocks.
+        last: iteration of its last piece.
+    """
 
     seat: Seat
     done: int
     held: int
+    last: int
+
+
+class Counts(NamedTuple):
+    """What a request has had so far."""
+
+    verifications: int
+    accepted: int
+    chunks: int
+    drafts: int
+
+    def plus(self, gains: U8 | None, rounds: int, k: int, chunks: int) -> Counts:
+        """Returns the counts after `rounds` more rounds of `k` drafts, and so many more chunks."""
+        if gains is None:
+            return Counts(self.verifications, self.accepted, self.chunks + chunks, self.drafts)
+        accepted = self.accepted + int(gains[:rounds].sum()) - rounds
+        return Counts(self.verifications + rounds, accepted, self.chunks + chunks, self.drafts + k * rounds)
+
+
+NOTHING_YET = Counts(0, 0, 0, 0)
+
+
+class Left(NamedTuple):
+    """A running sequence between two steps, for `Engine` to go on with.
+
+    Attributes:
+        place: of the request. computed: KV tokens.
+        known: output tokens known before the last step.
+        asked: KV tokens the last step was scheduled for. held: KV blocks.
+        prompted: the last step computed the end of its prompt.
+        counts: what it has had, the last step included.
+    """
+
+    place: int
+    computed: int
+    known: int
+    asked: int
+    held: int
+    prompted: bool
+    counts: Counts

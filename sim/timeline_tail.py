@@ -6,7 +6,7 @@ Under FCFS it happens at the tail alone, so it is rare; the loop over iterations
 from __future__ import annotations
 
 from sim.timeline_admission import Admission, Unsuited
-from sim.timeline_seat import Seat
+from sim.timeline_seat import NOTHING_YET, Seat
 from sim.timeline_trajectories import BLOCK
 
 
@@ -52,7 +52,7 @@ class Tail(Admission):
         """Takes a sequence out of the calendar from `it` on; returns its share of the running sum."""
         self._refuse_own_blocks()
         assert seat.footprint is not None
-        log, place, done = self.log, seat.place, it - first - 1
+        place, done = seat.place, it - first - 1
         rest = seat.row[done + 1 :]
         self.calendar[i + 1 : i + 1 + len(rest)] -= rest
         if seat.side is not None:
@@ -61,25 +61,28 @@ class Tail(Admission):
             self.side_sum -= int(seat.side[: done + 1].sum())
         if seat.unused >= done:
             self.unused[i + seat.unused - done] -= 1
-        log.preemptions[place] = log.preemptions.get(place, 0) + 1
+        self.log.preemptions[place] = self.log.preemptions.get(place, 0) + 1
         if done == seat.rounds:
             self.doomed += 1
             return int(seat.footprint[done])
         self.back.append(seat.rest(done, self.rules, it - 1))
-        rounds, accepted, chunks = self._done.get(place, (0, 0, 0))
-        if seat.gains is not None:
-            assert self.ledger is not None
+        self._cut(seat, first, done)
+        if self.watch is not None:
+            self.watch.unexpect(place, first + seat.rounds, it - 1)
+        return int(seat.footprint[done])
+
+    def _cut(self, seat: Seat, first: int, done: int) -> None:
+        """Takes back what was booked for a stay beyond its first `done` rounds."""
+        place, log = seat.place, self.log
+        if seat.gains is not None and self.ledger is not None:
             self.ledger.book_stay(self.lane, place, first, seat.gains, seat.kept, -1)
             self.ledger.book_stay(self.lane, place, first, seat.gains[:done], 0, 1)
-            accepted += int(seat.gains[:done].sum()) - done
-        self._done[place] = (rounds + done, accepted, chunks + 1 + done)
+        counts = self._done.get(place, NOTHING_YET)
+        self._done[place] = counts.plus(seat.gains, done, self.rules.k, 1 + done)
         if seat.extra < 0:
             log.cut[place] = done
         else:
             log.stays[seat.extra][2] = done
-        if self.watch is not None:
-            self.watch.unexpect(place, first + seat.rounds, it - 1)
-        return int(seat.footprint[done])
 
     def _refuse_own_blocks(self) -> None:
         if self.config.enable_prefix_caching:

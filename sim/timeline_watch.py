@@ -40,6 +40,7 @@ class Watch:
         self._talking: list[int] = []
         self._order_of: dict[int, int] = {}
         self._first_rank: dict[int, int] = {}
+        self._reported: list[Ended] = []
         self._admissions = 0
 
     def expect(self, it: int, place: int, rounds: int) -> None:
@@ -79,6 +80,26 @@ class Watch:
         if self.ranks:
             self._due = sorted({*self._begins, *self._leaves, *moved})
 
+    def forget(self, last: int) -> None:
+        """Takes back all ends after iteration `last`: somebody else runs their requests from there on."""
+        for end in [end for end in self._ends if end > last]:
+            for _, place in list(self._ends[end]):
+                self.unexpect(place, end, last)
+
+    def report(self, ended: Ended) -> None:
+        """Notes an end that somebody else has seen, to be told at the next call."""
+        self._first_rank.pop(ended.place, None)
+        self._reported.append(ended)
+
+    def first_rank(self, place: int) -> int:
+        """Returns the place of a request's first chunk within its step, 0 if there was none yet."""
+        return self._first_rank.get(place, 0)
+
+    def begun(self, place: int, rank: int) -> None:
+        """Notes the place of a first chunk that somebody else has seen."""
+        if self.ranks:
+            self._first_rank[place] = rank
+
     def next_end(self) -> int:
         """Returns the iteration in which the next one ends."""
         due, ends = self._ends_due, self._ends
@@ -88,7 +109,8 @@ class Watch:
 
     def count(self, upto: int) -> int:
         """Returns how many have ended in iterations up to `upto` since the last call (without ranks)."""
-        due, ended = self._ends_due, 0
+        due, ended = self._ends_due, len(self._reported)
+        self._reported.clear()
         while due and due[0] <= upto:
             ended += len(self._ends.pop(heappop(due)))
         return ended
@@ -96,7 +118,7 @@ class Watch:
     def commit(self, upto: int) -> list[Ended]:
         """Returns who has ended in iterations up to `upto` since the last call, in row order."""
         due = self._due if self.ranks else self._ends_due
-        ended: list[Ended] = []
+        ended, self._reported = self._reported, []
         while due and due[0] <= upto:
             it = heappop(due)
             if not self.ranks:

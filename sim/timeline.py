@@ -47,8 +47,6 @@ def run(scenario: Scenario, table: RequestTable, seed: int, lives: Lives | None)
     if rules is None:
         return None
     try:
-        if plan.policy is not None and not plan.never_short(rules):
-            return None
         if plan.scenario.load.max_concurrency is not None:
             return on_a_clock(plan, rules)
         if plan.alone:

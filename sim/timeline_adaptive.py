@@ -114,13 +114,6 @@ class AdaptiveLane(Lane):
             rounds, gains = members.outcomes()
             np.add.at(self.outcomes, (rounds + i, gains), 1)
 
-    def k_of(self, it: int) -> int:
-        """As in `Handover`."""
-        changed = len(self.planned) > 0 and self.planned[-2] == it
-        if not changed:
-            return self.k
-        return self.planned[-3] if len(self.planned) > 2 else self.rules.k
-
     def leave(self, it: int) -> list[Left]:
         """As in `Handover`."""
         members = self.members
@@ -133,7 +126,7 @@ class AdaptiveLane(Lane):
             numbers = members.verifications, members.accepted, members.rounds, members.drafts
             verifications, accepted, rounds, drafts = (int(column[place]) for column in numbers)
             counts = Counts(verifications, accepted, 1 + rounds, drafts)
-            left.append(Left(place, computed, known, asked, held, known == 0, counts))
+            left.append(Left(place, computed, known, asked, held, counts))
             self._end_stay(place)
         return left
 
@@ -157,9 +150,7 @@ class AdaptiveLane(Lane):
         members.accepted[place], members.drafts[place] = counts.accepted, counts.drafts
         self.log.skipped[place] = last - int(self.lives.first[place]) - rounds
 
-    def enter(
-        self, members: Members, standing: Standing, alive: list[bool], it: int, i: int, k: int
-    ) -> None:
+    def enter(self, members: Members, standing: Standing, alive: list[bool], it: int, i: int, k: int) -> None:
         """As in `Handover`."""
         self._go_over(it, k)
         self._seat(standing, it, i)

@@ -252,10 +252,11 @@ class LaneColumns:
         yield "finished_s", self.end_s[finish]
         if lane.ledger is not None:
             if lane.verified is not None and lane.drafts is not None:
-                rounds, drafts = lane.verified[places], lane.drafts[places]
-            yield "verifications", rounds.astype(np.int32, copy=False)
+                rounds = lane.verified[places].astype(np.int32)
+                drafts = lane.drafts[places].astype(np.int32)
+            yield "verifications", rounds
             yield "accepted_tokens", accepted
-            yield "draft_tokens", drafts.astype(np.int32, copy=False)
+            yield "draft_tokens", drafts
 
     def chunk_ranks(self) -> Iterator[I32]:
         """Yields the place of each request's first, then of its last chunk within its step, as `requests`."""

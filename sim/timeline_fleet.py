@@ -6,12 +6,16 @@ from array import array
 
 import numpy as np
 
+from sim.engine import Request
+from sim.requests import RequestMaker
 from sim.timeline_adaptive import AdaptiveLane
 from sim.timeline_lane import Lane
 from sim.timeline_ledger import Ledger
 from sim.timeline_luck import I64
 from sim.timeline_members import Members
 from sim.timeline_plan import Plan
+from sim.timeline_plans import Learner
+from sim.timeline_stepper import Stepper
 from sim.timeline_trajectories import Rules, Trajectories
 from sim.timeline_watch import Watch
 
@@ -32,16 +36,18 @@ class Fleet:
         table, luck = plan.table, plan.luck
         self.by_k: list[Trajectories] = []
         if plan.policy is None or luck is None:
-            self.lives = Trajectories(table, rows, rules, luck, not plan.never_short(rules))
+            keeps = plan.may_step or not plan.never_short(rules)
+            self.lives = Trajectories(table, rows, rules, luck, keeps)
         else:
             draws = [None, *(luck.at(k) for k in range(1, rules.k + 1))]
             self.by_k = [Trajectories(table, rows, rules.at(k), own, True) for k, own in enumerate(draws)]
             self.lives = self.by_k[-1]
             for other in self.by_k:
                 other.first = self.lives.first
-            self._totals = np.zeros((4, len(rows)), dtype=np.int64)
+        self._totals = np.zeros((4, len(rows) if plan.may_step else 0), dtype=np.int64)
         warmups = plan.scenario.load.num_warmups
         most_rows = plan.config.max_num_seqs
+        self._maker = RequestMaker(table, plan.lives, warmups, with_confidence=False)
         self.ledger = Ledger(self.lives, rules.k, warmups, lanes, most_rows) if rules.k else None
         if self.by_k:
             self.lives.book = None  # terms are booked instead of blocks
@@ -56,11 +62,21 @@ class Fleet:
         stops: bool = False,
     ) -> Lane:
         """Returns a lane; arguments as those of `Admission`."""
-        config, cost = self.plan.config, self.plan.scenario.cost
-        plans = self.plan.plans() if self.by_k else None
-        if plans is None or self.ledger is None:
-            return Lane(config, cost, self.lives, self.ledger, inbox, arrived_s, watch, stops, lane, replica)
-        members = Members(self.plan.table, dict(enumerate(self.by_k)), self.ledger, lane, self._totals)
-        return AdaptiveLane(
-            config, cost, self.by_k, members, plans, inbox, arrived_s, watch, stops, lane, replica
-        )
+        plan, config, cost = self.plan, self.plan.config, self.plan.scenario.cost
+        by_k = dict(enumerate(self.by_k)) or {self.lives.rules.k: self.lives}
+        members = Members(plan.table, by_k, self.ledger, lane, self._totals)
+        plans = plan.plans() if self.by_k else None
+        if plans is None:
+            shared = (config, cost, self.lives, self.ledger, inbox, arrived_s, watch, stops, lane, replica)
+            made = Lane(*shared)
+        else:
+            made = AdaptiveLane(
+                config, cost, self.by_k, members, plans, inbox, arrived_s, watch, stops, lane, replica
+            )
+        if plan.may_step and not config.enable_prefix_caching:
+            policy = plans.policy if isinstance(plans, Learner) else plan.make_policy()
+            made.stepper = Stepper(made, self._request, policy, members)
+        return made
+
+    def _request(self, place: int) -> Request:
+        return self._maker.request(int(self.lives.order[place]))

@@ -13,10 +13,6 @@ from sim.timeline_trajectories import BLOCK
 class Handover(Tail):
     """One engine on the fast path, as far as it can be stepped for a while."""
 
-    def k_of(self, it: int) -> int:
-        """Returns the drafts of a row in iteration `it`, one of the last two."""
-        return self.k
-
     def counts(self, place: int) -> Counts:
         """Returns what a request had had when it was last taken out of the calendar."""
         return self._done.get(place, NOTHING_YET)
@@ -42,7 +38,7 @@ class Handover(Tail):
             if done < seat.rounds:
                 self._cut(seat, first, done)
             counts = self._done.get(place, NOTHING_YET)
-            left.append(Left(place, computed, known, asked, held, not done, counts))
+            left.append(Left(place, computed, known, asked, held, counts))
         self.stays.clear()
         return left
 
@@ -69,14 +65,14 @@ class Handover(Tail):
 
     def seats(self, members: Members, standing: Standing) -> list[Seat]:
         """Draws sequences from where they stand."""
+        if not len(standing.place):
+            return []
         members.seat(0, self.k, standing)
         seats = members.seats(self.k)
         members.nobody(0)
         return seats
 
-    def enter(
-        self, members: Members, standing: Standing, alive: list[bool], it: int, i: int, k: int
-    ) -> None:
+    def enter(self, members: Members, standing: Standing, alive: list[bool], it: int, i: int, k: int) -> None:
         """Puts sequences into the calendar that stand where iteration `it` begins.
 
         Args:
@@ -93,7 +89,9 @@ class Handover(Tail):
                 seat.extra = len(self.log.stays)
                 self.log.stays.append([seat.place, it - 1, seat.rounds, self.newcomers])
                 counts = self._done[seat.place]
-                self._done[seat.place] = counts._replace(chunks=counts.chunks - 1)  # no prompt, no chunk of it
+                self._done[seat.place] = counts._replace(
+                    chunks=counts.chunks - 1
+                )  # no prompt, no chunk of it
                 self._book(seat, it - 1)
             if self.watch is not None:
                 self.watch.expect(it - 1, seat.place, seat.rounds)

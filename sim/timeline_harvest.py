@@ -54,6 +54,7 @@ class Harvest:
         self.columns |= {"status": status, "output_tokens": output}
         self._counted = np.arange(n) >= plan.scenario.load.num_warmups
         self._rounds = np.zeros(rules.k + 2, dtype=np.int64)
+        self._stepped = 0
         self._iterations: list[Columns] = []
         self._gaps: list[Columns] = []
 
@@ -66,6 +67,9 @@ class Harvest:
         self._iterations.append(part.iterations())
         self._gaps.append(part.odd_gaps())
         lane.log.forget_iterations()
+        self._stepped += len(lane.log.stepped)
+        if lane.recorder is not None:
+            self._rounds[1:] += lane.recorder.rounds_by_accepted
         for name, values in part.requests():
             self._fill(name, rows, values)
         if self.plan.scenario.deployment.replicas > 1:
@@ -105,12 +109,14 @@ class Harvest:
         n = len(self.plan.table)
         nothing = {name: np.broadcast_to(np.nan, n) for name in REQUEST_TIMES}
         nothing |= {name: np.broadcast_to(np.int32(0), n) for name in REQUEST_COUNTS}
+        iterations = _by_end(self._iterations)
         return Ran(
             nothing | self.columns,
-            _by_end(self._iterations),
+            iterations,
             _by_end(self._gaps),
             tuple(self._rounds[1:].tolist()),
             self.plan.refusals(),
+            stepped_share=self._stepped / max(len(iterations["end_s"]), 1),
         )
 
 

@@ -95,10 +95,11 @@ class Lane(Handover):
                 acc = self._make_room(acc, it, i)
                 n = (acc >> rows_bit) & rows_mask
             rows = step.rows = 0
+            step.short = False
             if self.prefill is not None or self.back or self.head < visible:
                 acc, rows = self._fill(acc, n, k, short, it, i, visible)
             if not n and not rows:
-                if short:
+                if short or step.short:  # those thrown out may not come back before their tokens in flight
                     raise Unsuited("a step preempts and schedules nothing")
                 entry[i] = 0
                 if has_side:
@@ -165,7 +166,8 @@ class Lane(Handover):
             if waiting or self.prefill is not None:
                 continue
             limit = min(until, arrived_s[visible]) if visible < len(arrived_s) else until
-            if now < limit and not learns:
+            whole = (acc >> pack.running) * (1 + k + slots) <= budget
+            if now < limit and whole and not learns:
                 walk = acc, it, i, now, last_end
                 acc, it, i, now, last_end = self._quiet(walk, limit, last_end - begin, k, edge)
 
@@ -175,10 +177,11 @@ class Lane(Handover):
         charge = 1 + k + slots
         used, seated = (acc >> pack.blocks) & pack.blocks_mask, acc >> pack.running
         step.begin(acc, used, config.max_num_batched_tokens - n * charge, config.max_num_seqs - seated)
+        step.short = short
         if self.prefill is not None and step.left > slots and not self._continue(step, it, i):
-            short = True
+            step.short = True
             step.acc = self._evict_prefill(step.acc)
-        if not short:
+        if not step.short:
             while self.back and step.left > slots and step.room and self.prefill is None:
                 if not self._readmit(step, it, i):
                     break

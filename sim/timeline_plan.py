@@ -11,7 +11,7 @@ from sim.recorder import Recorder
 from sim.sequence import Sequence
 from sim.speculation.lives import Lives
 from sim.speculation.policies import make_policy
-from sim.speculation.policy import OneForAll
+from sim.speculation.policy import OneForAll, Policy
 from sim.timeline_luck import Luck
 from sim.timeline_plans import Plans, plans_of
 from sim.timeline_trajectories import Rules
@@ -47,6 +47,7 @@ class Plan:
         fits = total <= self._longest(int(total.max(initial=2)))
         self.served = np.flatnonzero(fits)
         self.refused = np.flatnonzero(~fits)
+        self.lives = lives
         self.luck: Luck | None = None
         k = self.config.num_speculative_tokens
         if k and lives is not None and lives.by_class:
@@ -54,13 +55,16 @@ class Plan:
             other = lives.by_class.get("", first)  # a class without requests may have none
             each = [lives.by_class.get(name, other) for name in table.class_names]
             self.luck = Luck(table.class_id, each, k, seed, lives.accepted, table.output_tokens)
-        self.policy = make_policy(scenario.policy, k, scenario.cost) if k else None
+        self.policy = self.make_policy()
 
-    def plans(self) -> Plans | None:
+    def make_policy(self) -> Policy | None:
         """Returns the policy of one more engine; None is always K."""
         scenario, k = self.scenario, self.config.num_speculative_tokens
-        policy = make_policy(scenario.policy, k, scenario.cost) if k else None
-        return plans_of(policy, self.config.max_num_seqs)
+        return make_policy(scenario.policy, k, scenario.cost) if k else None
+
+    def plans(self) -> Plans | None:
+        """Returns the plans of one more engine; None for always K, and for what `obstacle` names."""
+        return plans_of(self.make_policy(), self.config.max_num_seqs)
 
     @property
     def reads_kv(self) -> bool:
@@ -99,6 +103,15 @@ class Plan:
         """Whether each replica's requests are known before anything runs."""
         blind = self.scenario.deployment.replicas == 1 or self.scenario.deployment.router in BLIND
         return blind and self.scenario.load.max_concurrency is None
+
+    @property
+    def may_step(self) -> bool:
+        """Whether a step may come up that the calendar cannot take."""
+        config = self.config
+        slots = config.speculative.draft_slots if config.speculative else 0
+        rows = min(config.max_num_seqs, len(self.served))
+        charge = 1 + config.num_speculative_tokens + slots
+        return self.policy is not None or rows * charge > config.max_num_batched_tokens
 
     def never_short(self, rules: Rules) -> bool:
         """Whether the pool holds the largest requests together, so that nobody is ever preempted."""

@@ -167,7 +167,6 @@ class Left(NamedTuple):
         place: of the request. computed: KV tokens.
         known: output tokens known before the last step.
         asked: KV tokens the last step was scheduled for. held: KV blocks.
-        prompted: the last step computed the end of its prompt.
         counts: what it has had, the last step included.
     """
 
@@ -176,5 +175,4 @@ class Left(NamedTuple):
     known: int
     asked: int
     held: int
-    prompted: bool
     counts: Counts

@@ -19,6 +19,7 @@ class Step:
         ones, ones_context: rows of one token, which are priced as decode rows, and their context.
         past: tokens of their prompts computed before.
         beyond: of `ones_context`, tokens outside the sliding window.
+        short: somebody was thrown out, so nobody is admitted.
         useful: a draft proposed after one of them might be used.
     """
 
@@ -33,6 +34,7 @@ class Step:
         "past",
         "room",
         "rows",
+        "short",
         "slots",
         "used",
         "useful",
@@ -51,7 +53,7 @@ class Step:
         self.left = left
         self.room = room
         self.chunk = self.rows = self.pairs = self.ones = self.ones_context = self.past = self.beyond = 0
-        self.useful = False
+        self.short = self.useful = False
 
     def add(self, tokens: int, past: int) -> None:
         """Adds a piece of a prompt of which `past` tokens are computed."""

@@ -92,6 +92,7 @@ class Stepper:
         """Steps from where the lane stands; a part of `Lane.run`, with its manners."""
         _, it, i, now, _ = walk
         lane, log = self.lane, self.lane.log
+        lane.hear(it - 1 - flying)
         engine = self._hand_over(it, flying, visible)
         while True:
             due = engine.fill(now)
@@ -117,7 +118,7 @@ class Stepper:
         """Makes an engine that stands where the lane stands before it schedules iteration `it`."""
         lane, log, batch, sampled = self.lane, self.lane.log, Batch(), []
         lane.recorder = self.recorder
-        before = lane.k_of(it - 1)
+        self._fresh.clear()
         running: list[Request] = []
         for left in lane.leave(it):
             request = self._revive(left.place, left.counts, it - 1)
@@ -126,11 +127,12 @@ class Stepper:
             self._give_blocks(request, left.held)
             request.num_computed_tokens, request.num_tokens = left.computed, left.computed + 1
             if flying:
-                drafts = 0 if left.prompted else before
-                request.num_computed_tokens, request.num_tokens = left.asked, request.prompt_tokens + left.known
+                known = request.prompt_tokens + left.known
+                drafts = left.asked - known
+                request.num_computed_tokens, request.num_tokens = left.asked, known
                 request.num_in_flight_tokens = request.num_output_placeholders = 1 + drafts
                 batch.place(request, 1 + drafts, drafts)
-                sampled.append(1 if left.prompted else left.computed - (left.asked - 1 - drafts))
+                sampled.append(left.computed - (known - 1))
         if lane.prefill is not None:
             prefill, lane.prefill = lane.prefill, None
             request = self._revive_seat(prefill.seat)
@@ -262,7 +264,8 @@ class Stepper:
         for row in thrown_out:
             self._note(row)
         lane.head = visible - (len(waiting) - len(thrown_out))
-        lane.newcomers = lane.head - sum(not row.chunks for row in thrown_out)
+        unborn = thrown_out if partial is None else [*thrown_out, partial]
+        lane.newcomers = lane.head - sum(not row.chunks for row in unborn)
         computed = [row.num_computed_tokens for row in running]
         columns = [np.array(column, dtype=np.int64) for column in (places, computed, known, asked, held)]
         alive = [row.state != FINISHED for row in running]
@@ -273,6 +276,7 @@ class Stepper:
         if partial is not None:
             self._note(partial)
             (seat,) = self._seats([partial])
+            lane.newcomers += seat.last_emission < 0
             blocks = partial.num_blocks
             lane.prefill = Prefill(seat, partial.num_computed_tokens, blocks, it - 1)
             acc = lane.rules.prefilling(blocks)

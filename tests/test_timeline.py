@@ -45,7 +45,7 @@ HUNT = settings(
     suppress_health_check=list(HealthCheck),
 )
 SEEDS = st.integers(0, 2**32)
-SMALL = {"BLOCK": 5, "LONGEST_WINDOW": 40, "WINDOW": 3, "SHORTEST_CALENDAR": 0}
+SMALL = {"LEAST_STEPS": 1, "BLOCK": 5, "LONGEST_WINDOW": 40, "WINDOW": 3, "SHORTEST_CALENDAR": 0}
 
 
 @pytest.fixture(autouse=True)

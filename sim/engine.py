@@ -228,6 +228,12 @@ class Engine:
         return inf
 
     @property
+    def has_preempted(self) -> bool:
+        """Whether a sequence that is here was thrown out before."""
+        scheduler = self.scheduler
+        return any(row.num_preemptions for row in (*scheduler.running, *scheduler.waiting))
+
+    @property
     def flight(self) -> Flight | None:
         """The oldest batch in flight."""
         return self._flights[0] if self._flights else None

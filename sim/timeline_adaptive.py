@@ -134,7 +134,7 @@ class AdaptiveLane(Lane):
         """Notes how many rounds a request had until now in the calendar, since it came or came back."""
         rounds, stay = int(self.members.rounds[place]), self._stay_of.pop(place, None)
         if stay is None:
-            self.log.cut[place] = rounds
+            self.log.cut.setdefault(place, rounds)
         else:
             self.log.stays[stay][2] += rounds
 

@@ -44,7 +44,7 @@ class Stays:
         for cut, done in lane.log.cut.items():
             rounds[index_of[cut]] = done
         if not lane.log.stays:
-            return cls(places, first, first + rounds)
+            return cls(each, first, first + rounds)
         more = np.array(lane.log.stays, dtype=np.int64)
         rank = np.concatenate([np.arange(1, len(each) + 1), more[:, 3]])
         order = np.argsort(rank, kind="stable")

@@ -73,7 +73,7 @@ class Fleet:
             made = AdaptiveLane(
                 config, cost, self.by_k, members, plans, inbox, arrived_s, watch, stops, lane, replica
             )
-        if plan.may_step and not config.enable_prefix_caching:
+        if plan.may_step:
             policy = plans.policy if isinstance(plans, Learner) else plan.make_policy()
             made.stepper = Stepper(made, self._request, policy, members)
         return made

@@ -86,7 +86,7 @@ class Lane(Handover):
             n = (acc >> rows_bit) & rows_mask
             short = (acc >> block_bit) & blocks_mask > total
             if n * (1 + k + slots) > budget or (short and plans is not None):
-                if self.stepper is None:
+                if self.stepper is None or (short and self.config.enable_prefix_caching):
                     raise Unsuited("a step that the calendar cannot take")
                 steps = self.stepper.run((acc, it, i, now, last_end), flying, visible, until)
                 acc, it, now, last_end, flying, k, visible, until = yield from steps

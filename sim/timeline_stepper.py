@@ -19,6 +19,7 @@ from sim.engine import Engine, Request
 from sim.recorder import Recorder
 from sim.sequence import FINISHED, PREEMPTED, RUNNING, Batch
 from sim.speculation.policy import Policy, Seen
+from sim.timeline_admission import Unsuited
 from sim.timeline_lane import Lane, Walk
 from sim.timeline_members import Members, Standing
 from sim.timeline_seat import Counts, Prefill, Seat
@@ -87,6 +88,7 @@ class Stepper:
         self.recorder = Recorder(0, lane.rules.k + 1)
         self._place_of: dict[int, int] = {}
         self._fresh: set[int] = set()
+        self._aboard: list[Request] = []
 
     def run(self, walk: Walk, flying: bool, visible: int, until: float) -> Steps:
         """Steps from where the lane stands; a part of `Lane.run`, with its manners."""
@@ -96,11 +98,13 @@ class Stepper:
         engine = self._hand_over(it, flying, visible)
         while True:
             due = engine.fill(now)
+            if lane.config.enable_prefix_caching and engine.has_preempted:
+                raise Unsuited("a preempted sequence may find its own blocks again")
+            if due == inf:  # nobody is left: the lane tells of the last ends
+                break
             noted = engine.flight is not None and engine.flight.noted
             if lane.settle(len(log.end_s) - 1 - noted, now):
                 until = yield due
-            if due == inf:
-                break
             now = due
             while now >= until:
                 until = yield now
@@ -148,7 +152,9 @@ class Stepper:
             request.state = PREEMPTED
         lane.back.clear()
         waiting += [self._newcomer(lane.inbox[j]) for j in range(lane.head, visible)]
-        engine = Engine(lane.config, lane.cost, self.recorder, lane.replica, self.policy)
+        self._aboard = running
+        config = replace(lane.config, enable_prefix_caching=False)
+        engine = Engine(config, lane.cost, self.recorder, lane.replica, self.policy)
         engine.take_over(log.end_s, running, waiting, (batch, sampled) if flying else None)
         if lane.watch is not None:
             lane.watch.forget(it - 1)
@@ -188,6 +194,10 @@ class Stepper:
 
     def _tell(self, engine: Engine) -> None:
         """Notes who has ended, and lets the lane's watch report it."""
+        for request in self._aboard:  # whose end in the step in flight at the hand-over is noted already
+            if request.state == FINISHED and request.num_preemptions:
+                self.lane.log.preemptions[self._place_of[request.id]] = request.num_preemptions
+        self._aboard = []
         ended, engine.finished = engine.finished, []
         for request, rank in ended:
             place = self._note(request)
@@ -237,7 +247,7 @@ class Stepper:
             and len(decoding) * (1 + k + lane.slots) <= lane.config.max_num_batched_tokens
             and all(row.id in emitting and row.num_drafts == k for row in decoding)
             and not any(row.num_stale_tokens for row in waiting)
-            and (lane.plans is None or not any(row.num_preemptions for row in waiting))
+            and (lane.plans is None or not any(row.num_preemptions for row in (*waiting, *running[-1:])))
         )
 
     def _take_back(self, engine: Engine, began: int, i: int, now: float, visible: int) -> Resumed:

@@ -20,6 +20,7 @@ from sim import (
     timeline_luck,
     timeline_members,
     timeline_seat,
+    timeline_stepper,
     timeline_tail,
     timeline_trajectories,
     timeline_watch,
@@ -68,12 +69,19 @@ def prove(world: World, seed: int, policy: PolicySpec | None = None) -> None:
     assert not (found := differences(ours, theirs)), "\n".join(found)
 
 
-def roomy(world: World) -> World:
-    """The same with a pool that holds everybody, and drafts for a policy to choose from if it drafts."""
+def choosing(world: World) -> World:
+    """The same with drafts for a policy to choose from, if it drafts."""
     speculative = world.engine.speculative
-    if speculative is not None:
-        speculative = replace(speculative, num_speculative_tokens=max(speculative.num_speculative_tokens, 3))
-    return replace(world, engine=replace(world.engine, num_gpu_blocks=50_000, speculative=speculative))
+    if speculative is None:
+        return world
+    more = replace(speculative, num_speculative_tokens=max(speculative.num_speculative_tokens, 3))
+    return replace(world, engine=replace(world.engine, speculative=more))
+
+
+def roomy(world: World) -> World:
+    """The same with a pool that holds everybody."""
+    world = choosing(world)
+    return replace(world, engine=replace(world.engine, num_gpu_blocks=50_000))
 
 
 @LAWS
@@ -104,6 +112,23 @@ def test_a_fleet_equals_stepping(world: World, seed: int) -> None:
 @given(worlds(("open", "balanced", "closed", "capped"), 2), policies(), SEEDS)
 def test_k_by_batch_size_or_queue_equals_stepping(world: World, policy: PolicySpec, seed: int) -> None:
     prove(roomy(world), seed, policy)
+
+
+@LAWS
+@given(
+    st.booleans().flatmap(
+        lambda tight: worlds(("open", "balanced", "closed", "capped"), 2, tight=tight, crowded=True)
+    ),
+    SEEDS,
+)
+def test_a_budget_that_runs_short_equals_stepping(world: World, seed: int) -> None:
+    prove(world, seed)
+
+
+@LAWS
+@given(worlds(("open", "balanced", "closed", "capped"), 2, tight=True), policies(), SEEDS)
+def test_a_policy_without_room_equals_stepping(world: World, policy: PolicySpec, seed: int) -> None:
+    prove(choosing(world), seed, policy)
 
 
 FAULTS = {
@@ -212,6 +237,54 @@ FAULTS = {
         "while due and due[0] <= upto + 1:\n            ended += len",
         ("balanced",),
     ),
+    "one token too few lies outside the window": (
+        timeline_trajectories,
+        "np.maximum(context - self.window, 0)",
+        "np.maximum(context - self.window - 1, 0)",
+        ("open",),
+    ),
+    "a policy learns one step early": (
+        timeline_lane,
+        "self.plans.hear(known)",
+        "self.plans.hear(known + 1)",
+        ("adaptive",),
+    ),
+    "a step with prompts teaches like any other": (
+        timeline_lane,
+        "n + rows, rows > 0, last_end",
+        "n + rows, False, last_end",
+        ("adaptive",),
+    ),
+    "the step in flight accepts nothing when stepping begins": (
+        timeline_stepper,
+        "sampled.append(left.computed - (known - 1))",
+        "sampled.append(1)",
+        ("crowded",),
+    ),
+    "luck begins again after stepping": (
+        timeline_stepper,
+        "self.members.verifications[place] = request.verifications",
+        "pass",
+        ("crowded",),
+    ),
+    "blocks are handed over, but not counted": (
+        timeline_stepper,
+        "request.num_blocks, request.slots = blocks, blocks",
+        "request.num_blocks, request.slots = 0, blocks",
+        ("cramped",),
+    ),
+    "a pause begins with the first chunk, not the last": (
+        timeline_stepper,
+        "last_emission=row.last_iteration",
+        "last_emission=row.first_iteration",
+        ("squeezed",),
+    ),
+    "the end of stepping is not waited for": (
+        timeline_stepper,
+        "and all(row.id in emitting and row.num_drafts == k for row in decoding)",
+        "",
+        ("crowded",),
+    ),
     "chunks ranked among the dead": (timeline_watch, "index + gone + 1", "index + 1", ("closed",)),
 }
 """What went wrong, where, what stands there, what is planted, and the loop in which it shows."""
@@ -243,14 +316,20 @@ def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -
     module, old, new, loops = FAULTS[fault]
     plant(monkeypatch, module, old, new)
 
-    by_loop = {"tight": worlds(("open",), tight=True), "adaptive": worlds(("open", "closed"))}
-    adaptive = loops == ("adaptive",)
+    by_loop = {
+        "tight": worlds(("open",), tight=True),
+        "adaptive": worlds(("open", "closed")),
+        "cramped": worlds(("open", "closed"), tight=True),
+        "crowded": worlds(("open", "closed"), crowded=True),
+        "squeezed": worlds(("open", "closed"), tight=True, crowded=True),
+    }
+    fitted = {"adaptive": roomy, "cramped": choosing}.get(loops[0])
 
     @HUNT
     @given(by_loop.get(loops[0], worlds(loops, 3)), policies(), SEEDS)
     def hunt(world: World, policy: PolicySpec, seed: int) -> None:
-        if adaptive:
-            prove(roomy(world), seed, policy)
+        if fitted is not None:
+            prove(fitted(world), seed, policy)
         else:
             prove(world, seed)
 
@@ -304,10 +383,23 @@ def test_it_says_what_it_cannot_do_and_steps() -> None:
         assert not differences(ours, theirs)
 
 
-def test_a_budget_below_all_rows_is_stepped_from_the_start() -> None:
-    tight = replace(drafting(4), max_num_batched_tokens=20, max_num_seqs=8)
-    ours, theirs = both(World([2] * 8, [30] * 8, engine=tight, classes={"": LUCK[0]}), 0)
-    assert ours.stepped_share == 1.0
+def test_a_budget_below_all_rows_is_stepped_as_long_as_it_lasts() -> None:
+    arrival_s = [0.0] * 4 + [0.3] * 8 + [1.5] * 4
+    for lag in (False, True):
+        tight = replace(drafting(4), max_num_batched_tokens=26, max_num_seqs=8, async_scheduling=lag)
+        world = World([2] * 16, [90] * 16, arrival_s=arrival_s, engine=tight, classes={"": LUCK[0]})
+        ours, theirs = both(world, 0)
+        assert 0.2 < ours.stepped_share < 0.8
+        assert not differences(ours, theirs)
+
+
+def test_kv_short_under_a_policy_is_stepped_as_long_as_it_lasts() -> None:
+    small = replace(drafting(3), num_gpu_blocks=31, max_num_seqs=8)
+    arrival_s = (np.arange(60) * 0.04 + (np.arange(60) // 20) * 3.0).tolist()
+    world = World([20] * 60, [60] * 60, arrival_s=arrival_s, engine=small, classes={"": LUCK[0]})
+    ours, theirs = both(world, 0, PolicySpec("goodput"))
+    assert 0.1 < ours.stepped_share < 0.9
+    assert ours.requests["preemptions"].sum() > 0
     assert not differences(ours, theirs)
 
 

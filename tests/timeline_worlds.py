@@ -96,7 +96,11 @@ def engines(draw: st.DrawFn, k: int) -> EngineConfig:
 
 @st.composite
 def worlds(
-    draw: st.DrawFn, loops: tuple[str, ...] = ("open",), replicas: int = 1, tight: bool = False
+    draw: st.DrawFn,
+    loops: tuple[str, ...] = ("open",),
+    replicas: int = 1,
+    tight: bool = False,
+    crowded: bool = False,
 ) -> World:
     """Requests in front of an engine; sparse to overloaded; on a grid of ties or off it.
 
@@ -106,11 +110,12 @@ def worlds(
             at a time, many ties).
         replicas: most of them.
         tight: KV is short all the time.
+        crowded: a step's token budget is short now and then.
     """
     loop = draw(st.sampled_from(loops))
     balanced, sparse = loop == "balanced", loop == "sparse"
     n = draw(st.integers(8 if tight else 1, 30))
-    k = draw(st.sampled_from([0, 0, 1, 2, 4, 7]))
+    k = draw(st.sampled_from([1, 4, 7] if crowded else [0, 0, 1, 2, 4, 7]))
     tied = sparse or draw(st.booleans())
     loop = "open" if balanced or sparse else loop
     mean = draw(
@@ -127,6 +132,10 @@ def worlds(
         pool = draw(st.sampled_from([180, 220])) // engine.block_size + 3
         roomy = replace(engine, max_num_seqs=24, max_num_batched_tokens=draw(st.sampled_from([250, 4096])))
         engine = replace(roomy, num_gpu_blocks=pool, enable_prefix_caching=False, max_model_len=4096)
+    if crowded:
+        many, budget = draw(st.sampled_from([4, 12])), draw(st.sampled_from([16, 24, 40]))
+        rest = replace(engine, max_num_seqs=many, max_num_batched_tokens=budget, max_model_len=4096)
+        engine = replace(rest, enable_chunked_prefill=True)
     if tied:
         cost = Affine(4 * TICK, draw(st.sampled_from([0.0, TICK])), 0.0, 0.0, TICK)
         client = draw(st.sampled_from([NO_CLIENT, ClientConfig(8 * TICK, 4 * TICK, TICK, TICK, TICK)]))

@@ -167,6 +167,10 @@ class LaneColumns:
             columns["kv_tokens_in_window"] = columns["kv_tokens"] - beyond.astype(np.int32)
         columns["prefill_pairs"] = np.zeros(count, dtype=_holding(int(pairs.max(initial=0))))
         columns["prefill_pairs"][it] = pairs
+        if log.padded:
+            it, drafts = np.frombuffer(log.padded, dtype=np.int64).reshape(-1, 2).T
+            columns["logit_rows"][it] += drafts.astype(np.int32)
+            columns["draft_tokens"][it] += drafts.astype(np.int32)
         columns["draft_passes"][np.frombuffer(log.one_pass, dtype=np.int64)] = 1
         it, waiting = np.frombuffer(log.waiting, dtype=np.int64).reshape(-1, 2).T
         columns["waiting"][it] = waiting
@@ -241,6 +245,11 @@ class LaneColumns:
                 finish[index_of[place]] += skipped
         if log.preemptions:
             yield "preemptions", preemptions
+        if log.cached:
+            by_place = np.zeros(len(lane.lives.order), dtype=np.int32)
+            found = np.frombuffer(log.cached, dtype=np.int64).reshape(-1, 2)
+            by_place[found[:, 0]] = found[:, 1]
+            yield "cached_tokens", by_place[places]
         yield "chunks", chunks
         yield "first_iteration", first
         yield "last_iteration", finish

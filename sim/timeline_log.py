@@ -15,6 +15,8 @@ class Log:
         beyond: context outside the sliding window, by iteration, where a request outgrows it.
         prefills: 6 numbers for each iteration with a prefill: iteration, prompt tokens, rows, rows of
             one token (priced as decode rows), their context, pairs.
+        padded: 2 numbers for each iteration with placeholder drafts: iteration, drafts.
+        cached: 2 numbers for each hit in the prefix cache: place, tokens.
         one_pass: iterations none of whose drafts could be used.
         waiting: 2 numbers for each iteration with a queue: iteration, length.
         wakes, wake_s: iterations scheduled while nothing was in flight, and when.
@@ -35,6 +37,8 @@ class Log:
         self.sums = array("q")
         self.beyond = array("q")
         self.prefills = array("q")
+        self.padded = array("q")
+        self.cached = array("q")
         self.one_pass = array("q")
         self.waiting = array("q")
         self.wakes = array("q")

@@ -32,7 +32,9 @@ class Packing:
     rows_mask: int
 
     @classmethod
-    def of(cls, config: EngineConfig, growth_tokens: int, longest_tokens: int) -> Packing | None:
+    def of(
+        cls, config: EngineConfig, growth_tokens: int, longest_tokens: int, shared: bool = False
+    ) -> Packing | None:
         """Returns the layout for an engine, or None where the fields do not fit in 63 bits.
 
         Args:
@@ -40,12 +42,14 @@ class Packing:
             growth_tokens: most KV slots a sequence can ask for beyond its own in one step. The pool
                 may be overdrawn by that much, for all of them, before the shortage is dealt with.
             longest_tokens: most KV tokens of a sequence.
+            shared: sequences may hold the same blocks, so that the pool does not bound their context.
         """
         seqs, size = config.max_num_seqs, config.block_size
         overdrawn = config.usable_blocks + seqs * (growth_tokens // size + 1)
         most_blocks = min(overdrawn, seqs * ((longest_tokens + growth_tokens) // size + 1))
         block_bits = most_blocks.bit_length()
-        context_bits = (most_blocks * config.block_size).bit_length()
+        held_tokens = seqs * (longest_tokens + growth_tokens) if shared else most_blocks * size
+        context_bits = held_tokens.bit_length()
         row_bits = config.max_num_seqs.bit_length()
         rows = context_bits + block_bits
         running = rows + row_bits

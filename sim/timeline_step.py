@@ -19,6 +19,7 @@ class Step:
         ones, ones_context: rows of one token, which are priced as decode rows, and their context.
         past: tokens of their prompts computed before.
         beyond: of `ones_context`, tokens outside the sliding window.
+        padded: placeholder drafts beside rows of one token, in `chunk` and `ones_context` too.
         short: somebody was thrown out, so nobody is admitted.
         useful: a draft proposed after one of them might be used.
     """
@@ -30,6 +31,7 @@ class Step:
         "left",
         "ones",
         "ones_context",
+        "padded",
         "pairs",
         "past",
         "room",
@@ -52,7 +54,8 @@ class Step:
         self.used = used
         self.left = left
         self.room = room
-        self.chunk = self.rows = self.pairs = self.ones = self.ones_context = self.past = self.beyond = 0
+        self.chunk = self.rows = self.pairs = self.ones = self.ones_context = self.past = 0
+        self.beyond = self.padded = 0
         self.short = self.useful = False
 
     def add(self, tokens: int, past: int) -> None:
@@ -68,3 +71,12 @@ class Step:
                 self.beyond += max(past + 1 - self.window, 0)
         else:
             self.pairs += tokens * past + tokens * (tokens + 1) // 2
+
+    def pad(self, drafts: int, past: int) -> None:
+        """Adds placeholder drafts to the piece that was added last, one token behind `past` others."""
+        self.chunk += drafts
+        self.ones_context += drafts
+        self.left -= drafts
+        self.padded += drafts
+        if self.window:
+            self.beyond += max(past + 1 + drafts - self.window, 0) - max(past + 1 - self.window, 0)

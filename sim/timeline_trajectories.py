@@ -52,17 +52,20 @@ class Rules:
     packing: Packing
 
     @classmethod
-    def of(cls, config: EngineConfig, longest_tokens: int, reads_kv: bool = False) -> Rules | None:
+    def of(
+        cls, config: EngineConfig, longest_tokens: int, reads_kv: bool = False, shared: bool = False
+    ) -> Rules | None:
         """Returns the rules of a configuration; None where its counts do not fit the packing.
 
         Args:
             config: of the engine.
             longest_tokens: prompt and output of the longest request.
             reads_kv: a policy looks at the KV tokens of the batch.
+            shared: sequences may hold the same blocks.
         """
         k, speculative = config.num_speculative_tokens, config.speculative
         lookahead = speculative.num_lookahead_tokens if speculative else 0
-        packing = Packing.of(config, 2 * (1 + k) + lookahead, longest_tokens)
+        packing = Packing.of(config, 2 * (1 + k) + lookahead, longest_tokens, shared)
         window = config.sliding_window
         if longest_tokens + 2 * (1 + k) + lookahead <= window:
             window = 0

@@ -41,10 +41,7 @@ def run(scenario: Scenario, table: RequestTable, seed: int, lives: Lives | None)
         lives: luck of the requests; None without speculation.
     """
     plan = Plan(scenario, table, seed, lives)
-    if plan.obstacle() is not None:
-        return None
-    rules = Rules.of(plan.config, plan.longest_tokens, plan.reads_kv)
-    if rules is None:
+    if plan.obstacle() is not None or (rules := plan.rules()) is None:
         return None
     try:
         if plan.scenario.load.max_concurrency is not None:

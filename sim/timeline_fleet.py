@@ -15,6 +15,8 @@ from sim.timeline_luck import I64
 from sim.timeline_members import Members
 from sim.timeline_plan import Plan
 from sim.timeline_plans import Learner
+from sim.timeline_prefix import AdaptivePrefixLane, PrefixLane
+from sim.timeline_prompts import Prompts
 from sim.timeline_stepper import Stepper
 from sim.timeline_trajectories import Rules, Trajectories
 from sim.timeline_watch import Watch
@@ -44,6 +46,10 @@ class Fleet:
             self.lives = self.by_k[-1]
             for other in self.by_k:
                 other.first = self.lives.first
+        self._prompts: Prompts | None = None
+        if plan.shared:
+            ahead = int(plan.config.uses_eagle and plan.config.prefix_hash_covers_next_token)
+            self._prompts = Prompts(table, rows, rules.block_size, ahead)
         self._totals = np.zeros((4, len(rows) if plan.may_step else 0), dtype=np.int64)
         warmups = plan.scenario.load.num_warmups
         most_rows = plan.config.max_num_seqs
@@ -68,12 +74,25 @@ class Fleet:
         plans = plan.plans() if self.by_k else None
         if plans is None:
             shared = (config, cost, self.lives, self.ledger, inbox, arrived_s, watch, stops, lane, replica)
-            made = Lane(*shared)
+            made = Lane(*shared) if self._prompts is None else PrefixLane(*shared)
         else:
-            made = AdaptiveLane(
-                config, cost, self.by_k, members, plans, inbox, arrived_s, watch, stops, lane, replica
+            adaptive = (
+                config,
+                cost,
+                self.by_k,
+                members,
+                plans,
+                inbox,
+                arrived_s,
+                watch,
+                stops,
+                lane,
+                replica,
             )
-        if plan.may_step:
+            made = AdaptiveLane(*adaptive) if self._prompts is None else AdaptivePrefixLane(*adaptive)
+        if self._prompts is not None and isinstance(made, PrefixLane):
+            made.begin(self._prompts)
+        if plan.may_step and self._prompts is None:
             policy = plans.policy if isinstance(plans, Learner) else plan.make_policy()
             made.stepper = Stepper(made, self._request, policy, members)
         return made

@@ -99,6 +99,15 @@ class Plan:
         return int((self.table.prompt_tokens + self.table.output_tokens)[self.served].max(initial=0))
 
     @property
+    def shared(self) -> bool:
+        """Whether prompts may be found in a prefix cache."""
+        return self.config.enable_prefix_caching and self.table.segment_offset is not None
+
+    def rules(self) -> Rules | None:
+        """Returns what the engine makes of a sequence; None where its counts do not fit the packing."""
+        return Rules.of(self.config, self.longest_tokens, self.reads_kv, self.shared)
+
+    @property
     def alone(self) -> bool:
         """Whether each replica's requests are known before anything runs."""
         blind = self.scenario.deployment.replicas == 1 or self.scenario.deployment.router in BLIND
@@ -131,8 +140,6 @@ class Plan:
                 return "a policy that looks at single requests"
         if config.policy != "fcfs":
             return "priority scheduling"
-        if config.enable_prefix_caching and table.segment_offset is not None:
-            return "prefix cache hits"
         if config.long_prefill_token_threshold > 0:
             return "long_prefill_token_threshold"
         if k and config.trims_drafts_to_max_tokens:

@@ -70,6 +70,17 @@ class World:
     client: ClientConfig = NO_CLIENT
     load: LoadConfig = field(default_factory=LoadConfig)
     deployment: DeploymentConfig = field(default_factory=DeploymentConfig)
+    prompts: Sequence[Sequence[tuple[int, int]]] | None = None
+    """Each prompt as (stream, tokens), if not private."""
+
+    @property
+    def segments(self) -> tuple[list[int], list[int], list[int]] | None:
+        """The prompts as columns of a request table."""
+        if self.prompts is None:
+            return None
+        pieces = [piece for prompt in self.prompts for piece in prompt]
+        offset = np.cumsum([0, *(len(prompt) for prompt in self.prompts)]).tolist()
+        return offset, [stream for stream, _ in pieces], [tokens for _, tokens in pieces]
 
     def run(self, seed: int = 0, engine: str = "auto") -> RunResult:
         """Simulates it; with `classes`, requests are of class `a` and `b` in turn."""
@@ -81,6 +92,7 @@ class World:
             arrival_s=self.arrival_s,
             class_id=[row % 2 for row in rows],
             class_names=names,
+            segments=self.segments,
         )
         acceptance = self.classes or ({"": self.acceptance} if self.acceptance else {})
         return simulate(self.scenario(acceptance), table, seed, engine)

@@ -162,6 +162,96 @@ def worlds(
 
 
 @st.composite
+def sharing(
+    draw: st.DrawFn,
+    loops: tuple[str, ...] = ("open",),
+    replicas: int = 1,
+    kinds: tuple[str, ...] = ("grouped", "growing", "nested", "repeated"),
+    chosen: bool = False,
+) -> World:
+    """Prompts that begin alike, in front of an engine that keeps them: little more than it needs at once.
+
+    Args:
+        draw: hypothesis's.
+        loops, replicas: as in `worlds`.
+        kinds: of prompts.
+        chosen: a policy chooses K: the pool holds everybody at once.
+    """
+    world = _again(draw(worlds(loops, replicas)), draw(st.sampled_from([1, 2, 4])))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    size = world.engine.block_size
+    prompts = PROMPTS[draw(st.sampled_from(kinds))](rng, len(world.prompt), size)
+    lengths = [sum(tokens for _, tokens in prompt) for prompt in prompts]
+    largest = max(map(sum, zip(lengths, world.output, strict=True))) + 24
+    seqs = draw(st.sampled_from([1, 2, 3, 6]))
+    budget = draw(st.sampled_from([24, 60, 4096]))
+    rooms = [1.0, 1.2, 3.0] if chosen else [0.6, 0.8, 1.0, 1.2, 3.0]
+    engine = replace(
+        world.engine,
+        enable_prefix_caching=True,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=budget,
+        num_gpu_blocks=int(largest * seqs * draw(st.sampled_from(rooms))) // size + 6 + seqs * chosen,
+        max_model_len=4096,
+        prefix_hash_covers_next_token=draw(st.booleans()),
+        pads_one_token_admission=draw(st.booleans()),
+    )
+    if engine.speculative is not None:
+        k = max(engine.speculative.num_speculative_tokens, 3 if chosen else 1)
+        speculative = replace(engine.speculative, num_speculative_tokens=k, drafter_max_model_len=None)
+        engine = replace(engine, speculative=speculative)
+    return replace(world, prompt=lengths, prompts=prompts, engine=engine)
+
+
+def _again(world: World, times: int) -> World:
+    """The same requests so many times."""
+    assert world.arrival_s is not None
+    assert world.max_tokens is not None
+    last = world.arrival_s[-1]
+    return replace(
+        world,
+        prompt=[*world.prompt] * times,
+        output=[*world.output] * times,
+        max_tokens=[*world.max_tokens] * times,
+        arrival_s=[turn * last + due for turn in range(times) for due in world.arrival_s],
+    )
+
+
+Prompt = list[tuple[int, int]]
+
+
+def _grouped(rng: np.random.Generator, n: int, size: int) -> list[Prompt]:
+    """A system prompt of some groups, and something of one's own."""
+    lengths = rng.integers(1, 6 * size + 2, 4)
+    groups = rng.integers(0, 4, n)
+    return [[(-1 - g, int(lengths[g])), (row, int(rng.integers(2, 30)))] for row, g in enumerate(groups)]
+
+
+def _repeated(rng: np.random.Generator, n: int, size: int) -> list[Prompt]:
+    """The same few prompts again and again: often all but one token is found."""
+    lengths = rng.choice([size + 1, 2 * size, 2 * size + 1, 3 * size + 1, 5 * size + 1, 37], 3)
+    return [[(-1 - g, int(max(lengths[g], 2)))] for g in rng.integers(0, 3, n)]
+
+
+def _nested(rng: np.random.Generator, n: int, size: int) -> list[Prompt]:
+    """Prompts that are beginnings of others."""
+    return [[(-1, int(rng.integers(2, 70)))] for _ in range(n)]
+
+
+def _growing(rng: np.random.Generator, n: int, size: int) -> list[Prompt]:
+    """Turns of a few conversations behind one system prompt."""
+    turns, system = [0] * 4, 2 * size + int(rng.choice([0, 0, 3]))
+    prompts: list[Prompt] = []
+    for who in rng.integers(0, 4, n):
+        turns[who] += int(rng.integers(1, 12))
+        prompts.append([(-9, system), (-1 - int(who), turns[who]), *[(len(prompts), 3)] * (who % 2)])
+    return prompts
+
+
+PROMPTS = {"grouped": _grouped, "repeated": _repeated, "nested": _nested, "growing": _growing}
+
+
+@st.composite
 def policies(draw: st.DrawFn) -> PolicySpec:
     """K by batch size or queue, up to 3, or learnt: changing all the time in small worlds."""
     kind = draw(st.sampled_from(["queue", "batch", "goodput", "adaptive_tiers", "bandit"]))
@@ -187,6 +277,7 @@ def both(world: World, seed: int, policy: PolicySpec | None = None) -> tuple[Run
         arrival_s=world.arrival_s,
         class_id=[row % 2 for row in rows],
         class_names=("a", "b"),
+        segments=world.segments,
     )
     scenario = replace(world.scenario(world.classes or {}), policy=policy)
     return simulate(scenario, table, seed), simulate(scenario, table, seed, engine="step")

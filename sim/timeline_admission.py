@@ -123,11 +123,12 @@ class Admission:
         calendar, unused, add, first = self.calendar, self.unused.data, np.add, self.lives.first.data
         tracks, watch, lag, notes = self.tracks, self.watch, self.rules.lag, self.rules.notes_unused
         has_side = self.rules.has_side
-        acc, used, left, room = step.acc, step.used, step.left, step.room
+        acc, used, left, before, pairs = step.acc, step.used, step.left, head, 0
         number, block = self._home
         beside = self.watermark  # blocks left free beside others, and only beside others
         total = self.total - beside if acc >> self.rules.packing.running else self.total
-        while head < visible and left > slots and room:
+        end = min(visible, head + step.room)
+        while head < end and left > slots:
             place = inbox[head]
             if place // BLOCK != number:
                 number = place // BLOCK
@@ -144,14 +145,11 @@ class Admission:
                 break
             acc += block.admitted[j]
             left -= tokens + slots
-            room -= 1
-            step.chunk += tokens
-            step.rows += 1
-            if tokens == 1:
+            pairs += block.pairs[j]
+            if tokens == 1:  # priced as a decode row
                 step.ones += 1
                 step.ones_context += 1
-            else:
-                step.pairs += block.pairs[j]
+                pairs -= 1
             low, high = block.start[j], block.end[j]
             part = calendar[row_at : row_at + high - low]
             add(part, block.row[low:high], part)
@@ -174,9 +172,14 @@ class Admission:
                 self.stays.append((it + high - low - 1, it, place, block))
             if watch is not None:
                 watch.expect(it, place, high - low - 1 - lag)
-        step.acc, step.used, step.left, step.room = acc, used, left, room
+        rows = head - before
+        step.chunk += step.left - left - rows * slots
+        step.rows += rows
+        step.room -= rows
+        step.pairs += pairs
+        step.acc, step.used, step.left = acc, used, left
         self.head = head
-        if head < visible and left > slots and room and self.config.enable_chunked_prefill:
+        if head < end and left > slots and self.config.enable_chunked_prefill:
             assert block is not None
             j = inbox[head] % BLOCK
             if self.prefill is None and block.prompt[j] > left - slots:

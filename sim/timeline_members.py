@@ -7,10 +7,11 @@ calls, because that is what a change costs.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ from sim.timeline_admission import Stay
 from sim.timeline_ledger import Ledger
 from sim.timeline_luck import I64, U8
 from sim.timeline_seat import Seat
-from sim.timeline_trajectories import BLOCK, Trajectories, unused_places
+from sim.timeline_trajectories import BLOCK, Block, Trajectories, unused_places
 from workloads.requests import RequestTable
 
 
@@ -87,32 +88,25 @@ def _runs(lengths: I64) -> tuple[I64, I64]:
     return np.arange(len(of)) - (np.cumsum(lengths) - lengths)[of], of
 
 
-def _firsts(parts: Rows[npt.NDArray[Any] | None], counts: list[int]) -> list[npt.NDArray[Any]]:
-    """Returns the first values of each array."""
-    return [part[:count] for part, count in zip(parts, counts, strict=True) if part is not None]
+def _joined(stays: Rows[Stay]) -> tuple[I64, list[tuple[Block | Seat, int]]]:
+    """Returns those who joined during a term, and where to find their gains and footprints.
 
-
-class _Joined(NamedTuple):
-    """Somebody who joined during a term: `rounds` to the end, `gains` and `footprint` from the first on."""
-
-    place: int
-    first: int
-    rounds: int
-    held: int
-    gains: U8 | None
-    footprint: I64
-
-    @classmethod
-    def of(cls, stay: Stay) -> _Joined:
-        _, first, place, home = stay
-        if isinstance(home, Seat):
-            assert home.footprint is not None
-            return cls(place, first, home.rounds, home.blocks, home.gains, home.footprint)
-        j = place % BLOCK
-        start, end = home.start[j], home.end[j]
-        assert home.footprint is not None
-        gains = None if home.gains is None else home.gains[start:end]
-        return cls(place, first, home.rounds[j], home.blocks[j], gains, home.footprint[start:end])
+    Returns:
+        Place, first iteration with a row, rounds to the end and blocks held, shape `(4, n)`; and the
+        home of each with the first place of its rounds there.
+    """
+    numbers = array("q")
+    homes: list[tuple[Block | Seat, int]] = []
+    for _, first, place, home in stays:
+        if isinstance(home, Block):
+            j = place % BLOCK
+            numbers.extend((place, first + 1, home.rounds[j], home.blocks[j]))
+            homes.append((home, home.start[j]))
+        else:
+            numbers.extend((place, first + 1, home.rounds, home.blocks))
+            homes.append((home, 0))
+    columns: I64 = np.frombuffer(numbers, dtype=np.int64).reshape(-1, 4).T
+    return columns, homes
 
 
 class Members:
@@ -156,9 +150,7 @@ class Members:
         """
         rules, term = self.rules[k], self.term
         pack, lag, was = rules.packing, rules.lag, term.standing
-        fresh = [_Joined.of(stay) for stay in stays]
-        joined = np.array([(n.place, n.first + 1, n.rounds, n.held) for n in fresh], dtype=np.int64)
-        new_place, new_begin, new_rounds, new_held = joined.reshape(-1, 4).T
+        (new_place, new_begin, new_rounds, new_held), homes = _joined(stays)
         place = np.concatenate([was.place, new_place])
         begin = np.concatenate([np.full(len(was.place), term.begin), new_begin])
         rounds = np.concatenate([term.rounds, new_rounds])
@@ -170,12 +162,14 @@ class Members:
         old = len(was.place)
         split = int(ends[old - 1]) if old else 0
         base = np.repeat(term.starts - lows[:old], had[:old]) + flat[:split]
-        count = had[old:].tolist()
-        prints = np.concatenate([term.footprint[base], *_firsts([n.footprint for n in fresh], count)])
+        lives = [(home, low, low + n) for (home, low), n in zip(homes, had[old:].tolist(), strict=True)]
+        parts = [home.footprint[low:high] for home, low, high in lives if home.footprint is not None]
+        prints = np.concatenate([term.footprint[base], *parts])
         gains = np.ones(len(flat), dtype=np.int64)
         if k:
             gains[:split] = 0 if term.gains is None else term.gains[base]
-            gains[split:] = np.concatenate([base[:0], *_firsts([n.gains for n in fresh], count)])
+            drawn = [home.gains[low:high] for home, low, high in lives if home.gains is not None]
+            gains[split:] = np.concatenate([base[:0], *drawn])
         over = had == rounds
         context = (prints & pack.context_mask) - rules.query
         last, some = np.maximum(ends - 1, 0), had > 0

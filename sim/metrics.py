@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -133,7 +134,17 @@ def _by_second(
     return np.bincount(places, weights=weights, minlength=bins).astype(np.float64)
 
 
-def _statistics(name: str, samples: Sample) -> dict[str, float]:
+class Described(Protocol):
+    """What has a mean, a deviation and percentiles: a `Sample`, or a `Tally`."""
+
+    def mean(self) -> float: ...
+
+    def std(self) -> float: ...
+
+    def percentiles(self, percents: Sequence[float]) -> list[float]: ...
+
+
+def statistics(name: str, samples: Described) -> dict[str, float]:
     """Returns mean, median, standard deviation and percentiles in milliseconds under vLLM's key names."""
     median, p90, p95, p99 = samples.percentiles(PERCENTS)
     values = {
@@ -148,19 +159,26 @@ def _statistics(name: str, samples: Sample) -> dict[str, float]:
 
 
 def acceptance(result: RunResult) -> dict[str, Value]:
-    """Returns vLLM's `spec_decode_*` keys over the counted requests; empty without speculation.
+    """Returns vLLM's `spec_decode_*` keys over the counted requests; empty without speculation."""
+    if not result.scenario.engine.num_speculative_tokens:
+        return {}
+    chosen = result.requests["counted"] == 1
+    return spec_decode(result.rounds_by_accepted, int(result.requests["draft_tokens"][chosen].sum()))
+
+
+def spec_decode(rounds_by_accepted: Sequence[int], drafted: int) -> dict[str, Value]:
+    """Returns vLLM's `spec_decode_*` keys.
 
     Tokens past the end of a request count as accepted although they are not emitted, as in vLLM's
     counters; rounds without a proposal are not drafts.
+
+    Args:
+        rounds_by_accepted: verifications by the drafts accepted in them, from 0.
+        drafted: draft tokens.
     """
-    k = result.scenario.engine.num_speculative_tokens
-    if not k:
-        return {}
-    counts = np.array(result.rounds_by_accepted)
+    counts = np.array(rounds_by_accepted)
     rounds = int(counts.sum())
     accepted = int(counts @ np.arange(len(counts)))
-    chosen = result.requests["counted"] == 1
-    drafted = int(result.requests["draft_tokens"][chosen].sum())
     reached = np.cumsum(counts[::-1])[::-1][1:]
     return {
         "spec_decode_acceptance_rate": 100.0 * accepted / drafted if drafted else 0.0,
@@ -182,36 +200,57 @@ def benchmark(result: RunResult, slo: Slo | None = None) -> dict[str, Value]:
     values: dict[str, Value] = _requests(result, slo)
     by_chunk, by_token = inter_token_latencies(result)
     e2el = {name: values.pop(name) for name in list(values) if name.endswith("_e2el_ms")}
-    return values | _statistics("itl", by_chunk) | e2el | _statistics("itl_per_token", by_token)
+    return values | statistics("itl", by_chunk) | e2el | statistics("itl_per_token", by_token)
 
 
 def _requests(result: RunResult, slo: Slo | None) -> dict[str, Value]:
     """Returns the figures of `benchmark` that requests as a whole have."""
     counted = Counted.of(result.requests)
-    duration = counted.duration_s
-    rate = 1.0 / duration if duration else 0.0
-    total_in, total_out = int(counted.prompt_tokens.sum()), int(counted.output_tokens.sum())
-    peak_chunks, peak_requests = _peaks(result, counted)
     finished = len(counted.sent_s)
-    goodput = counted.attained(slo).sum() * rate if slo else None
-    values: dict[str, Value] = {
-        "duration": duration,
-        "completed": finished,
-        "failed": int((result.requests["counted"] == 1).sum()) - finished,
-        "total_input_tokens": total_in,
-        "total_output_tokens": total_out,
-        "request_throughput": finished * rate,
-        "request_goodput": None if goodput is None else float(goodput),
-        "output_throughput": total_out * rate,
-        "total_token_throughput": (total_in + total_out) * rate,
-        "max_output_tokens_per_s": peak_chunks,
-        "max_concurrent_requests": peak_requests,
-    }
+    values = throughput(
+        counted.duration_s,
+        (finished, int((result.requests["counted"] == 1).sum()) - finished),
+        (int(counted.prompt_tokens.sum()), int(counted.output_tokens.sum())),
+        None if slo is None else int(counted.attained(slo).sum()),
+        _peaks(result, counted),
+    )
     values |= acceptance(result)
-    values |= _statistics("ttft", Samples.of(counted.ttft_s))
-    values |= _statistics("tpot", Samples.of(counted.tpot_s[counted.output_tokens > 1]))
-    values |= _statistics("e2el", Samples.of(counted.e2el_s))
+    values |= statistics("ttft", Samples.of(counted.ttft_s))
+    values |= statistics("tpot", Samples.of(counted.tpot_s[counted.output_tokens > 1]))
+    values |= statistics("e2el", Samples.of(counted.e2el_s))
     return values
+
+
+def throughput(
+    duration_s: float,
+    requests: tuple[int, int],
+    tokens: tuple[int, int],
+    attained: int | None,
+    peaks: tuple[float, int],
+) -> dict[str, Value]:
+    """Returns the first keys of `benchmark`.
+
+    Args:
+        duration_s: first send to last completion.
+        requests: completed, failed.
+        tokens: prompt and output tokens of those completed.
+        attained: requests that met the limits; None without limits.
+        peaks: the most chunks streamed, and the most requests present, in one second.
+    """
+    rate = 1.0 / duration_s if duration_s else 0.0
+    return {
+        "duration": duration_s,
+        "completed": requests[0],
+        "failed": requests[1],
+        "total_input_tokens": tokens[0],
+        "total_output_tokens": tokens[1],
+        "request_throughput": requests[0] * rate,
+        "request_goodput": None if attained is None else float(attained * rate),
+        "output_throughput": tokens[1] * rate,
+        "total_token_throughput": sum(tokens) * rate,
+        "max_output_tokens_per_s": float(peaks[0]),
+        "max_concurrent_requests": peaks[1],
+    }
 
 
 def engine_load(result: RunResult) -> dict[str, float]:

@@ -117,6 +117,10 @@ class Admission:
         self.inbox.append(place)
         self.arrived_s.append(now)
 
+    def forget(self, place: int) -> None:
+        """Forgets what an ended request did, so that another may have its place."""
+        self._done.pop(place, None)
+
     def _admit(self, step: Step, it: int, i: int, visible: int) -> None:
         """Admits fresh requests in order of arrival while budget, seats and blocks last."""
         inbox, head, slots, row_at = self.inbox, self.head, self.slots, i + 1

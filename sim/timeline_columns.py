@@ -10,7 +10,9 @@ import numpy.typing as npt
 
 from sim.recorder import Columns
 from sim.timeline_lane import Lane
+from sim.timeline_log import Log
 from sim.timeline_luck import F64, I64
+from sim.timeline_trajectories import Rules
 
 LAYERS = 128
 """Requests compared with one another at once when chunks are ranked within their step."""
@@ -129,57 +131,17 @@ class LaneColumns:
 
     def iterations(self) -> Columns:
         """Returns the iteration columns."""
-        lane, log, count = self.lane, self.lane.log, self.iterations_count
-        pack, rules = lane.rules.packing, lane.rules
-        sums = np.frombuffer(log.sums, dtype=np.int64)
-        n = ((sums >> pack.rows) & pack.rows_mask).astype(np.int32)
-        context = (sums & pack.context_mask).astype(np.int32)
-        k = lane.drafts_by_iteration()
-        columns = self._chunks() | {
-            "replica": np.broadcast_to(np.int32(lane.replica), count),
-            "tokens": n * (1 + k),
-            "decode_sequences": n.copy(),
-            "prefill_sequences": np.zeros(count, dtype=np.int32),
-            "logit_rows": n * (1 + k),
-            "draft_tokens": n * k if rules.k else np.broadcast_to(np.int32(0), count),
-            "kv_tokens": context,
-            "kv_tokens_in_window": context,
-            "uniform": np.broadcast_to(k == rules.k, count).astype(np.int8),
-            "draft_passes": lane.passes_by_iteration().astype(_holding(lane.passes)),
-            "reroll": np.broadcast_to(np.int8(0), count),
-            "running": (sums >> pack.running).astype(np.int32),
-            "waiting": np.zeros(count, dtype=np.int32),
-            "kv_blocks_used": ((sums >> pack.blocks) & pack.blocks_mask).astype(np.int32),
-        }
-        it, tokens, rows, ones, ones_context, pairs = (
-            np.frombuffer(log.prefills, dtype=np.int64).reshape(-1, 6).T
-        )
-        columns["uniform"][it] = (ones == rows) & (
-            columns["tokens"][it] + tokens == (n[it] + rows) * (1 + rules.k)
-        )
-        columns["tokens"][it] += tokens.astype(np.int32)
-        columns["decode_sequences"][it] += ones.astype(np.int32)
-        columns["prefill_sequences"][it] = rows - ones
-        columns["logit_rows"][it] += rows.astype(np.int32)
-        columns["kv_tokens"][it] += ones_context.astype(np.int32)
-        if rules.window:
-            beyond = np.frombuffer(log.beyond, dtype=np.int64)
-            columns["kv_tokens_in_window"] = columns["kv_tokens"] - beyond.astype(np.int32)
-        columns["prefill_pairs"] = np.zeros(count, dtype=_holding(int(pairs.max(initial=0))))
-        columns["prefill_pairs"][it] = pairs
-        if log.padded:
-            it, drafts = np.frombuffer(log.padded, dtype=np.int64).reshape(-1, 2).T
-            columns["logit_rows"][it] += drafts.astype(np.int32)
-            columns["draft_tokens"][it] += drafts.astype(np.int32)
-        columns["draft_passes"][np.frombuffer(log.one_pass, dtype=np.int64)] = 1
-        it, waiting = np.frombuffer(log.waiting, dtype=np.int64).reshape(-1, 2).T
-        columns["waiting"][it] = waiting
+        lane, times = self.lane, {"start_s": self.start_s, "end_s": self.end_s}
+        k, passes = lane.drafts_by_iteration(), lane.passes_by_iteration()
+        replica: Columns = {"replica": np.broadcast_to(np.int32(lane.replica), self.iterations_count)}
+        chunks = self._chunks()  # before the others: it needs room for a moment
+        columns = replica | chunks | shapes_of(lane.log, lane.rules, k, passes)
         if lane.recorder is not None:
             for name, values in lane.recorder.iterations().items():
                 if name in columns:
                     columns[name] = columns[name].astype(np.int32)
                     columns[name][self.stepped] = values
-        return columns | {"start_s": self.start_s, "end_s": self.end_s}
+        return columns | times
 
     def _chunks(self) -> Columns:
         """Returns `chunks`, `output_tokens` and `gaps_by_tokens`."""
@@ -281,6 +243,59 @@ class LaneColumns:
         order[stays.place] = stays.ranks_at_last()
         order[list(self.lane.log.last_rank)] = list(self.lane.log.last_rank.values())
         yield order[self.places]
+
+
+def shapes_of(log: Log, rules: Rules, k: I32, passes: I32) -> Columns:
+    """Returns the shapes of a log's iterations, numbered from 0, and what the engine held in them.
+
+    Args:
+        log: its `sums`, `prefills`, `waiting`, `one_pass`, `beyond`.
+        rules: of the engine.
+        k: drafts of a decoding row, by iteration or for all.
+        passes: of the drafter, if its drafts might be used.
+    """
+    pack = rules.packing
+    sums = np.frombuffer(log.sums, dtype=np.int64)
+    count = len(sums)
+    n = ((sums >> pack.rows) & pack.rows_mask).astype(np.int32)
+    context = (sums & pack.context_mask).astype(np.int32)
+    columns: Columns = {
+        "tokens": n * (1 + k),
+        "decode_sequences": n.copy(),
+        "prefill_sequences": np.zeros(count, dtype=np.int32),
+        "logit_rows": n * (1 + k),
+        "draft_tokens": n * k if rules.k else np.broadcast_to(np.int32(0), count),
+        "kv_tokens": context,
+        "kv_tokens_in_window": context,
+        "uniform": np.broadcast_to(k == rules.k, count).astype(np.int8),
+        "draft_passes": passes.astype(_holding(int(passes.max(initial=0)))),
+        "reroll": np.broadcast_to(np.int8(0), count),
+        "running": (sums >> pack.running).astype(np.int32),
+        "waiting": np.zeros(count, dtype=np.int32),
+        "kv_blocks_used": ((sums >> pack.blocks) & pack.blocks_mask).astype(np.int32),
+    }
+    it, tokens, rows, ones, ones_context, pairs = np.frombuffer(log.prefills, dtype=np.int64).reshape(-1, 6).T
+    columns["uniform"][it] = (ones == rows) & (
+        columns["tokens"][it] + tokens == (n[it] + rows) * (1 + rules.k)
+    )
+    columns["tokens"][it] += tokens.astype(np.int32)
+    columns["decode_sequences"][it] += ones.astype(np.int32)
+    columns["prefill_sequences"][it] = rows - ones
+    columns["logit_rows"][it] += rows.astype(np.int32)
+    columns["kv_tokens"][it] += ones_context.astype(np.int32)
+    if rules.window:
+        beyond = np.frombuffer(log.beyond, dtype=np.int64)
+        columns["kv_tokens_in_window"] = columns["kv_tokens"] - beyond.astype(np.int32)
+    columns["prefill_pairs"] = np.zeros(count, dtype=_holding(int(pairs.max(initial=0))))
+    columns["prefill_pairs"][it] = pairs
+    if log.padded:
+        it, drafts = np.frombuffer(log.padded, dtype=np.int64).reshape(-1, 2).T
+        columns["logit_rows"][it] += drafts.astype(np.int32)
+        columns["draft_tokens"][it] += drafts.astype(np.int32)
+    columns["draft_passes"][np.frombuffer(log.one_pass, dtype=np.int64)] = 1
+    it, waiting = np.frombuffer(log.waiting, dtype=np.int64).reshape(-1, 2).T
+    columns["waiting"][it] = waiting
+    return columns
 
 
 def _holding(most: int) -> np.dtype[np.generic]:

@@ -28,6 +28,7 @@ class Ledger:
 
     Attributes:
         lane_of: the engine of each place.
+        base: iterations before it are forgotten.
     """
 
     def __init__(
@@ -43,12 +44,14 @@ class Ledger:
         self._one = np.int16(1) if most_rows < LARGE else np.int32(1)
         self._planes = lanes * (2 if num_warmups else 1)
         self._capacity = 1 << 12
+        self.base = 0
         self._counts = np.zeros(self._planes * self._capacity * self.width, dtype=self._one.dtype)
         self.accepted = np.zeros(self.width, dtype=np.int64)
         """Counted rounds by tokens sampled, 1 + accepted (the last round of a request uncut)."""
 
     def reserve(self, iterations: int) -> None:
         """Makes room for iteration numbers below `iterations`."""
+        iterations -= self.base
         if iterations <= self._capacity:
             return
         old, self._capacity = self._capacity, max(2 * self._capacity, iterations)
@@ -73,7 +76,7 @@ class Ledger:
         gains[last] = block.kept[some]
         lengths = np.diff(starts, append=places)
         self.reserve(int(first.max()) + int(lengths.max()) + 2)
-        origin = first + 1 - starts
+        origin = first + 1 - self.base - starts
         if self.lanes > 1:
             origin = origin + self._capacity * self.lane_of[low : low + BLOCK].astype(np.int64)
         if self.num_warmups and ids.min() < self.num_warmups:
@@ -110,6 +113,7 @@ class Ledger:
         if kept:
             tokens[-1] = kept
         self.reserve(first + len(gains) + 2)
+        first -= self.base
         keys = np.arange(first + 1, first + 1 + len(gains)) + self._capacity * (lane + self.lanes * warm)
         keys *= self.width
         keys += tokens
@@ -129,7 +133,7 @@ class Ledger:
             return
         self.reserve(int(its.max()) + 2)
         warm = ids < self.num_warmups
-        keys = its + self._capacity * (lane + self.lanes * warm)
+        keys = its - self.base + self._capacity * (lane + self.lanes * warm)
         keys *= self.width
         keys += tokens
         np.add.at(self._counts, keys, self._one)
@@ -137,8 +141,19 @@ class Ledger:
             self.accepted += np.bincount(sampled[~warm], minlength=self.width)
 
     def counts(self, lane: int, iterations: int) -> tuple[Counts, Counts | None]:
-        """Returns an engine's rounds by iteration and tokens, `(iterations, k + 2)`: counted, warm-ups'."""
-        self.reserve(iterations)
+        """Returns an engine's rounds by iteration from `base` on, and tokens: counted, warm-ups'.
+
+        Shape `(iterations, k + 2)`.
+        """
+        self.reserve(self.base + iterations)
         planes = self._counts.reshape(self._planes, self._capacity, self.width)[:, :iterations]
         planes[:, :, 0] = 0  # places beyond a request's last round
         return planes[lane], planes[lane + self.lanes] if self.num_warmups else None
+
+    def forget(self, before: int) -> None:
+        """Forgets the iterations before a number; nothing may be booked there any more."""
+        over = min(before - self.base, self._capacity)
+        planes = self._counts.reshape(self._planes, self._capacity, self.width)
+        planes[:, : self._capacity - over] = planes[:, over:].copy()
+        planes[:, self._capacity - over :] = 0
+        self.base = before

@@ -78,11 +78,11 @@ class Luck:
         self._rates = 1.0 + survival.sum(axis=2)
         self._alike = len(np.unique(self._thresholds.reshape(-1, depth), axis=0)) == 1
         self._full_width = bool((self._thresholds >= ONE).any())
-        self._processes = processes
+        self.processes = processes
 
     def at(self, k: int) -> Luck:
         """Returns the same luck cut to k drafts a round."""
-        return Luck(self.class_id, self._processes, k, self.seed, self.accepted, self.output_tokens)
+        return Luck(self.class_id, self.processes, k, self.seed, self.accepted, self.output_tokens)
 
     def rounds_to_draw(self, ids: I64, wanted: I64) -> I64:
         """Returns how many rounds are nearly always enough for `wanted` tokens, shape of `ids`."""

@@ -268,10 +268,19 @@ class Trajectories:
                     self.book(block)
                 del self._blocks[number]
 
+    def is_settled(self, number: int) -> bool:
+        """Whether a block is booked, or was never drawn."""
+        return number not in self._blocks
+
+    def _requests(self, low: int) -> tuple[I64, I64, I64, I64]:
+        """Returns row numbers, prompt, output and max_tokens of the block that begins at a place."""
+        ids = self.order[low : low + BLOCK]
+        return ids, self._prompt[ids], self._output[ids], self._most[ids]
+
     def _draw(self, number: int) -> Block:
         rules, low = self.rules, number * BLOCK
-        ids = self.order[low : low + BLOCK]
-        prompt, wanted, most = self._prompt[ids], self._output[ids] - 1, self._most[ids]
+        ids, prompt, output, most = self._requests(low)
+        wanted = output - 1
         gains, starts, before, rounds = self._rounds(ids, wanted)
         lengths = np.diff(starts, append=len(before) - 1)
         base = before[starts]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -31,3 +32,42 @@ def open_loop(n: int, request_rate: float, burstiness: float, rng: np.random.Gen
             f"burstiness {burstiness} is so small that all gaps are 0; raise it or use rate .inf"
         )
     return np.asarray(elapsed / elapsed[-1] * (n / request_rate), dtype=np.float64)
+
+
+class OpenLoop:
+    """`open_loop` taken in portions, with the same bytes: its gaps are drawn twice, once for their sum.
+
+    Args:
+        n, request_rate, burstiness: as `open_loop`; raises ValueError as it does.
+        rng: left behind the gaps once all are taken.
+    """
+
+    PORTION = 1 << 16
+
+    def __init__(self, n: int, request_rate: float, burstiness: float, rng: np.random.Generator) -> None:
+        open_loop(0, request_rate, burstiness, rng)
+        self._n, self._rate, self._burstiness, self._rng = n, request_rate, burstiness, rng
+        self._elapsed = self._total = 0.0
+        self._at_once = n == 0 or math.isinf(request_rate)
+        if self._at_once:
+            return
+        ahead = OpenLoop(0, request_rate, burstiness, copy.deepcopy(rng))
+        for low in range(0, n, self.PORTION):
+            ahead._passed(min(self.PORTION, n - low))
+        self._total = ahead._elapsed
+        if not self._total > 0:
+            open_loop(n, request_rate, burstiness, copy.deepcopy(rng))
+
+    def _passed(self, count: int) -> FloatArray:
+        """Draws gaps and returns the time elapsed after each, not yet stretched."""
+        even = math.isinf(self._burstiness)
+        gaps = np.ones(count) if even else self._rng.standard_gamma(self._burstiness, size=count)
+        elapsed = np.cumsum(np.concatenate([[self._elapsed], gaps]))[1:]
+        self._elapsed = float(elapsed[-1]) if count else self._elapsed
+        return elapsed
+
+    def take(self, count: int) -> FloatArray:
+        """Returns the next arrival times in seconds, shape `(count,)`."""
+        if self._at_once:
+            return np.zeros(count)
+        return np.asarray(self._passed(count) / self._total * (self._n / self._rate), dtype=np.float64)

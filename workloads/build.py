@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from workloads.arrivals import open_loop
 from workloads.lengths import LengthDistribution, correlated_uniforms
-from workloads.phases import Phase, class_names, phase_arrivals, phase_classes
+from workloads.phases import Phase, PhasedArrivals, class_names, phase_arrivals
 from workloads.requests import FloatArray, IntArray, RequestTable
 
 
@@ -114,52 +115,93 @@ def build_requests(spec: WorkloadSpec, seed: int) -> RequestTable:
     not on the number of rows, the rate or each other's settings. Its arrival does depend on the number of
     rows, because vLLM stretches the gaps to end at n / rate.
     """
-    n = spec.num_requests
-    u = stream(seed, Purpose.PROMPT).random(n)
-    v = stream(seed, Purpose.OUTPUT).random(n)
+    return next(iter(RequestStream(spec, seed).portions(spec.num_requests)))
+
+
+@dataclass(frozen=True)
+class RequestStream:
+    """The requests of `build_requests` in portions, so that a run need not hold them all.
+
+    Args:
+        spec: the workload.
+        seed: of its random numbers.
+    """
+
+    spec: WorkloadSpec
+    seed: int
+
+    def __len__(self) -> int:
+        """Number of requests."""
+        return self.spec.num_requests
+
+    def portions(self, size: int) -> Iterator[RequestTable]:
+        """Yields successive rows, `size` at a time; their arrivals count from the start of the run."""
+        spec, n = self.spec, len(self)
+        purposes = (Purpose.PROMPT, Purpose.OUTPUT, Purpose.TRAFFIC_CLASS, Purpose.PREFIX)
+        draws = {purpose: stream(self.seed, purpose) for purpose in purposes}
+        arrivals = self._arrivals(n if size >= n else size)
+        for low in range(0, n, size):
+            rows = np.arange(low, min(low + size, n), dtype=np.int64)
+            yield _requests(spec, rows, draws, next(arrivals))
+
+    def _arrivals(self, size: int) -> Iterator[FloatArray]:
+        """Yields when each row is offered, `size` rows at a time."""
+        spec, n, rng = self.spec, len(self), stream(self.seed, Purpose.ARRIVAL)
+        if size == n and not spec.phases:
+            yield open_loop(n, spec.request_rate, spec.burstiness, rng)
+        elif size == n:
+            yield phase_arrivals(spec.phases, spec.burstiness, rng)
+        else:
+            pieces = PhasedArrivals(spec.phases or (Phase(n, spec.request_rate),), spec.burstiness, rng)
+            for low in range(0, n, size):
+                yield pieces.take(min(size, n - low))
+
+
+def _requests(
+    spec: WorkloadSpec, rows: IntArray, draws: Mapping[Purpose, np.random.Generator], arrival_s: FloatArray
+) -> RequestTable:
+    """Returns successive rows, drawing the next numbers of each stream."""
+    n = len(rows)
+    u, v = draws[Purpose.PROMPT].random(n), draws[Purpose.OUTPUT].random(n)
     prompt = spec.input.quantile(u)
     output = spec.output.quantile(correlated_uniforms(u, v, spec.rank_correlation))
     cap = spec.output.maximum if spec.max_tokens is None else spec.max_tokens
     output = np.minimum(output, cap)
+    segments = _prefix_segments(spec, prompt, rows, draws[Purpose.PREFIX]) if spec.prefix_tokens else None
     return RequestTable.of(
         prompt + spec.prefix_tokens,
         output,
-        arrival_s=_arrivals(spec, n, seed),
+        arrival_s=arrival_s,
         max_tokens=output if spec.ignore_eos else np.full(n, cap, dtype=np.int64),
-        class_id=_classes(spec, n, seed),
+        class_id=_classes(spec, rows, draws[Purpose.TRAFFIC_CLASS]),
         temperature=spec.temperature,
         class_names=class_names(spec.phases) or [name for name, _ in spec.class_mix] or ["default"],
-        segments=_prefix_segments(spec, prompt, seed) if spec.prefix_tokens else None,
+        segments=segments,
     )
 
 
-def _arrivals(spec: WorkloadSpec, n: int, seed: int) -> FloatArray:
-    """When each row is offered."""
-    rng = stream(seed, Purpose.ARRIVAL)
-    if spec.phases:
-        return phase_arrivals(spec.phases, spec.burstiness, rng)
-    return open_loop(n, spec.request_rate, spec.burstiness, rng)
-
-
-def _classes(spec: WorkloadSpec, n: int, seed: int) -> IntArray:
+def _classes(spec: WorkloadSpec, rows: IntArray, rng: np.random.Generator) -> IntArray:
     """Traffic class of each row: its phase's, or drawn by weight; all 0 without phases and mix."""
     if spec.phases:
-        return phase_classes(spec.phases)
+        ends = np.cumsum([phase.num_prompts for phase in spec.phases])
+        names = class_names(spec.phases)
+        classes = np.array([names.index(phase.traffic_class) for phase in spec.phases], dtype=np.int64)
+        return classes[np.searchsorted(ends, rows, side="right")]
     if not spec.class_mix:
-        return np.zeros(n, dtype=np.int64)
+        return np.zeros(len(rows), dtype=np.int64)
     bounds = np.cumsum([weight for _, weight in spec.class_mix])
-    draws = stream(seed, Purpose.TRAFFIC_CLASS).random(n)
-    return np.searchsorted(bounds / bounds[-1], draws, side="right").astype(np.int64)
+    return np.searchsorted(bounds / bounds[-1], rng.random(len(rows)), side="right").astype(np.int64)
 
 
-def _prefix_segments(spec: WorkloadSpec, prompt: IntArray, seed: int) -> tuple[IntArray, IntArray, IntArray]:
+def _prefix_segments(
+    spec: WorkloadSpec, prompt: IntArray, rows: IntArray, rng: np.random.Generator
+) -> tuple[IntArray, IntArray, IntArray]:
     """(offset, stream, tokens): two segments a row, the group's shared prefix and the row's private rest.
 
     Group g is stream -1 - g, the private rest of row i stream i.
     """
     n = len(prompt)
-    draws = stream(seed, Purpose.PREFIX).random(n)
-    group = np.floor(draws * spec.prefix_groups).astype(np.int64)
-    streams = np.stack([-1 - group, np.arange(n, dtype=np.int64)], axis=1).ravel()
+    group = np.floor(rng.random(n) * spec.prefix_groups).astype(np.int64)
+    streams = np.stack([-1 - group, rows], axis=1).ravel()
     tokens = np.stack([np.full(n, spec.prefix_tokens, dtype=np.int64), prompt], axis=1).ravel()
     return np.arange(0, 2 * n + 1, 2, dtype=np.int64), streams, tokens

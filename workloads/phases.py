@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workloads.arrivals import open_loop
-from workloads.requests import FloatArray, IntArray
+from workloads.arrivals import OpenLoop, open_loop
+from workloads.requests import FloatArray
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,6 @@ def class_names(phases: Sequence[Phase]) -> list[str]:
     return list(dict.fromkeys(phase.traffic_class for phase in phases))
 
 
-def phase_classes(phases: Sequence[Phase]) -> IntArray:
-    """Index into `class_names` of every request."""
-    names = class_names(phases)
-    return np.repeat(
-        [names.index(phase.traffic_class) for phase in phases], [phase.num_prompts for phase in phases]
-    ).astype(np.int64)
-
-
 def phase_arrivals(phases: Sequence[Phase], burstiness: float, rng: np.random.Generator) -> FloatArray:
     """Arrival times in seconds: each phase as `open_loop`, from the end (n / rate) of the one before."""
     start, arrivals = 0.0, []
@@ -50,3 +42,38 @@ def phase_arrivals(phases: Sequence[Phase], burstiness: float, rng: np.random.Ge
         arrivals.append(start + open_loop(phase.num_prompts, phase.request_rate, burstiness, rng))
         start += phase.num_prompts / phase.request_rate
     return np.concatenate(arrivals)
+
+
+class PhasedArrivals:
+    """`phase_arrivals` taken in portions, with the same bytes.
+
+    Args:
+        phases, burstiness: as `phase_arrivals`.
+        rng: draws the gaps, phase after phase.
+    """
+
+    def __init__(self, phases: Sequence[Phase], burstiness: float, rng: np.random.Generator) -> None:
+        self._left = list(phases)
+        self._burstiness = burstiness
+        self._rng = rng
+        self._start_s = self._next_s = 0.0
+        self._rest = 0
+        self._gaps: OpenLoop | None = None
+
+    def take(self, count: int) -> FloatArray:
+        """Returns the next arrival times in seconds, shape `(count,)`; fewer where there are no more."""
+        parts = []
+        while count and (self._rest or self._left):
+            if not self._rest:
+                phase = self._left.pop(0)
+                self._rest = phase.num_prompts
+                self._gaps = OpenLoop(self._rest, phase.request_rate, self._burstiness, self._rng)
+                self._start_s, self._next_s = (
+                    self._next_s,
+                    self._next_s + phase.num_prompts / phase.request_rate,
+                )
+            assert self._gaps is not None
+            part = min(count, self._rest)
+            parts.append(self._start_s + self._gaps.take(part))
+            count, self._rest = count - part, self._rest - part
+        return np.concatenate(parts) if parts else np.zeros(0)

@@ -1,0 +1,69 @@
+"""What falls into each second of a run: only the peaks are kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+
+
+class Seconds:
+    """Counts events by second, and remembers the largest sums of seconds that are over.
+
+    Streamed chunks and requests present, as `vllm bench serve` counts them: a request is present from the
+    second of its send to that of its last chunk.
+
+    Args:
+        start_s: where the first second begins.
+    """
+
+    def __init__(self, start_s: float) -> None:
+        self._start_s = start_s
+        self._first = 0
+        self._present = 0
+        self._chunks, self._arrived, self._left = (np.zeros(1024, dtype=np.int64) for _ in range(3))
+        self._peaks = (0, 0)
+
+    def chunks(self, times_s: F64, weights: npt.NDArray[np.integer] | None = None) -> None:
+        """Counts streamed chunks."""
+        places = self._places(times_s)
+        ones: npt.NDArray[np.integer] = np.ones(1, dtype=np.int64)
+        np.add.at(self._chunks, places, (ones if weights is None else weights).astype(np.int64, copy=False))
+
+    def requests(self, sent_s: F64, last_s: F64) -> None:
+        """Counts requests, each from its send to its last chunk."""
+        sent, last = self._places(sent_s), self._places(last_s)
+        np.add.at(self._arrived, sent, 1)
+        np.add.at(self._left, last, 1)
+
+    def _places(self, times_s: F64) -> I64:
+        places = (times_s - self._start_s).astype(np.int64) - self._first
+        if len(places) and (most := int(places.max())) >= len(self._chunks):
+            more = np.zeros(most + 1024 - len(self._chunks), dtype=np.int64)
+            self._chunks = np.concatenate([self._chunks, more])
+            self._arrived = np.concatenate([self._arrived, more])
+            self._left = np.concatenate([self._left, more])
+        return places
+
+    def forget(self, before_s: float) -> None:
+        """Closes the seconds before a time: nothing falls into them any more."""
+        until = int(before_s - self._start_s)
+        over = min(until - self._first, len(self._chunks))
+        if over > 0:
+            self._peaks = self._until(over)
+            self._present += int((self._arrived[:over] - self._left[:over]).sum())
+            self._first = until if over == len(self._chunks) else self._first + over
+            for column in (self._chunks, self._arrived, self._left):
+                column[:-over], column[-over:] = column[over:].copy(), 0
+
+    def _until(self, end: int) -> tuple[int, int]:
+        chunks = int(self._chunks[:end].max(initial=0))
+        left = self._left[:end]
+        present = self._present + np.cumsum(self._arrived[:end] - left) + left
+        return max(self._peaks[0], chunks), max(self._peaks[1], int(present.max(initial=0)))
+
+    def peaks(self) -> tuple[int, int]:
+        """Returns the most chunks, and the most requests present, in one second."""
+        return self._until(len(self._chunks))

@@ -1,0 +1,301 @@
+"""Runs whose requests are not kept: figures alone, in memory that does not grow with their number.
+
+Requests are made, fed to the lanes of the fast path and forgotten portion by portion. That needs an open
+loop behind a router that asks replicas nothing. Everything else is simulated as a whole and then summed
+up, which says so in `Summary.whole`, up to `FITS` requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.config import ClientConfig, Slo
+from sim.errors import SimulationError
+from sim.recorder import REJECTED
+from sim.simulation import Scenario, simulate
+from sim.speculation.lives import Lives
+from sim.summary import Summary
+from sim.timeline import ROUTES
+from sim.timeline_admission import Unsuited
+from sim.timeline_plan import BLIND, Plan
+from sim.timeline_slots import Full, Requests
+from sim.timeline_stream import Stream, Watcher
+from sim.timeline_trajectories import BLOCK, Rules
+from workloads.requests import FloatArray, RequestTable
+
+PORTION = 1 << 14
+"""Requests made at once, at least 1,024 a replica."""
+PLACES = 1 << 20
+"""Most requests waiting and running at a time, over all replicas."""
+FITS = 2_000_000
+"""Most requests of a run that is simulated as a whole: some 400 MB."""
+
+
+class Source(Protocol):
+    """Where requests come from, such as `workloads.build.RequestStream`."""
+
+    def __len__(self) -> int: ...
+
+    def portions(self, size: int) -> Iterator[RequestTable]:
+        """Yields successive rows, the same bytes every time."""
+        ...
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that is there already, as a source."""
+
+    table: RequestTable
+
+    def __len__(self) -> int:
+        """Number of requests."""
+        return len(self.table)
+
+    def portions(self, size: int) -> Iterator[RequestTable]:
+        """Yields successive rows; their prompts' segments are left out unless it is one portion."""
+        if size >= len(self.table):
+            yield self.table
+            return
+        for low in range(0, len(self.table), size):
+            yield _rows(self.table, slice(low, low + size))
+
+
+def summarise(
+    scenario: Scenario,
+    source: Source | RequestTable,
+    seed: int,
+    slo: Slo | None = None,
+    watch: Watcher | None = None,
+    portion: int | None = None,
+) -> Summary:
+    """Simulates requests and returns the figures of the run; nothing is kept a request or an iteration.
+
+    Args:
+        scenario: the configuration.
+        source: the requests.
+        seed: of acceptance luck and random routing, as `simulate`.
+        slo: limits of a request for the goodput.
+        watch: is shown all iterations once, in portions, a replica at a time.
+        portion: requests made at once; the figures do not depend on it.
+
+    Raises:
+        SimulationError: the run would have to be held as a whole, and is too large for that; or as
+            `simulate`.
+    """
+    given: Source = Table(source) if isinstance(source, RequestTable) else source
+    replicas = scenario.deployment.replicas
+    size = portion or max(PORTION, 1024 * replicas)
+    outline = Outline.of(scenario, given, size, seed)
+    reason = outline.reason
+    if reason is None:
+        try:
+            return _streamed(
+                scenario, given, outline, Summary(scenario, slo, outline.class_names), watch, size
+            )
+        except Unsuited as unsuited:
+            reason = str(unsuited)
+        except Full:
+            reason = f"more than {PLACES} requests wait: the load is above what the engines can serve"
+    if len(given) > FITS:
+        raise SimulationError(
+            f"{len(given)} requests are too many to be held together (at most {FITS}), and they cannot be "
+            f"forgotten one by one: {reason}"
+        )
+    result = simulate(scenario, next(iter(given.portions(len(given)))), seed)
+    summary = Summary(scenario, slo, outline.class_names)
+    summary.add(result)
+    summary.whole = reason
+    if watch is not None:
+        watch(result.iterations)
+    return summary
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What has to be known of all requests before the first is run.
+
+    Attributes:
+        plan: the run with its longest requests in place of all; None if it cannot be streamed.
+        reason: why it cannot.
+        class_names: traffic classes.
+    """
+
+    plan: Plan | None
+    reason: str | None
+    class_names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, scenario: Scenario, source: Source, size: int, seed: int) -> Outline:
+        """Reads all requests once, and keeps the extremes of those that are served."""
+        kept: RequestTable | None = None
+        segments = False
+        names: tuple[str, ...] = ("default",)
+        for table in source.portions(size):
+            segments |= table.segment_offset is not None
+            names = table.class_names
+            if (reason := _refused(scenario, segments)) is not None:
+                return cls(None, reason, names)
+            served = _rows(table, Plan(scenario, table, seed, None).served)
+            kept = _extremes(served if kept is None else _joined(kept, served), scenario.engine.max_num_seqs)
+        if kept is None or not len(kept):
+            return cls(None, "no request is served", names)
+        k = scenario.engine.num_speculative_tokens
+        lives = Lives(scenario.acceptance, kept, k, seed) if k and scenario.acceptance else None
+        plan = Plan(scenario, kept, seed, lives)
+        return cls(plan, plan.obstacle(), names)
+
+
+def _refused(scenario: Scenario, segments: bool) -> str | None:
+    """Returns why a scenario cannot be streamed whatever its requests, or None."""
+    deployment = scenario.deployment
+    if scenario.load.max_concurrency is not None:
+        return "max_concurrency: an answer lets the next request go"
+    if deployment.replicas > 1 and deployment.router not in BLIND:
+        return f"the router {deployment.router} looks at the replicas"
+    if scenario.policy is not None and scenario.engine.num_speculative_tokens:
+        return f"the policy {scenario.policy.name} changes the draft length"
+    if any(spec.length_rank_correlation for spec in scenario.acceptance.values()):
+        return "acceptance goes with the rank of a request's length among all"
+    if segments and scenario.engine.enable_prefix_caching:
+        return "prefix cache hits"
+    return None
+
+
+def _rows(table: RequestTable, rows: npt.NDArray[np.int64] | slice) -> RequestTable:
+    """Returns some rows of a table, without segments."""
+    columns = {name: getattr(table, name)[rows] for name in table.column_names()}
+    return RequestTable(**columns, class_names=table.class_names)
+
+
+def _joined(a: RequestTable, b: RequestTable) -> RequestTable:
+    columns = {name: np.concatenate([getattr(a, name), getattr(b, name)]) for name in a.column_names()}
+    return RequestTable(**columns, class_names=a.class_names)
+
+
+def _extremes(table: RequestTable, most: int) -> RequestTable:
+    """Returns the longest `most` requests, and those with the longest output and the shortest prompt."""
+    if len(table) <= most:
+        return table
+    tokens = table.prompt_tokens + table.output_tokens
+    longest = np.argpartition(tokens, len(tokens) - most)[len(tokens) - most :]
+    others = [int(table.output_tokens.argmax()), int(table.prompt_tokens.argmin())]
+    return _rows(table, np.unique(np.append(longest, others)))
+
+
+def _streamed(
+    scenario: Scenario, source: Source, outline: Outline, summary: Summary, watch: Watcher | None, size: int
+) -> Summary:
+    """Feeds portion after portion to the lanes.
+
+    Raises:
+        Unsuited, Full: the run has to be done another way.
+    """
+    plan = outline.plan
+    assert plan is not None
+    rules = Rules.of(plan.config, plan.longest_tokens)
+    if rules is None:
+        raise Unsuited("counts that do not fit in one integer")
+    replicas, short = scenario.deployment.replicas, plan.never_short(rules)
+    places = min(PLACES // replicas, len(source) + BLOCK) // BLOCK * BLOCK + 2 * BLOCK
+    streams = [Stream(plan, rules, short, replica, places, summary, watch) for replica in range(replicas)]
+    senders = Senders(plan, summary)
+    for table in source.portions(size):
+        requests, chosen = senders.send(table)
+        for replica, stream in enumerate(streams):
+            mine = {name: column[chosen == replica] for name, column in requests.items()}
+            stream.feed(mine)
+            stream.run()
+        summary.close(min(stream.quiet_until_s for stream in streams))
+    for stream in streams:
+        stream.feed({name: column[:0] for name, column in requests.items()}, last=True)
+        stream.run(last=True)
+    summary.refusals = senders.refusals
+    summary.rounds_by_accepted = _sums([stream.rounds_by_accepted for stream in streams])
+    return summary
+
+
+def _sums(rows: Sequence[npt.NDArray[np.int64]]) -> tuple[int, ...]:
+    return tuple(int(value) for value in np.sum(rows, axis=0))
+
+
+class Senders:
+    """The client and the router: who is sent when, who is refused, and who goes where.
+
+    Args:
+        plan: the run.
+        summary: takes in those refused.
+
+    Attributes:
+        refusals: reasons with their counts.
+    """
+
+    def __init__(self, plan: Plan, summary: Summary) -> None:
+        self._plan, self._summary = plan, summary
+        self.refusals: dict[str, int] = {}
+        self._sent = self._served = 0
+        self._free_s = 0.0
+        self._begun = False
+
+    def send(self, table: RequestTable) -> tuple[Requests, npt.NDArray[np.int64]]:
+        """Returns the columns of successive requests that are served, and the replica of each."""
+        scenario, n = self._plan.scenario, len(table)
+        here = Plan(scenario, table, self._plan.seed, None)
+        sent_s = self._departures(table.arrival_s, scenario.client)
+        rows = np.arange(self._sent, self._sent + n)
+        names = ("prompt_tokens", "output_tokens", "max_tokens", "class_id", "temperature")
+        columns = {name: getattr(table, name) for name in names}
+        columns |= {"row": rows, "sent_s": sent_s, "arrived_s": sent_s + scenario.client.send_s}
+        self._sent += n
+        warmups = scenario.load.num_warmups
+        if not self._begun and (rows[here.served] >= warmups).any():
+            self._summary.begin(float(sent_s[here.served][rows[here.served] >= warmups][0]))
+            self._begun = True
+        if len(here.refused):
+            self._refuse({name: column[here.refused] for name, column in columns.items()})
+            for reason, count in here.refusals().items():
+                self.refusals[reason] = self.refusals.get(reason, 0) + count
+        served = {name: column[here.served] for name, column in columns.items()}
+        return served, self._route(served["row"])
+
+    def _departures(self, arrival_s: FloatArray, client: ClientConfig) -> FloatArray:
+        if not client.send_serial_s:
+            return arrival_s
+        free, serial, times = self._free_s, client.send_serial_s, []
+        for due in arrival_s.tolist():
+            sent = due if due > free else free
+            free = sent + serial
+            times.append(sent)
+        self._free_s = free
+        return np.array(times, dtype=np.float64)
+
+    def _route(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        deployment, before = self._plan.scenario.deployment, self._served
+        self._served += len(rows)
+        if deployment.replicas == 1:
+            return np.zeros(len(rows), dtype=np.int64)
+        if deployment.router == "round_robin":
+            return np.arange(before, before + len(rows)) % deployment.replicas
+        return ROUTES[deployment.router](self._plan, rows)
+
+    def _refuse(self, columns: Requests) -> None:
+        n, none = len(columns["row"]), np.zeros(len(columns["row"]), dtype=np.int64)
+        names = (
+            "cached_tokens",
+            "draft_tokens",
+            "preemptions",
+            "verifications",
+            "accepted_tokens",
+            "replica",
+        )
+        times = ("admitted_s", "first_token_s", "first_chunk_s", "last_chunk_s")
+        counted = columns["row"] >= self._plan.scenario.load.num_warmups
+        self._summary.add_requests(
+            {**columns, "counted": counted, "status": np.full(n, REJECTED)}
+            | dict.fromkeys(names, none)
+            | dict.fromkeys(times, np.full(n, np.nan))
+        )

@@ -9,7 +9,7 @@ from hardware.stepcost import TERMS, StepCost, StepShape
 from sim.latency import DECODE_PARTS, latency_split, without_drafts
 from sim.metrics import Counted
 from sim.recorder import FINISHED, Columns
-from sim.simulation import RunResult
+from sim.simulation import RunResult, Scenario
 
 F64 = npt.NDArray[np.float64]
 Shapes = dict[str, npt.NDArray[np.int64]]
@@ -21,53 +21,81 @@ def decode_shapes(iterations: Columns) -> Shapes:
     return {name: iterations[name][chosen].astype(np.int64) for name in StepShape._fields}
 
 
-def prefill_free(shapes: Shapes) -> Shapes:
-    """Returns the steps without a prompt chunk, or all of them where there are none.
+class StepTotals:
+    """Sums over a run's steps, from which `step_split` and `overheads` follow.
 
-    A prompt chunk costs the same with and without drafts, and under load most steps carry one: it
-    would hide what verification adds.
+    Args:
+        cost: prices a step.
+        plain_cost: prices the same engine without a drafter; None: overheads are not asked for.
     """
-    pure = shapes["prefill_sequences"] == 0
-    return {name: column[pure] for name, column in shapes.items()} if pure.any() else shapes
 
+    def __init__(self, cost: StepCost, plain_cost: StepCost | None = None) -> None:
+        self._cost, self._plain_cost = cost, plain_cost
+        self._steps = self._decoding = 0
+        self._terms = dict.fromkeys(TERMS, 0.0)
+        # seconds of a plain step, of verification and of drafting: without a prompt chunk, and of all steps
+        self._pure, self._all = np.zeros(3), np.zeros(3)
+        self._any_pure = False
 
-def step_split(result: RunResult) -> dict[str, float]:
-    """Returns the mean milliseconds of a decoding step by term, keyed `step_TERM_ms`, and `step_ms`."""
-    shapes = decode_shapes(result.iterations)
-    if not len(shapes["tokens"]):
-        return {}
-    terms = result.scenario.cost.terms(shapes)
-    split = {f"step_{name}_ms": float(1e3 * terms[name].mean()) for name in TERMS}
-    return split | {"step_ms": sum(split.values())}
+    @classmethod
+    def of(cls, scenario: Scenario, plain_cost: StepCost) -> StepTotals:
+        """Returns sums over no steps yet; `plain_cost` prices the engine without its drafter."""
+        return cls(scenario.cost, plain_cost if scenario.engine.num_speculative_tokens else None)
 
+    def add(self, iterations: Columns) -> None:
+        """Takes in iterations (columns as `RunResult.iterations`)."""
+        shapes = decode_shapes(iterations)
+        if not len(shapes["tokens"]):
+            return
+        self._steps += len(shapes["tokens"])
+        self._decoding += int(shapes["decode_sequences"].sum())
+        terms = self._cost.terms(shapes)
+        for name in TERMS:
+            self._terms[name] += float(terms[name].sum())
+        if self._plain_cost is not None:
+            pure = {name: column[shapes["prefill_sequences"] == 0] for name, column in shapes.items()}
+            self._any_pure |= bool(len(pure["tokens"]))
+            self._all += self._sides(self._plain_cost, shapes)
+            self._pure += self._sides(self._plain_cost, pure)
 
-def overheads(result: RunResult, plain_cost: StepCost) -> dict[str, float]:
-    """Returns the two sides of the trade, each relative to the plain step at the same batch and context.
+    def _sides(self, plain_cost: StepCost, shapes: Shapes) -> F64:
+        terms, plain = self._cost.terms(shapes), plain_cost.terms(without_drafts(shapes))
+        verify = sum(float(terms[name].sum()) for name in TERMS if name != "drafter")
+        return np.array([sum(float(plain[name].sum()) for name in TERMS), verify, terms["drafter"].sum()])
 
-    Over the steps without a prompt chunk. `verify_overhead`: the step without drafting, over the plain
-    step, minus 1. `draft_overhead`: what the drafter adds, over the plain step. `tokens_per_step`: tokens
-    a sequence gets from a step in which it decodes; equal to the acceptance length where every step
-    drafts. `gain` is `tokens_per_step / (1 + verify_overhead + draft_overhead)`: what a decoding step
-    gains. Under load the user gains less, since prompts take their share of the time whatever is drafted.
-    """
-    decoding = decode_shapes(result.iterations)
-    shapes = prefill_free(decoding)
-    if not len(shapes["tokens"]) or not result.scenario.engine.num_speculative_tokens:
-        return {}
-    terms = result.scenario.cost.terms(shapes)
-    plain = plain_cost.terms(without_drafts(shapes))
-    base = sum(float(plain[name].sum()) for name in TERMS)
-    verify = sum(float(terms[name].sum()) for name in TERMS if name != "drafter") / base - 1.0
-    draft = float(terms["drafter"].sum()) / base
-    requests = result.requests
-    accepted = int(requests["accepted_tokens"].sum())
-    per_step = 1.0 + accepted / int(decoding["decode_sequences"].sum())
-    return {
-        "verify_overhead": verify,
-        "draft_overhead": draft,
-        "tokens_per_step": per_step,
-        "gain": per_step / (1.0 + verify + draft),
-    }
+    def split(self) -> dict[str, float]:
+        """Returns the mean milliseconds of a decoding step by term, keyed `step_TERM_ms`, and `step_ms`."""
+        if not self._steps:
+            return {}
+        split = {f"step_{name}_ms": 1e3 * seconds / self._steps for name, seconds in self._terms.items()}
+        return split | {"step_ms": sum(split.values())}
+
+    def overheads(self, accepted: int) -> dict[str, float]:
+        """Returns the two sides of the trade, each relative to the plain step at the same batch and context.
+
+        Over the steps without a prompt chunk, or all of them where there are none: a prompt chunk costs the
+        same with and without drafts, and would hide what verification adds.
+
+        `verify_overhead`: the step without drafting, over the plain step, minus 1. `draft_overhead`: what
+        the drafter adds, over the plain step. `tokens_per_step`: tokens a sequence gets from a step in
+        which it decodes; equal to the acceptance length where every step drafts. `gain` is
+        `tokens_per_step / (1 + verify_overhead + draft_overhead)`: what a decoding step gains. Under load
+        the user gains less, since prompts take their share of the time whatever is drafted.
+
+        Args:
+            accepted: drafts accepted in the run.
+        """
+        if not self._steps or self._plain_cost is None:
+            return {}
+        plain, verified, drafted = (self._pure if self._any_pure else self._all).tolist()
+        verify, draft = verified / plain - 1.0, drafted / plain
+        per_step = 1.0 + accepted / self._decoding
+        return {
+            "verify_overhead": verify,
+            "draft_overhead": draft,
+            "tokens_per_step": per_step,
+            "gain": per_step / (1.0 + verify + draft),
+        }
 
 
 QUANTILES = {"p50": 0.50, "p90": 0.90, "p99": 0.99}

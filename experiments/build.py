@@ -31,8 +31,9 @@ from sim.simulation import Scenario
 from sim.speculation.policy import PolicySpec
 from sim.speculation.spec import AcceptanceSpec
 from sim.speculation.trees import TreeSpec
+from sim.summarise import Source, Table
 from workloads.arrivals import open_loop
-from workloads.build import Purpose, WorkloadSpec, build_requests, stream
+from workloads.build import Purpose, RequestStream, WorkloadSpec, build_requests, stream
 from workloads.lengths import Capped, Empirical, Fixed, LengthDistribution, LogNormal, Uniform
 from workloads.phases import Phase
 from workloads.requests import RequestTable
@@ -337,6 +338,13 @@ def requests(config: Experiment, seed: int) -> RequestTable:
         len(table), workload.request_rate, workload.burstiness, stream(seed, Purpose.ARRIVAL)
     )
     return dataclasses.replace(table, arrival_s=arrivals)
+
+
+def source(config: Experiment, seed: int) -> Source:
+    """Returns the requests of a point as something that gives them in portions; equal to `requests`."""
+    if config.workload.trace is None:
+        return RequestStream(workload_spec(config.workload), seed)
+    return Table(requests(config, seed))
 
 
 @lru_cache(maxsize=4)

@@ -15,6 +15,7 @@ from experiments.faults import COMMAND_LINE, InputFaults
 from experiments.gridcheck import GridCheck
 from experiments.overrides import overridden
 from experiments.rules_acceptance import notices as acceptance_notices
+from experiments.rules_report import notices as report_notices
 from experiments.rules_speculation import NOT_MODELLED
 from experiments.rules_speculation import notices as speculation_notices
 from experiments.schema import Experiment, Report
@@ -199,6 +200,7 @@ def _shared(base: AnyBlock, points: list[AnyBlock]) -> AnyBlock:
 
 def _notices(experiment: Experiment, points: list[Experiment]) -> Iterator[str]:
     """What was assumed, and what has no effect."""
+    yield from report_notices(points)
     drafting = [c for point in points if (c := point.serve.speculative_config) is not None]
     if not drafting:
         return

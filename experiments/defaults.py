@@ -38,7 +38,7 @@ def filled(config: Experiment) -> Experiment:
             "acceptance": _acceptance(config, k),
             "workload": _workload(config.workload),
             "sweep": Sweep(),
-            "report": Report(),
+            "report": Report(requests=config.report.requests),
             "claim": None,
             "plan": None,
         }

@@ -167,11 +167,19 @@ class Results:
         Args:
             point: the value of the summary's `point` column.
             seed: one replication; None gives all, with a column `seed`.
+
+        Raises:
+            FileNotFoundError: the run kept no requests (`report.requests: none`).
         """
         import pandas as pd
 
         frames = []
         for folder in self._folders(point, seed):
+            if not (folder / "requests.csv").is_file():
+                raise FileNotFoundError(
+                    f"{folder} has no requests.csv: the run kept figures alone (report.requests: none); "
+                    "run it with report.requests: all"
+                )
             frame = pd.read_csv(folder / "requests.csv")
             frame["seed"] = int(folder.name.rpartition("seed=")[2])
             frames.append(frame)

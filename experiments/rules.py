@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 
-from experiments import lookups, rules_run, rules_speculation, rules_workload
+from experiments import lookups, rules_report, rules_run, rules_speculation, rules_workload
 from experiments.lookups import found
 from experiments.plan_rules import slo_conflicts
 from experiments.rules_base import Conflict
@@ -25,6 +25,7 @@ def conflicts(config: Experiment) -> Iterator[Conflict]:
         yield conflict
     if not found_any:
         yield from rules_run.conflicts(config)
+        yield from rules_report.conflicts(config)
 
 
 def _without_running(config: Experiment) -> Iterator[Conflict]:

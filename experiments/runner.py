@@ -17,21 +17,25 @@ import signal
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from experiments.analysis import intervals, overheads, step_split, tpot_split
-from experiments.build import Built, build, counted_requests, requests
+from experiments.analysis import StepTotals, intervals, tpot_split
+from experiments.build import Built, build, counted_requests, requests, source
 from experiments.schema import Experiment
 from experiments.sweep import Point
 from sim.metrics import Counted, Value, benchmark, by_class, by_replica, engine_load
 from sim.recorder import FINISHED
 from sim.simulation import RunResult, simulate
 from sim.speculation.spec import unfit_for_tails
+from sim.summarise import summarise
 
 Figures = dict[str, Value]
 Started = Callable[[str], None]
+Files = Mapping[str, Callable[[Path], None]]
+"""What writes each of a task's files."""
 
 
 @dataclass(frozen=True)
@@ -83,38 +87,95 @@ def run_task(task: Task) -> str:
     """
     config = task.point.config
     built = build(config)
-    table = requests(config, task.seed)
-    result = simulate(built.scenario, table, task.seed)
+    forgets = config.report.requests == "none"
+    files = _summed_up(config, built, task.seed) if forgets else _in_full(config, built, task.seed)
     unfinished = task.path.with_name(f".{task.id}.{os.getpid()}")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    write_json(unfinished / "bench.json", bench_json(config, result, built, table.arrival_s))
-    write_json(unfinished / "engine.json", engine_json(result, built, table.class_names))
-    write_requests(unfinished / "requests.csv", result)
+    for name, write in files.items():
+        write(unfinished / name)
     (unfinished / "_SUCCESS").touch()
     shutil.rmtree(task.path, ignore_errors=True)
     unfinished.rename(task.path)
     return task.id
 
 
-def bench_json(
-    config: Experiment,
-    result: RunResult,
-    built: Built,
-    arrival_s: np.ndarray[tuple[int], np.dtype[np.float64]],
-) -> Mapping[str, object]:
-    """Returns the result file of `vllm bench serve --save-result`, key for key.
+def _in_full(config: Experiment, built: Built, seed: int) -> Files:
+    """Simulates a point and returns its files, every request among them."""
+    table = requests(config, seed)
+    result = simulate(built.scenario, table, seed)
+    figures, totals = benchmark(result, built.slo), StepTotals.of(built.scenario, built.plain_cost)
+    totals.add(result.iterations)
+    measured = result.requests["counted"] == 1
+    counted = Counted.of(result.requests)
+    due = np.where(measured, table.arrival_s, 0.0)[measured & (result.requests["status"] == FINISHED)]
+    lists = {
+        "rtfx": 0.0,
+        "latencies": counted.e2el_s.tolist(),
+        "queue_times": (counted.sent_s - due).tolist(),
+    }
+    figures_of = by_class(result, table.class_names) if len(table.class_names) > 1 else {}
+    load = engine_load(result)
+    engine = {
+        **_loads(figures, load),
+        **totals.split(),
+        **totals.overheads(int(result.requests["accepted_tokens"].sum())),
+        "tpot_split": tpot_split(result, built.plain_cost),
+        **intervals(result),
+        "slo_attainment": float(counted.attained(built.slo).mean())
+        if built.slo and len(counted.sent_s)
+        else None,
+        **_rates(figures, load, built),
+        "steps": len(result.iterations["start_s"]),
+        **_by_class(figures_of),
+        "refusals": dict(result.refusals),
+        "warning": unfit_for_tails(built.scenario.acceptance.values()),
+        "replicas": by_replica(result, built.slo),
+    }
+    return {
+        "bench.json": partial(write_json, content=bench_json(config, figures, int(measured.sum())) | lists),
+        "engine.json": partial(write_json, content=engine),
+        "requests.csv": partial(write_requests, result=result),
+    }
+
+
+def _summed_up(config: Experiment, built: Built, seed: int) -> Files:
+    """Simulates a point whose requests are forgotten; returns the files, without what only they could tell.
+
+    `held_whole` says why the run had to be held in memory after all, or is null.
+    """
+    totals = StepTotals.of(built.scenario, built.plain_cost)
+    summary = summarise(built.scenario, source(config, seed), seed, built.slo, totals.add)
+    figures, load = summary.benchmark(), summary.engine_load()
+    engine = {
+        **_loads(figures, load),
+        **totals.split(),
+        **totals.overheads(summary.all.accepted),
+        "slo_attainment": summary.attainment,
+        **_rates(figures, load, built),
+        "steps": summary.steps,
+        **_by_class(summary.by_class()),
+        "refusals": dict(summary.refusals),
+        "warning": unfit_for_tails(built.scenario.acceptance.values()),
+        "replicas": summary.by_replica(),
+        "held_whole": summary.whole,
+    }
+    bench = {**bench_json(config, figures, summary.all.counted), "rtfx": 0.0}
+    return {
+        "bench.json": partial(write_json, content=bench),
+        "engine.json": partial(write_json, content=engine),
+    }
+
+
+def bench_json(config: Experiment, figures: Figures, num_prompts: int) -> dict[str, object]:
+    """Returns the result file of `vllm bench serve --save-result`, key for key, without its lists.
 
     `date` is fixed: the same seed gives the same bytes.
     """
     workload, model = config.workload, config.serve.model
     name = model if isinstance(model, str) else str(model.get("name", "inline"))
     rate = workload.request_rate
-    figures = benchmark(result, built.slo)
     shown = {key: value for key, value in figures.items() if not key.startswith(("p90", "p95"))}
-    chosen = (result.requests["counted"] == 1) & (result.requests["status"] == FINISHED)
-    due = np.where(result.requests["counted"] == 1, arrival_s, 0.0)[chosen]
-    counted = Counted.of(result.requests)
     return {
         "date": "19700101-000000",
         "endpoint_type": "specfleet",
@@ -122,54 +183,36 @@ def bench_json(
         "label": None,
         "model_id": name,
         "tokenizer_id": name,
-        "num_prompts": int((result.requests["counted"] == 1).sum()),
+        "num_prompts": num_prompts,
         "request_rate": "inf" if rate is None or np.isinf(rate) else rate,
         "burstiness": workload.burstiness,
         "max_concurrency": workload.max_concurrency,
         **{key: value for key, value in shown.items() if "itl_per_token" not in key},
-        "rtfx": 0.0,
-        "latencies": counted.e2el_s.tolist(),
-        "queue_times": (counted.sent_s - due).tolist(),
     }
 
 
-def engine_json(result: RunResult, built: Built, class_names: tuple[str, ...]) -> Mapping[str, object]:
-    """Returns what a client cannot see: load, step split, overheads, percentiles by token, classes."""
-    figures = benchmark(result, built.slo)
+def _loads(figures: Figures, load: Mapping[str, float]) -> dict[str, Value]:
+    """Returns percentiles that `vllm bench serve` does not print, the acceptance length, and the load."""
     ours = {k: v for k, v in figures.items() if "itl_per_token" in k or k.startswith(("p90", "p95"))}
-    counted = Counted.of(result.requests)
-    load = engine_load(result)
-    attained = float(counted.attained(built.slo).mean()) if built.slo and len(counted.sent_s) else None
+    return {**ours, "acceptance_length": figures.get("spec_decode_acceptance_length") or 1.0, **load}
+
+
+def _rates(figures: Figures, load: Mapping[str, float], built: Built) -> dict[str, Value]:
+    """Returns throughput by GPU and by user, and the size of the KV cache."""
     throughput = float(str(figures["output_throughput"]))
     users = load.get("mean_running", 0.0) * built.scenario.deployment.replicas
-    lengths: Figures = {"acceptance_length": figures.get("spec_decode_acceptance_length") or 1.0}
     return {
-        **ours,
-        **lengths,
-        **load,
-        **step_split(result),
-        **overheads(result, built.plain_cost),
-        "tpot_split": tpot_split(result, built.plain_cost),
-        **intervals(result),
-        "slo_attainment": attained,
         "output_throughput_per_gpu": throughput / built.gpus,
         "output_throughput_per_user": throughput / users if users else 0.0,
         "kv_cache_tokens": built.budget.tokens,
-        "steps": len(result.iterations["start_s"]),
-        **_by_class(result, class_names),
-        "refusals": dict(result.refusals),
-        "warning": unfit_for_tails(built.scenario.acceptance.values()),
-        "replicas": by_replica(result, built.slo),
     }
 
 
-def _by_class(result: RunResult, class_names: tuple[str, ...]) -> Figures:
-    """Returns the figures of each traffic class as `class:NAME:FIGURE`; nothing for a single class."""
-    if len(class_names) < 2:
-        return {}
+def _by_class(classes: Mapping[str, Mapping[str, float]]) -> Figures:
+    """Returns the figures of each traffic class as `class:NAME:FIGURE`."""
     return {
         f"class:{name}:{figure}": value
-        for name, figures in by_class(result, class_names).items()
+        for name, figures in classes.items()
         for figure, value in figures.items()
     }
 

@@ -83,13 +83,16 @@ class Slots:
 
     Args:
         capacity: most places; memory is taken only for those in use, the lowest first.
+
+    Attributes:
+        blocks: that were ever in use.
     """
 
     def __init__(self, capacity: int) -> None:
         self.columns = {name: np.zeros(capacity, dtype=kind) for name, kind in COLUMNS.items()}
         self.homes: deque[Home] = deque()
         self._free: list[int] = []
-        self._fresh = 0
+        self.blocks = 0
         self._last = -1
 
     def take(self, requests: Requests, low: int) -> Home:
@@ -118,10 +121,10 @@ class Slots:
                 self._last = number
                 del self._free[place]
                 return number
-        if (self._fresh + 1) * BLOCK > len(self.columns["row"]):
+        if (self.blocks + 1) * BLOCK > len(self.columns["row"]):
             raise Full
-        self._last = self._fresh
-        self._fresh += 1
+        self._last = self.blocks
+        self.blocks += 1
         return self._last
 
     def release(self, home: Home) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,10 +13,14 @@ from hypothesis import strategies as st
 from sim_toys import ENGINE, World, drafting
 
 from sim import samples
+from sim import summarise as summarise_module
 from sim.config import NO_CLIENT, ClientConfig
 from sim.samples import PerToken, Samples
 from sim.simulation import RunResult
 from sim.speculation.acceptance import AcceptanceSpec
+from sim.summarise import summarise
+from workloads.build import RequestStream, WorkloadSpec
+from workloads.lengths import Fixed
 
 A_REQUEST, A_CLIENT, AN_ITERATION = 72, 32, 80
 """Bytes of a request (lengths and class apart), more of it where the client takes time, of an iteration."""
@@ -92,3 +98,23 @@ def test_a_percentile_is_found_among_values_of_any_size(values: list[float], dat
     sample = Samples(np.array(values), np.array(weights))
     expected = np.percentile(np.repeat(values, weights), [10.0, 50.0, 99.9])
     assert sample.percentiles([10.0, 50.0, 99.9]) == pytest.approx(expected, rel=1e-12)
+
+
+def peak_of_summary(requests: int) -> int:
+    """Bytes that a summary takes at most."""
+    spec = WorkloadSpec(requests, Fixed(50), Fixed(10), request_rate=40.0)
+    engine = replace(drafting(3), max_num_seqs=16)
+    world = World([], [], engine=engine, classes={"": AcceptanceSpec(conditional_acceptance=0.7)})
+    tracemalloc.start()
+    try:
+        summary = summarise(world.scenario(world.classes or {}), RequestStream(spec, 0), 0, portion=2048)
+        assert summary.whole is None and summary.all.completed == requests
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_summary_takes_no_more_memory_for_more_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summarise_module, "PLACES", 4096)  # memory that is asked for and never touched
+    peak_of_summary(2048)  # what is made once and kept, such as tables of acceptance
+    assert peak_of_summary(40_000) < 1.1 * peak_of_summary(10_000)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sim_toys import World
-from timeline_worlds import worlds
+from sim_toys import World, drafting
+from timeline_worlds import LUCK, worlds
 
-from sim import (
-    summarise as summarise_module,
-)
+from sim import summarise as summarise_module
 from sim import (
     timeline_admission,
     timeline_lane,
@@ -24,13 +24,16 @@ from sim import (
     timeline_tail,
     timeline_trajectories,
 )
-from sim.config import Slo
-from sim.errors import Stall
+from sim.config import DeploymentConfig, LoadConfig, Slo
+from sim.errors import SimulationError, Stall
 from sim.metrics import benchmark, by_class, by_replica, engine_load
+from sim.recorder import Columns
+from sim.seconds import Seconds
 from sim.simulation import Scenario, simulate
 from sim.summarise import summarise
 from sim.summary import Summary
-from sim.tally import ERROR
+from sim.tally import ERROR, Tally
+from sim.timeline_slots import Slots
 from workloads.requests import RequestTable
 
 SEEDS = st.integers(0, 2**32)
@@ -126,3 +129,126 @@ def test_a_summary_knows_who_was_preempted(world: World, seed: int, portion: int
         prove(*posed(world, 4), seed, portion)
     except Stall:
         return
+
+
+@LAWS
+@given(worlds(("open",), 3), SEEDS, st.integers(1, 40), st.integers(41, 200))
+def test_portions_change_nothing(world: World, seed: int, small: int, large: int) -> None:
+    scenario, table = posed(replace(world, deployment=replace(world.deployment, router="random")), 3)
+    try:
+        ours, theirs = (summarise(scenario, table, seed, SLO, portion=size) for size in (small, large))
+    except Stall:
+        return
+    mine, other = ours.benchmark(), theirs.benchmark()
+    rounded = {name for name in mine if name.startswith(("mean", "std"))}
+    assert {k: v for k, v in mine.items() if k not in rounded} == {
+        k: v for k, v in other.items() if k not in rounded
+    }
+    assert not same(mine, other)
+
+
+def small_run(n: int = 60, **changes: object) -> tuple[Scenario, RequestTable]:
+    """Requests that come one after another in front of an engine that drafts."""
+    world = World(
+        [20] * n,
+        [12] * n,
+        arrival_s=(0.05 * np.arange(n)).tolist(),
+        engine=drafting(3),
+        classes={"": LUCK[0]},
+        **changes,  # type: ignore[arg-type]
+    )
+    return posed(world)
+
+
+def test_places_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Slots] = []
+    original = Slots.__init__
+
+    def kept(self: Slots, capacity: int) -> None:
+        original(self, capacity)
+        built.append(self)
+
+    monkeypatch.setattr(Slots, "__init__", kept)
+    summary = prove(*small_run(2000), 1, 50)
+    assert summary.whole is None
+    assert built[0].blocks < 40, "blocks of 5, for 2,000 requests"
+
+
+def test_what_cannot_be_forgotten_is_held_and_says_why() -> None:
+    scenario, table = small_run()
+    closed = replace(scenario, load=LoadConfig(max_concurrency=4))
+    summary = prove(closed, table, 0, 10)
+    assert summary.whole is not None and "max_concurrency" in summary.whole
+    balanced = replace(scenario, deployment=DeploymentConfig(2, "least_outstanding"))
+    assert "least_outstanding" in str(prove(balanced, table, 0, 10).whole)
+
+
+def test_a_queue_without_end_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summarise_module, "PLACES", 40)
+    scenario, table = small_run(400)
+    crowd = replace(table, arrival_s=np.zeros(400))
+    assert "requests wait" in str(prove(scenario, crowd, 0, 100).whole)
+
+
+def test_what_can_neither_be_forgotten_nor_held_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summarise_module, "FITS", 50)
+    scenario, table = small_run()
+    with pytest.raises(SimulationError, match="max_concurrency"):
+        summarise(replace(scenario, load=LoadConfig(max_concurrency=4)), table, 0)
+
+
+def test_every_iteration_is_shown_once() -> None:
+    scenario, table = small_run(deployment=DeploymentConfig(2))
+    seen: list[Columns] = []
+    summarise(scenario, table, 0, watch=seen.append, portion=7)
+    rows = simulate(scenario, table, 0).iterations
+    for replica in (0, 1):
+        parts = [part for part in seen if part["replica"][0] == replica]
+        mine = rows["replica"] == replica
+        for name in ("tokens", "kv_tokens", "running", "start_s", "end_s", "gaps_by_tokens"):
+            assert np.array_equal(np.concatenate([part[name] for part in parts]), rows[name][mine]), name
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1e6), st.integers(0, 4)), min_size=1, max_size=60),
+    st.integers(1, 60),
+)
+def test_a_tally_knows_percentiles_within_its_error(pairs: list[tuple[float, int]], cut: int) -> None:
+    values, weights = np.array([v for v, _ in pairs]), np.array([w for _, w in pairs])
+    weights[0] += 1
+    tally = Tally()
+    for part in (slice(0, cut), slice(cut, None)):
+        tally.add(values[part], weights[part])
+    out = np.repeat(values, weights)
+    assert tally.count == len(out)
+    assert tally.mean() == pytest.approx(out.mean(), rel=1e-12)
+    assert tally.std() == pytest.approx(out.std(), rel=1e-6, abs=1e-6 * out.max())
+    percents = [0.0, 37.0, 50.0, 99.0, 100.0]
+    assert tally.percentiles(percents) == pytest.approx(np.percentile(out, percents), rel=ERROR, abs=1e-9)
+    assert tally.percentiles([0.0, 100.0])[1] <= out.max()
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 50), st.floats(0, 2000)), min_size=1, max_size=40),
+    st.lists(st.floats(0, 500), max_size=40),
+    st.integers(1, 7),
+)
+def test_seconds_that_are_over_leave_their_peaks(
+    requests: list[tuple[float, float]], chunks: list[float], portions: int
+) -> None:
+    sent = np.sort([s for s, _ in requests])
+    last = sent + np.array([d for _, d in requests])
+    start = float(sent[0])
+    whole, forgetful = Seconds(start), Seconds(start)
+    streamed = np.sort(np.array(chunks)) + start
+    whole.requests(sent, last)
+    whole.chunks(streamed)
+    bounds = np.linspace(0, len(sent), portions + 1).astype(int)
+    for low, high in itertools.pairwise(bounds):
+        forgetful.requests(sent[low:high], last[low:high])
+        until = float(sent[high]) if high < len(sent) else math.inf
+        seen, streamed = streamed[streamed < until], streamed[streamed >= until]
+        forgetful.chunks(seen)
+        if until < math.inf:
+            forgetful.forget(until)
+    assert forgetful.peaks() == whole.peaks()

@@ -14,6 +14,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -25,11 +26,13 @@ from jobs import JOBS, Job
 
 from sim.metrics import benchmark
 from sim.simulation import simulate
+from sim.summarise import summarise
 
 Figures = dict[str, float | str | None]
+Run = Callable[[], dict[str, float]]
 REPEATS, LARGE = 5, 200_000
 """Runs of a job; jobs with more requests run once."""
-HEAVY = ("reference-spec-1m", "fleet-64", "fleet-64-balanced")
+HEAVY = ("reference-spec-1m", "fleet-64", "fleet-64-balanced", "summary-1m", "summary-10m")
 """Jobs of minutes: run only where they are named, or with --all."""
 
 
@@ -66,38 +69,71 @@ def measure(job: Job) -> Figures:
     Raises:
         SystemExit: the job is not the one meant: too few or too many sequences were running.
     """
-    scenario, table = job.scenario(), job.table()
+    run = summed(job) if job.summed else kept(job)
     seconds, ratios, held = [], [], held_mb()
     for _ in range(REPEATS if job.requests <= LARGE else 1):
         before = calibrate()
         started = time.perf_counter()
-        result = simulate(scenario, table, 0)
-        benchmark(result)
+        counts = run()
         seconds.append(time.perf_counter() - started)
         ratios.append(seconds[-1] / ((before + calibrate()) / 2))
-    rows = result.iterations
-    running = float(rows["running"].mean())
+    running = counts["mean_running"]
     if job.bounds is not None and not job.bounds[0] <= running <= job.bounds[1]:
         raise SystemExit(f"{job.name} is not valid: {running:.0f} sequences running, not {job.bounds}")
-    tokens = int(rows["output_tokens"].sum())
     taken = median(seconds)
     return {
         "name": job.name,
         "requests": job.requests,
-        "iterations": len(rows["end_s"]),
-        "output_tokens": tokens,
+        "iterations": int(counts["iterations"]),
+        "output_tokens": int(counts["output_tokens"]),
         "seconds": round(taken, 4),
         "calibrated_ratio": round(median(ratios), 3),
         "mean_running": round(running, 1),
         "requests_per_s": round(job.requests / taken),
-        "output_tokens_per_s": round(tokens / taken),
+        "output_tokens_per_s": round(counts["output_tokens"] / taken),
         "peak_rss_mb": round(peak_mb(), 1),
         "request_mb_per_million": None
         if held is None or job.requests <= LARGE
         else round((peak_mb() - held) * 1e6 / job.requests, 1),
-        "preempted_share": round(float((result.requests["preemptions"] > 0).mean()), 4),
-        "stepped_share": result.stepped_share,
+        "preempted_share": round(counts["preempted_share"], 4),
+        "stepped_share": counts["stepped_share"],
     }
+
+
+def kept(job: Job) -> Run:
+    """Returns what simulates a job whose requests are kept, metrics included, and returns what it did."""
+    scenario, table = job.scenario(), job.table()
+
+    def run() -> dict[str, float]:
+        result = simulate(scenario, table, 0)
+        benchmark(result)
+        return {
+            "iterations": len(result.iterations["end_s"]),
+            "output_tokens": int(result.iterations["output_tokens"].sum()),
+            "mean_running": float(result.iterations["running"].mean()),
+            "preempted_share": float((result.requests["preemptions"] > 0).mean()),
+            "stepped_share": result.stepped_share,
+        }
+
+    return run
+
+
+def summed(job: Job) -> Run:
+    """The same for a job that keeps figures alone; requests are made as it goes."""
+    scenario, source = job.scenario(), job.source()
+
+    def run() -> dict[str, float]:
+        summary = summarise(scenario, source, 0)
+        figures = summary.benchmark()
+        return {
+            "iterations": summary.steps,
+            "output_tokens": float(str(figures["total_output_tokens"])),
+            "mean_running": summary.engine_load()["mean_running"],
+            "preempted_share": summary.all.preemptions / len(source),
+            "stepped_share": summary.stepped_share,
+        }
+
+    return run
 
 
 def exponents(figures: list[Figures]) -> dict[str, float]:

@@ -14,6 +14,8 @@ from sim.simulation import Scenario
 from sim.speculation.acceptance import AcceptanceSpec
 from sim.speculation.policy import PolicySpec
 from workloads.arrivals import open_loop
+from workloads.build import RequestStream, WorkloadSpec
+from workloads.lengths import Fixed
 from workloads.requests import RequestTable
 
 F64 = NDArray[np.float64]
@@ -66,6 +68,7 @@ class Job:
         adaptive: K by batch size.
         asynchronous: batches scheduled one ahead.
         bounds: mean running sequences between which the job is the one meant; None: any.
+        summed: figures alone are kept, and the requests made in portions.
     """
 
     name: str
@@ -80,6 +83,7 @@ class Job:
     adaptive: bool = False
     asynchronous: bool = False
     bounds: tuple[float, float] | None = None
+    summed: bool = False
 
     def scenario(self) -> Scenario:
         """Returns the configuration."""
@@ -107,6 +111,12 @@ class Job:
         rng = np.random.Generator(np.random.Philox(0))
         arrival_s = np.zeros(n) if self.rate is None else open_loop(n, self.rate * self.replicas, 1.0, rng)
         return RequestTable.of(np.full(n, 1000), np.full(n, self.output), arrival_s=arrival_s)
+
+    def source(self) -> RequestStream:
+        """Returns requests of the same law, in portions."""
+        assert self.rate is not None
+        rate, lengths = self.rate * self.replicas, (Fixed(1000), Fixed(self.output))
+        return RequestStream(WorkloadSpec(self.requests, *lengths, request_rate=rate), 0)
 
 
 LADDER = ((1, 32, 7), (33, 96, 5), (97, 160, 4), (161, 208, 3), (209, 256, 2))
@@ -140,5 +150,7 @@ JOBS = (
     Job("preempted", k=0, blocks=13_500),
     Job("fleet-64", 1_000_000, rate=16.0, replicas=64),
     Job("fleet-64-balanced", 1_000_000, rate=16.0, replicas=64, router="least_outstanding"),
+    Job("summary-1m", 1_000_000, rate=17.0, summed=True),
+    Job("summary-10m", 10_000_000, rate=17.0, summed=True),
     *_ladder(),
 )

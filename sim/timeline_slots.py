@@ -1,16 +1,16 @@
 """Requests of a lane that come and go: places in blocks, used again when their requests are forgotten.
 
 The loop knows a request by its place and meets places in order of arrival. So nothing in it changes if a
-place is given to another request later, as long as its block is not given out twice running (the loop
-remembers the last block it looked at).
+place is given to another request later. It remembers the last block it looked at; that one is never given
+out again under its eyes, because its last request only comes when the next block has been given out.
 """
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Any, TypeVar
 
 import numpy as np
@@ -93,7 +93,6 @@ class Slots:
         self.homes: deque[Home] = deque()
         self._free: list[int] = []
         self.blocks = 0
-        self._last = -1
 
     def take(self, requests: Requests, low: int) -> Home:
         """Gives a block of places to up to `BLOCK` of `requests`, from index `low` on.
@@ -115,21 +114,17 @@ class Slots:
         return home
 
     def _number(self) -> int:
-        """Returns a free block, but not the one given out last."""
-        for place, number in enumerate(self._free):
-            if number != self._last:
-                self._last = number
-                del self._free[place]
-                return number
+        """Returns the lowest free block."""
+        if self._free:
+            return heappop(self._free)
         if (self.blocks + 1) * BLOCK > len(self.columns["row"]):
             raise Full
-        self._last = self.blocks
         self.blocks += 1
-        return self._last
+        return self.blocks - 1
 
     def release(self, home: Home) -> None:
         """Takes a block back; its requests are forgotten."""
-        insort(self._free, home.number)
+        heappush(self._free, home.number)
 
 
 class _OfBlock:

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workloads.build import RequestStream, WorkloadSpec, build_requests
-from workloads.lengths import Fixed, LogNormal, Uniform
+from workloads.lengths import Fixed, LengthDistribution, LogNormal, Uniform
 from workloads.phases import Phase
 
+PROMPTS: list[LengthDistribution] = [Fixed(30), Uniform(1, 90), LogNormal(3.0, 1.0, 1, 300)]
 RATES = st.sampled_from([0.5, 17.0, math.inf])
 
 
@@ -25,7 +26,7 @@ def specs(draw: st.DrawFn) -> WorkloadSpec:
     n = sum(phase.num_prompts for phase in phases) or draw(st.integers(1, 120))
     return WorkloadSpec(
         n,
-        draw(st.sampled_from([Fixed(30), Uniform(1, 90), LogNormal(3.0, 1.0, 1, 300)])),
+        draw(st.sampled_from(PROMPTS)),
         Uniform(1, 50),
         rank_correlation=draw(st.sampled_from([0.0, 0.4])),
         request_rate=draw(RATES),

@@ -139,7 +139,8 @@ class LaneColumns:
         if lane.recorder is not None:
             for name, values in lane.recorder.iterations().items():
                 if name in columns:
-                    columns[name] = columns[name].astype(np.int32)
+                    kind = np.promote_types(columns[name].dtype, _holding(int(values.max(initial=0))))
+                    columns[name] = columns[name].astype(kind)
                     columns[name][self.stepped] = values
         return columns | times
 

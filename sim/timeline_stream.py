@@ -163,7 +163,7 @@ class Stream:
         first = lives.first[places].astype(np.int64)
         finish = first + lives.rounds[places]
         for i in _known(places, totals):
-            finish[i] = totals[int(places[i])][3]
+            finish[i] = totals[int(places[i])][1]
         over = finish < self._window.until - (0 if last else IN_FLIGHT)
         outside = [seat.place for seat in self.lane.back]
         if self.lane.prefill is not None:
@@ -206,7 +206,7 @@ class Stream:
         for i in _known(places, log.preemptions):
             preemptions[i] = log.preemptions.pop(int(places[i]))
         for i in _known(places, log.totals):
-            rounds[i], accepted[i] = log.totals.pop(int(places[i]))[:2]
+            rounds[i], accepted[i] = log.totals.pop(int(places[i]))[0][:2]
         if self.ledger is None:
             rounds[:] = accepted[:] = 0
         names = ("prompt_tokens", "output_tokens", "class_id", "sent_s", "arrived_s")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -18,14 +19,9 @@ from timeline_worlds import LUCK, worlds
 
 from sim import summarise as summarise_module
 from sim import (
-    timeline_admission,
-    timeline_lane,
     timeline_ledger,
     timeline_sights,
-    timeline_slots,
     timeline_stream,
-    timeline_tail,
-    timeline_trajectories,
     timeline_window,
 )
 from sim.config import DeploymentConfig, LoadConfig, Slo
@@ -62,21 +58,10 @@ LAWS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthChe
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of a few requests and windows of a few iterations, so that small worlds cross all borders."""
-    modules = (
-        timeline_admission,
-        timeline_ledger,
-        timeline_tail,
-        timeline_trajectories,
-        timeline_slots,
-        timeline_stream,
-        summarise_module,
-    )
-    for module in modules:
-        monkeypatch.setattr(module, "BLOCK", 5)
-    for module in (timeline_admission, timeline_lane):
-        monkeypatch.setattr(module, "LONGEST_WINDOW", 40)
-    monkeypatch.setattr(timeline_lane, "WINDOW", 3)
-    monkeypatch.setattr(timeline_admission, "SHORTEST_CALENDAR", 0)
+    small = {"BLOCK": 5, "LONGEST_WINDOW": 40, "WINDOW": 3, "SHORTEST_CALENDAR": 0}
+    for name, module in list(sys.modules.items()):
+        for constant in small.keys() & vars(module).keys() if name.startswith("sim.") else ():
+            monkeypatch.setattr(module, constant, small[constant])
 
 
 def posed(world: World, times: int = 1, slower: float = 1.0) -> tuple[Scenario, RequestTable]:

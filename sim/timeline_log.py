@@ -59,7 +59,7 @@ class Log:
         """Drops what the iteration columns were made of."""
         self.end_s = array("d")
         self.sums, self.prefills, self.one_pass = array("q"), array("q"), array("q")
-        self.beyond, self.waiting = array("q"), array("q")
+        self.beyond, self.waiting, self.padded = array("q"), array("q"), array("q")
 
     @property
     def is_eventful(self) -> bool:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from sim.config import Slo
 from sim.recorder import FINISHED, Columns
-from sim.samples import F64, PerToken, Sample, Samples
+from sim.samples import F64, PerToken, Sample, Samples, dot
 from sim.simulation import RunResult
 
 Value = float | int | str | list[float] | None
@@ -269,8 +269,8 @@ def engine_load(result: RunResult) -> dict[str, float]:
     span = float(rows["end_s"].max() - rows["start_s"].min()) * result.scenario.deployment.replicas
     return {
         "mean_batch": float(rows["decode_sequences"][decoding].mean()) if decoding.any() else 0.0,
-        "mean_running": float(rows["running"] @ seconds / span),
-        "mean_waiting": float(rows["waiting"] @ seconds / span),
+        "mean_running": dot(seconds, rows["running"]) / span,
+        "mean_waiting": dot(seconds, rows["waiting"]) / span,
         "peak_kv_usage": float(rows["kv_blocks_used"].max() / result.scenario.engine.usable_blocks),
         "gpu_busy": float(seconds.sum() / span),
         "preemptions": float(requests["preemptions"][chosen].sum()),

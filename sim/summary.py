@@ -14,6 +14,7 @@ import numpy as np
 from sim.config import Slo
 from sim.metrics import Counted, Value, spec_decode, statistics, throughput
 from sim.recorder import FINISHED, Columns
+from sim.samples import dot
 from sim.seconds import Seconds
 from sim.simulation import RunResult, Scenario
 from sim.tally import F64, Tally
@@ -145,8 +146,8 @@ class Summary:
         self._decoding += int((decoding > 0).sum())
         self._batch += int(decoding.sum())
         self._most_blocks = max(self._most_blocks, int(columns["kv_blocks_used"].max()))
-        self._running_s += float(columns["running"] @ seconds)
-        self._waiting_s += float(columns["waiting"] @ seconds)
+        self._running_s += dot(seconds, columns["running"])
+        self._waiting_s += dot(seconds, columns["waiting"])
         self._start_s, self._end_s = (
             min(self._start_s, float(start.min())),
             max(self._end_s, float(end.max())),

@@ -8,6 +8,8 @@ from math import sqrt
 import numpy as np
 import numpy.typing as npt
 
+from sim.samples import dot
+
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
@@ -50,9 +52,9 @@ class Tally:
         if not len(values):
             return
         count = len(values) if weights is None else int(weights.sum())
-        mean = float(values.mean() if weights is None else values @ weights / count)
+        mean = float(values.mean() if weights is None else dot(values, weights) / count)
         squares = (values - mean) ** 2
-        self._merge(count, mean, float(squares.sum() if weights is None else squares @ weights))
+        self._merge(count, mean, float(squares.sum() if weights is None else dot(squares, weights)))
         self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
         bins = (np.clip(values, LEAST, np.nextafter(MOST, 0)).view(np.int64) >> _SHIFT) - _LOWEST
         if weights is None:

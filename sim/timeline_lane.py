@@ -67,6 +67,7 @@ class Lane(Handover):
         has_side, side, learns = self.rules.has_side, self.side.data, self.learns
         step, k, depth = self.step, most_k, self.passes
         slots, budget = self.slots, self.config.max_num_batched_tokens
+        running_bit, most_seqs = pack.running, self.config.max_num_seqs
         now = last_end = 0.0
         flying = False
         acc = it = i = visible = 0
@@ -96,7 +97,8 @@ class Lane(Handover):
                 n = (acc >> rows_bit) & rows_mask
             rows = step.rows = 0
             step.short = False
-            if self.prefill is not None or self.back or self.head < visible:
+            full = acc >> running_bit >= most_seqs
+            if self.prefill is not None or (not full and (self.back or self.head < visible)):
                 acc, rows = self._fill(acc, n, k, short, it, i, visible)
             if not n and not rows:
                 if short or step.short:  # those thrown out may not come back before their tokens in flight

@@ -26,8 +26,9 @@ from sim.timeline_seat import Counts, Prefill, Seat
 from sim.timeline_trajectories import BLOCK
 from sim.timeline_watch import Ended
 
-LEAST_STEPS = 32
-"""Iterations that are stepped at least: to hand 200 sequences over and back costs as much as 30 steps."""
+LEAST_STEPS, MOST_STEPS = 32, 1024
+"""Iterations that are stepped at least. To hand 150 sequences over and back costs 11 ms, as much as 30
+steps: so the least doubles while the calendar does not last as long."""
 
 
 class Resumed(NamedTuple):
@@ -89,11 +90,14 @@ class Stepper:
         self._place_of: dict[int, int] = {}
         self._fresh: set[int] = set()
         self._aboard: list[Request] = []
+        self._least, self._until = LEAST_STEPS, 0
 
     def run(self, walk: Walk, flying: bool, visible: int, until: float) -> Steps:
         """Steps from where the lane stands; a part of `Lane.run`, with its manners."""
         _, it, i, now, _ = walk
         lane, log = self.lane, self.lane.log
+        lasted = it - self._until >= self._least
+        self._least = LEAST_STEPS if lasted else min(2 * self._least, MOST_STEPS)
         lane.hear(it - 1 - flying)
         engine = self._hand_over(it, flying, visible)
         while True:
@@ -114,8 +118,9 @@ class Stepper:
             engine.settle(now)
             lane.hear(len(log.end_s) - 1)
             self._tell(engine)
-            if engine.iterations - it >= LEAST_STEPS and self._is_regular(engine):
+            if engine.iterations - it >= self._least and self._is_regular(engine):
                 break
+        self._until = engine.iterations
         return self._take_back(engine, it, i, now, visible)._replace(until=until)
 
     def _hand_over(self, it: int, flying: bool, visible: int) -> Engine:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hardware.stepcost import StepCost
-from sim import timeline
 from sim.clients import Client
 from sim.config import ClientConfig, DeploymentConfig, EngineConfig, LoadConfig
 from sim.engine import Engine, Request
@@ -22,7 +21,8 @@ from sim.speculation.acceptance import AcceptanceSpec
 from sim.speculation.lives import Lives
 from sim.speculation.policies import make_policy
 from sim.speculation.policy import PolicySpec
-from sim.timeline_harvest import Ran
+from sim.timeline import runs
+from sim.timeline.harvest import Ran
 from workloads.requests import RequestTable
 
 
@@ -194,7 +194,7 @@ def simulate(scenario: Scenario, table: RequestTable, seed: int, engine: str = "
     """
     k = scenario.engine.num_speculative_tokens
     lives = Lives(scenario.acceptance, table, k, seed) if k and scenario.acceptance else None
-    ran = timeline.run(scenario, table, seed, lives) if engine == "auto" else None
+    ran = runs.run(scenario, table, seed, lives) if engine == "auto" else None
     if ran is None:
         cluster = Cluster(scenario, table, seed, lives)
         cluster.run()

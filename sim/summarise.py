@@ -20,12 +20,12 @@ from sim.recorder import REJECTED
 from sim.simulation import Scenario, simulate
 from sim.speculation.lives import Lives
 from sim.summary import Summary
-from sim.timeline import ROUTES
-from sim.timeline_admission import Unsuited
-from sim.timeline_plan import BLIND, Plan
-from sim.timeline_slots import Full, Requests
-from sim.timeline_stream import Stream, Watcher
-from sim.timeline_trajectories import BLOCK, Rules
+from sim.timeline.admission import Unsuited
+from sim.timeline.plan import BLIND, Plan
+from sim.timeline.runs import ROUTES
+from sim.timeline.slots import Full, Requests
+from sim.timeline.stream import Stream, Watcher
+from sim.timeline.trajectories import BLOCK, Rules
 from workloads.requests import FloatArray, RequestTable
 
 PORTION = 1 << 14

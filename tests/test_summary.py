@@ -18,12 +18,6 @@ from test_timeline import HUNT, plant
 from timeline_worlds import LUCK, worlds
 
 from sim import summarise as summarise_module
-from sim import (
-    timeline_ledger,
-    timeline_sights,
-    timeline_stream,
-    timeline_window,
-)
 from sim.config import DeploymentConfig, LoadConfig, Slo
 from sim.errors import SimulationError, Stall
 from sim.metrics import benchmark, by_class, by_replica, engine_load
@@ -33,7 +27,13 @@ from sim.simulation import Scenario, simulate
 from sim.summarise import summarise
 from sim.summary import Summary
 from sim.tally import ERROR, Tally
-from sim.timeline_slots import Slots
+from sim.timeline import (
+    ledger,
+    sights,
+    stream,
+    window,
+)
+from sim.timeline.slots import Slots
 from workloads.requests import RequestTable
 
 SEEDS = st.integers(0, 2**32)
@@ -151,31 +151,31 @@ def test_portions_change_nothing(world: World, seed: int, small: int, large: int
 
 FAULTS = {
     "an iteration is closed while somebody may still be thrown out of it": (
-        timeline_stream,
+        stream,
         "until = min(until, int(known.min(initial=until)))",
         "pass",
     ),
     "rounds stay where they were when the window moves": (
-        timeline_ledger,
+        ledger,
         "planes[:, : self._capacity - over] = planes[:, over:].copy()",
         "pass",
     ),
     "a request is over while its last chunk can still be lost": (
-        timeline_stream,
+        stream,
         "over = finish < self._window.until - (0 if last else IN_FLIGHT)",
         "over = first < self._window.until - (0 if last else IN_FLIGHT)",
     ),
     "rounds before a preemption count to the end": (
-        timeline_stream,
+        stream,
         "last[i] = first[i] + cut.pop(int(places[i]))",
         "cut.pop(int(places[i]))",
     ),
     "stays after a preemption are ranked too early": (
-        timeline_sights,
+        sights,
         "stay.newcomers <= self._over]",
         "stay.newcomers <= self._over + 3]",
     ),
-    "a scheduled step is due when it starts": (timeline_window, "turn_s[wakes] = start_s[wakes]", "pass"),
+    "a scheduled step is due when it starts": (window, "turn_s[wakes] = start_s[wakes]", "pass"),
 }
 
 

@@ -14,25 +14,25 @@ from sim_toys import ENGINE, World, drafting
 from timeline_worlds import LUCK, both, differences, policies, worlds
 
 import sim
-from sim import (
-    timeline_lane,
-    timeline_ledger,
-    timeline_luck,
-    timeline_members,
-    timeline_seat,
-    timeline_stepper,
-    timeline_tail,
-    timeline_trajectories,
-    timeline_watch,
-)
 from sim.errors import Stall
 from sim.speculation.bursts import Burst
 from sim.speculation.lives import Lives
 from sim.speculation.policy import PolicySpec
 from sim.speculation.spec import AcceptanceSpec
-from sim.timeline_luck import Luck
-from sim.timeline_packing import Packing
-from sim.timeline_plan import Plan
+from sim.timeline import (
+    lane,
+    ledger,
+    luck,
+    members,
+    seat,
+    stepper,
+    tail,
+    trajectories,
+    watch,
+)
+from sim.timeline.luck import Luck
+from sim.timeline.packing import Packing
+from sim.timeline.plan import Plan
 from workloads.requests import RequestTable
 
 LAWS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -53,11 +53,11 @@ SMALL = {"LEAST_STEPS": 1, "BLOCK": 5, "LONGEST_WINDOW": 40, "WINDOW": 3, "SHORT
 def small_windows_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows of a few iterations, blocks of a few requests and short calendars, so that small worlds
     cross all their borders."""
-    for module in vars(sim).values():
+    for module in (*vars(sim).values(), *vars(sim.timeline).values()):
         for name, value in SMALL.items():
             if isinstance(module, ModuleType) and hasattr(module, name):
                 monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr(timeline_lane.Lane, "reach", 12)
+    monkeypatch.setattr(lane.Lane, "reach", 12)
 
 
 def prove(world: World, seed: int, policy: PolicySpec | None = None) -> None:
@@ -133,159 +133,159 @@ def test_a_policy_without_room_equals_stepping(world: World, policy: PolicySpec,
 
 FAULTS = {
     "the deepest draft is never accepted": (
-        timeline_luck,
+        luck,
         "in self._thresholds[0, 0]:",
         "in self._thresholds[0, 0][:-1]:",
         ("open",),
     ),
-    "luck of the other half": (timeline_luck, 'mix(x).view("<u4")', 'mix(x).view(">u4")', ("open",)),
+    "luck of the other half": (luck, 'mix(x).view("<u4")', 'mix(x).view(">u4")', ("open",)),
     "luck used again after a preemption": (
-        timeline_seat,
+        seat,
         "self.gains[done : done + rounds]",
         "self.gains[:rounds]",
         ("tight",),
     ),
     "the prefill after a preemption emits nothing": (
-        timeline_seat,
+        seat,
         "- (rules.query - 1)",
         "- rules.query",
         ("tight",),
     ),
-    "the last round not cut": (timeline_ledger, "gains[last] = block.kept[some]", "pass", ("open",)),
+    "the last round not cut": (ledger, "gains[last] = block.kept[some]", "pass", ("open",)),
     "drafter's slots forgotten": (
-        timeline_trajectories,
+        trajectories,
         "self.query + self.lookahead + size - 1, out",
         "self.query + size - 1, out",
         ("open",),
     ),
     "no certain end": (
-        timeline_trajectories,
+        trajectories,
         "certain = known + 1 >= most",
         "certain = known > most",
         ("open",),
     ),
     "an arrival on a tie comes too late": (
-        timeline_lane,
+        lane,
         "while now < limit and it < stop",
         "while now <= limit and it < stop",
         ("open",),
     ),
-    "the victim is not the tail": (timeline_tail, "self.stays.pop()", "self.stays.pop(0)", ("tight",)),
+    "the victim is not the tail": (tail, "self.stays.pop()", "self.stays.pop(0)", ("tight",)),
     "who was thrown out queues behind the others": (
-        timeline_tail,
+        tail,
         "self.back.append(seat.rest(",
         "self.back.insert(0, seat.rest(",
         ("tight",),
     ),
     "terms added in another order": (
-        timeline_lane,
+        lane,
         "for term in ordered[1:]",
         "for term in ordered[:0:-1]",
         ("tight",),
     ),
     "times added before the clock": (
-        timeline_lane,
+        lane,
         "np.add.accumulate(times, out=times)",
         "times[1:] = np.cumsum(times[1:]) + times[0]",
         ("open",),
     ),
     "one turn too many in a window": (
-        timeline_lane,
+        lane,
         "np.searchsorted(turns, limit)",
         "np.searchsorted(turns, limit, 'right')",
         ("sparse",),
     ),
     "idle drafter passes": (
-        timeline_trajectories,
+        trajectories,
         "(known + 1 >= most) & (rounds > 0)",
         "(known >= most) & (rounds > 0)",
         ("open",),
     ),
     "a change of K begins with the other half of a hash": (
-        timeline_members,
+        members,
         "starts = lows + (past & 1)",
         "starts = lows",
         ("adaptive",),
     ),
     "blocks given back at a smaller K": (
-        timeline_trajectories,
+        trajectories,
         "np.maximum(blocks, np.add.accumulate(floor, out=floor), out=blocks)",
         "pass",
         ("adaptive",),
     ),
     "the drafter's passes follow the K of the step itself": (
-        timeline_lane,
+        lane,
         "depth = self.passes_at[following]",
         "depth = self.passes_at[k]",
         ("adaptive",),
     ),
     "an end that moved with K is heard of as before": (
-        timeline_watch,
+        watch,
         "moved.setdefault(ends.get(entry[1], end), [])",
         "moved.setdefault(end, [])",
         ("adaptive",),
     ),
     "an end is heard of early": (
-        timeline_lane,
+        lane,
         "self.watch.commit(upto)",
         "self.watch.commit(upto + 1)",
         ("closed",),
     ),
     "the router sees the step in flight": (
-        timeline_watch,
+        watch,
         "while due and due[0] <= upto:\n            ended += len",
         "while due and due[0] <= upto + 1:\n            ended += len",
         ("balanced",),
     ),
     "one token too few lies outside the window": (
-        timeline_trajectories,
+        trajectories,
         "np.maximum(context - self.window, 0)",
         "np.maximum(context - self.window - 1, 0)",
         ("open",),
     ),
     "a policy learns one step early": (
-        timeline_lane,
+        lane,
         "self.plans.hear(known)",
         "self.plans.hear(known + 1)",
         ("adaptive",),
     ),
     "a step with prompts teaches like any other": (
-        timeline_lane,
+        lane,
         "n + rows, rows > 0, last_end",
         "n + rows, False, last_end",
         ("adaptive",),
     ),
     "the step in flight accepts nothing when stepping begins": (
-        timeline_stepper,
+        stepper,
         "sampled.append(left.computed - (known - 1))",
         "sampled.append(1)",
         ("crowded",),
     ),
     "luck begins again after stepping": (
-        timeline_stepper,
+        stepper,
         "self.members.verifications[place] = request.verifications",
         "pass",
         ("crowded",),
     ),
     "blocks are handed over, but not counted": (
-        timeline_stepper,
+        stepper,
         "request.num_blocks, request.slots = blocks, blocks",
         "request.num_blocks, request.slots = 0, blocks",
         ("cramped",),
     ),
     "a pause begins with the first chunk, not the last": (
-        timeline_stepper,
+        stepper,
         "last_emission=row.last_iteration",
         "last_emission=row.first_iteration",
         ("squeezed",),
     ),
     "the end of stepping is not waited for": (
-        timeline_stepper,
+        stepper,
         "and all(row.id in emitting and row.num_drafts == k for row in decoding)",
         "",
         ("crowded",),
     ),
-    "chunks ranked among the dead": (timeline_watch, "index + gone + 1", "index + 1", ("closed",)),
+    "chunks ranked among the dead": (watch, "index + gone + 1", "index + 1", ("closed",)),
 }
 """What went wrong, where, what stands there, what is planted, and the loop in which it shows."""
 

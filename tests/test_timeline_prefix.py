@@ -14,12 +14,12 @@ from sim_toys import ENGINE, World, drafting
 from test_timeline import HUNT, LAWS, SEEDS, plant, prove, small_windows_and_blocks
 from timeline_worlds import LUCK, PROMPTS, both, differences, policies, sharing
 
-from sim import timeline_pool, timeline_prefix, timeline_prompts
 from sim.kvcache import PrefixCache
 from sim.sequence import Sequence
 from sim.speculation.policy import PolicySpec
-from sim.timeline_pool import Holder, Pool
-from sim.timeline_prompts import Prompts
+from sim.timeline import pool, prefix, prompts
+from sim.timeline.pool import Holder, Pool
+from sim.timeline.prompts import Prompts
 from workloads.requests import RequestTable
 
 __all__ = ["small_windows_and_blocks"]
@@ -83,73 +83,73 @@ ANY, CHOSEN = sharing(("open", "closed")), sharing(("open", "closed"), chosen=Tr
 GROWING, REPEATED = sharing(kinds=("growing",)), sharing(kinds=("repeated",))
 FAULTS: dict[str, tuple[ModuleType, str, str, st.SearchStrategy[World]]] = {
     "blocks freed the other way round": (
-        timeline_pool,
+        pool,
         "for block in reversed(holder.blocks):",
         "for block in holder.blocks:",
         ANY,
     ),
     "blocks without a key are reused last": (
-        timeline_pool,
+        pool,
         "self._unkeyed += holder.unkeyed",
         "self._append_run(holder.unkeyed)",
         ANY,
     ),
     "growth before a release is taken after it": (
-        timeline_pool,
+        pool,
         "self.take(used_at(last) - self.used)",
         "pass",
         ANY,
     ),
     "the first to leave takes shared blocks along": (
-        timeline_pool,
+        pool,
         "at = block.until\n                if at < until:",
         "at = until\n                if block.until < until:",
         ANY,
     ),
     "a prompt in pieces outlasts everybody": (
-        timeline_pool,
+        pool,
         "            if at > until:",
         "            if at > NEVER:",
         ANY,
     ),
     "a hit counted again": (
-        timeline_prefix,
+        prefix,
         "rules.prefilling(taken)",
         "rules.prefilling(blocks)",
         ANY,
     ),
     "the last token has a key": (
-        timeline_prefix,
+        prefix,
         "seat.final // self.rules.block_size",
         "(seat.final + 1) // self.rules.block_size",
         ANY,
     ),
     "the whole prompt is found": (
-        timeline_prefix,
+        prefix,
         "(seat.prompt - 1) // size",
         "seat.prompt // size",
         ANY,
     ),
-    "the block dropped for the drafter is kept": (timeline_prefix, "hit.pop()", "pass", ANY),
+    "the block dropped for the drafter is kept": (prefix, "hit.pop()", "pass", ANY),
     "the key does not cover the next token": (
-        timeline_prompts,
+        prompts,
         "self._ahead = ahead",
         "self._ahead = 0",
         GROWING,
     ),
     "placeholder drafts beside a piece of a prompt": (
-        timeline_prefix,
+        prefix,
         "0 if step.rows else self._pads",
         "self._pads",
         REPEATED,
     ),
     "placeholder blocks given back at a certain end": (
-        timeline_prefix,
+        prefix,
         "1 if decodes[1] or not begun[1] else 2",
         "1",
         REPEATED,
     ),
-    "shared blocks counted again when K changes": (timeline_pool, "twice += again", "twice += 0", CHOSEN),
+    "shared blocks counted again when K changes": (pool, "twice += again", "twice += 0", CHOSEN),
 }
 """What went wrong, where, what stands there, what is planted, and the worlds in which it shows."""
 

@@ -12,9 +12,9 @@ from sim.sequence import Sequence
 from sim.speculation.lives import Lives
 from sim.speculation.policies import make_policy
 from sim.speculation.policy import OneForAll, Policy
-from sim.timeline_luck import Luck
-from sim.timeline_plans import Plans, plans_of
-from sim.timeline_trajectories import Rules
+from sim.timeline.luck import Luck
+from sim.timeline.plans import Plans, plans_of
+from sim.timeline.trajectories import Rules
 from workloads.requests import RequestTable
 
 if TYPE_CHECKING:

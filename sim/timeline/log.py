@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 
-from sim.timeline_seat import Counts
+from sim.timeline.seat import Counts
 
 
 class Log:

@@ -16,13 +16,13 @@ import numpy.typing as npt
 
 from hardware.stepcost import TERMS, StepShape
 from sim.recorder import Recorder
-from sim.timeline_admission import LONGEST_WINDOW, Unsuited
-from sim.timeline_handover import Handover
-from sim.timeline_luck import F64, I64
-from sim.timeline_plans import Plans, seen
+from sim.timeline.admission import LONGEST_WINDOW, Unsuited
+from sim.timeline.handover import Handover
+from sim.timeline.luck import F64, I64
+from sim.timeline.plans import Plans, seen
 
 if TYPE_CHECKING:
-    from sim.timeline_stepper import Stepper
+    from sim.timeline.stepper import Stepper
 
 Watcher = Generator[float, float, None]
 Walk = tuple[int, int, int, float, float]

@@ -19,12 +19,12 @@ from sim.engine import Engine, Request
 from sim.recorder import Recorder
 from sim.sequence import FINISHED, PREEMPTED, RUNNING, Batch
 from sim.speculation.policy import Policy, Seen
-from sim.timeline_admission import Unsuited
-from sim.timeline_lane import Lane, Walk
-from sim.timeline_members import Members, Standing
-from sim.timeline_seat import Counts, Prefill, Seat
-from sim.timeline_trajectories import BLOCK
-from sim.timeline_watch import Ended
+from sim.timeline.admission import Unsuited
+from sim.timeline.lane import Lane, Walk
+from sim.timeline.members import Members, Standing
+from sim.timeline.seat import Counts, Prefill, Seat
+from sim.timeline.trajectories import BLOCK
+from sim.timeline.watch import Ended
 
 LEAST_STEPS, MOST_STEPS = 32, 1024
 """Iterations that are stepped at least. To hand 150 sequences over and back costs 11 ms, as much as 30

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.recorder import Columns
-from sim.timeline_lane import Lane
-from sim.timeline_log import Log
-from sim.timeline_luck import F64, I64
-from sim.timeline_trajectories import Rules
+from sim.timeline.lane import Lane
+from sim.timeline.log import Log
+from sim.timeline.luck import F64, I64
+from sim.timeline.trajectories import Rules
 
 LAYERS = 128
 """Requests compared with one another at once when chunks are ranked within their step."""

@@ -17,14 +17,14 @@ import numpy as np
 
 from sim.speculation.lives import Lives
 from sim.speculation.luck import ROUTE
-from sim.timeline_admission import Unsuited
-from sim.timeline_clock import on_a_clock
-from sim.timeline_fleet import Fleet
-from sim.timeline_harvest import Harvest, Ran
-from sim.timeline_luck import F64, I64, keys, mix
-from sim.timeline_plan import Plan
-from sim.timeline_trajectories import Rules
-from sim.timeline_watch import Watch
+from sim.timeline.admission import Unsuited
+from sim.timeline.clock import on_a_clock
+from sim.timeline.fleet import Fleet
+from sim.timeline.harvest import Harvest, Ran
+from sim.timeline.luck import F64, I64, keys, mix
+from sim.timeline.plan import Plan
+from sim.timeline.trajectories import Rules
+from sim.timeline.watch import Watch
 from workloads.requests import RequestTable
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from sim.timeline_luck import I64, U8
-from sim.timeline_trajectories import BLOCK, Block, Trajectories
+from sim.timeline.luck import I64, U8
+from sim.timeline.trajectories import BLOCK, Block, Trajectories
 
 Counts = npt.NDArray[np.integer]
 LARGE = 1 << 15

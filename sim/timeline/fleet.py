@@ -8,18 +8,18 @@ import numpy as np
 
 from sim.engine import Request
 from sim.requests import RequestMaker
-from sim.timeline_adaptive import AdaptiveLane
-from sim.timeline_lane import Lane
-from sim.timeline_ledger import Ledger
-from sim.timeline_luck import I64
-from sim.timeline_members import Members
-from sim.timeline_plan import Plan
-from sim.timeline_plans import Learner
-from sim.timeline_prefix import AdaptivePrefixLane, PrefixLane
-from sim.timeline_prompts import Prompts
-from sim.timeline_stepper import Stepper
-from sim.timeline_trajectories import Rules, Trajectories
-from sim.timeline_watch import Watch
+from sim.timeline.adaptive import AdaptiveLane
+from sim.timeline.lane import Lane
+from sim.timeline.ledger import Ledger
+from sim.timeline.luck import I64
+from sim.timeline.members import Members
+from sim.timeline.plan import Plan
+from sim.timeline.plans import Learner
+from sim.timeline.prefix import AdaptivePrefixLane, PrefixLane
+from sim.timeline.prompts import Prompts
+from sim.timeline.stepper import Stepper
+from sim.timeline.trajectories import Rules, Trajectories
+from sim.timeline.watch import Watch
 
 
 class Fleet:

@@ -3,7 +3,7 @@
 From its first token to its end a request takes part in successive iterations, and all that an
 engine needs of it in the j-th of them follows from its lengths and its luck: whether it has a row,
 how much context it reads, how many blocks it holds. `Trajectories` draws that for 256 requests at
-once, as rows of packed integers (`timeline_packing`) ready to be added to a calendar.
+once, as rows of packed integers (`packing`) ready to be added to a calendar.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.config import EngineConfig
-from sim.timeline_luck import I64, U8, Luck
-from sim.timeline_packing import Packing
+from sim.timeline.luck import I64, U8, Luck
+from sim.timeline.packing import Packing
 from workloads.requests import RequestTable
 
 BLOCK = 256

@@ -13,14 +13,14 @@ from sim.clients import Client
 from sim.environment import WAKE, Environment
 from sim.recorder import Recorder
 from sim.router import ROUTERS
-from sim.timeline_fleet import Fleet
-from sim.timeline_harvest import Harvest, Ran
-from sim.timeline_lane import Lane
-from sim.timeline_trajectories import Rules
-from sim.timeline_watch import Ended, Watch
+from sim.timeline.fleet import Fleet
+from sim.timeline.harvest import Harvest, Ran
+from sim.timeline.lane import Lane
+from sim.timeline.trajectories import Rules
+from sim.timeline.watch import Ended, Watch
 
 if TYPE_CHECKING:
-    from sim.timeline_plan import Plan
+    from sim.timeline.plan import Plan
 
 OnEnd = Callable[[Lane, Ended, float], None]
 

@@ -1,13 +1,13 @@
 """The tail of the running list: who is thrown out when KV runs short.
 
-Under FCFS it happens at the tail alone, so it is rare; the loop over iterations is in `timeline_lane`.
+Under FCFS it happens at the tail alone, so it is rare; the loop over iterations is in `lane`.
 """
 
 from __future__ import annotations
 
-from sim.timeline_admission import Admission, Unsuited
-from sim.timeline_seat import NOTHING_YET, Seat
-from sim.timeline_trajectories import BLOCK
+from sim.timeline.admission import Admission, Unsuited
+from sim.timeline.seat import NOTHING_YET, Seat
+from sim.timeline.trajectories import BLOCK
 
 
 class Tail(Admission):

@@ -17,15 +17,15 @@ import numpy.typing as npt
 
 from sim.recorder import FINISHED, Columns
 from sim.summary import Summary
-from sim.timeline_columns import shapes_of
-from sim.timeline_lane import Lane
-from sim.timeline_ledger import Ledger
-from sim.timeline_luck import I64
-from sim.timeline_plan import Plan
-from sim.timeline_sights import Later, Sights
-from sim.timeline_slots import COLUMNS, Home, Queue, Requests, SlotLives, Slots
-from sim.timeline_trajectories import BLOCK, NOT_YET, Rules
-from sim.timeline_window import Window
+from sim.timeline.columns import shapes_of
+from sim.timeline.lane import Lane
+from sim.timeline.ledger import Ledger
+from sim.timeline.luck import I64
+from sim.timeline.plan import Plan
+from sim.timeline.sights import Later, Sights
+from sim.timeline.slots import COLUMNS, Home, Queue, Requests, SlotLives, Slots
+from sim.timeline.trajectories import BLOCK, NOT_YET, Rules
+from sim.timeline.window import Window
 
 IN_FLIGHT = 4
 """Iterations back from the last in which a request may still be thrown out, its last chunk on its way."""

@@ -7,8 +7,8 @@ from math import inf
 
 import numpy as np
 
-from sim.timeline_log import Log
-from sim.timeline_luck import F64, I64
+from sim.timeline.log import Log
+from sim.timeline.luck import F64, I64
 
 WIDTHS = {"prefills": 6, "padded": 2, "one_pass": 1, "waiting": 2}
 """Numbers an entry in the logs that begin with an iteration."""

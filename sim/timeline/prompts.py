@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.timeline_luck import I64
+from sim.timeline.luck import I64
 from workloads.requests import RequestTable
 
 Chain = tuple[int, list[int]]

@@ -1,13 +1,13 @@
-"""How a lane gives its sequences to `Engine` and takes them back (`timeline_stepper`)."""
+"""How a lane gives its sequences to `Engine` and takes them back (`stepper`)."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from sim.timeline_members import Members, Seated, Standing
-from sim.timeline_seat import NOTHING_YET, Counts, Left, Seat
-from sim.timeline_tail import Tail
-from sim.timeline_trajectories import BLOCK
+from sim.timeline.members import Members, Seated, Standing
+from sim.timeline.seat import NOTHING_YET, Counts, Left, Seat
+from sim.timeline.tail import Tail
+from sim.timeline.trajectories import BLOCK
 
 
 class Handover(Tail):

@@ -13,7 +13,7 @@ import numpy as np
 from sim.config import ClientConfig
 from sim.recorder import Columns
 from sim.summary import Summary
-from sim.timeline_luck import I64
+from sim.timeline.luck import I64
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.timeline_luck import I64, U8
-from sim.timeline_trajectories import Block, Rules
+from sim.timeline.luck import I64, U8
+from sim.timeline.trajectories import Block, Rules
 
 
 @dataclass(slots=True)

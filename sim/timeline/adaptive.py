@@ -1,6 +1,6 @@
 """The fast path of an engine whose K follows its batch: a calendar that is made anew when K changes.
 
-Between two changes it is the calendar of `timeline_lane`. The pool has to hold everybody: nobody is
+Between two changes it is the calendar of `lane`. The pool has to hold everybody: nobody is
 preempted.
 """
 
@@ -13,13 +13,13 @@ import numpy.typing as npt
 
 from hardware.stepcost import StepCost
 from sim.config import EngineConfig
-from sim.timeline_admission import Unsuited
-from sim.timeline_lane import Lane
-from sim.timeline_members import Members, Standing
-from sim.timeline_plans import Plans
-from sim.timeline_seat import Counts, Left, Seat
-from sim.timeline_trajectories import BLOCK, Trajectories
-from sim.timeline_watch import Watch
+from sim.timeline.admission import Unsuited
+from sim.timeline.lane import Lane
+from sim.timeline.members import Members, Standing
+from sim.timeline.plans import Plans
+from sim.timeline.seat import Counts, Left, Seat
+from sim.timeline.trajectories import BLOCK, Trajectories
+from sim.timeline.watch import Watch
 
 
 class AdaptiveLane(Lane):

@@ -16,11 +16,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim.timeline_admission import Stay
-from sim.timeline_ledger import Ledger
-from sim.timeline_luck import I64, U8
-from sim.timeline_seat import Seat
-from sim.timeline_trajectories import BLOCK, Block, Trajectories, unused_places
+from sim.timeline.admission import Stay
+from sim.timeline.ledger import Ledger
+from sim.timeline.luck import I64, U8
+from sim.timeline.seat import Seat
+from sim.timeline.trajectories import BLOCK, Block, Trajectories, unused_places
 from workloads.requests import RequestTable
 
 

@@ -13,14 +13,14 @@ import numpy as np
 
 from hardware.stepcost import StepShape
 from sim.sequence import NEVER
-from sim.timeline_adaptive import AdaptiveLane
-from sim.timeline_admission import Unsuited
-from sim.timeline_lane import Lane
-from sim.timeline_pool import Cached, Holder, Pool
-from sim.timeline_prompts import Prompts
-from sim.timeline_seat import Prefill, Seat
-from sim.timeline_step import Step
-from sim.timeline_trajectories import BLOCK, Rules
+from sim.timeline.adaptive import AdaptiveLane
+from sim.timeline.admission import Unsuited
+from sim.timeline.lane import Lane
+from sim.timeline.pool import Cached, Holder, Pool
+from sim.timeline.prompts import Prompts
+from sim.timeline.seat import Prefill, Seat
+from sim.timeline.step import Step
+from sim.timeline.trajectories import BLOCK, Rules
 
 
 class PrefixLane(Lane):
@@ -55,7 +55,8 @@ class PrefixLane(Lane):
         """As in `Lane`."""
         if step.left <= self.slots or not step.room:
             return
-        if step.used and self._blocked == (self.head, self.pool.next_leave):
+        leave = self.pool.next_leave
+        if step.used and it < leave and self._blocked == (self.head, leave):
             return
         self.pool.advance(it, step.used, self._used_at)
         pads = 0 if step.rows else self._pads  # not beside a piece of a prompt

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.speculation.acceptance import Acceptance
-from sim.timeline_luck import I64, Luck
-from sim.timeline_trajectories import BLOCK, NOT_YET, Rules, Trajectories
+from sim.timeline.luck import I64, Luck
+from sim.timeline.trajectories import BLOCK, NOT_YET, Rules, Trajectories
 from workloads.requests import RequestTable
 
 T = TypeVar("T")

@@ -11,13 +11,13 @@ import numpy as np
 
 from hardware.stepcost import StepCost
 from sim.config import EngineConfig
-from sim.timeline_ledger import Ledger
-from sim.timeline_log import Log
-from sim.timeline_luck import I64, U8
-from sim.timeline_seat import Counts, Prefill, Seat
-from sim.timeline_step import Step
-from sim.timeline_trajectories import BLOCK, Block, Trajectories
-from sim.timeline_watch import Ended, Watch
+from sim.timeline.ledger import Ledger
+from sim.timeline.log import Log
+from sim.timeline.luck import I64, U8
+from sim.timeline.seat import Counts, Prefill, Seat
+from sim.timeline.step import Step
+from sim.timeline.trajectories import BLOCK, Block, Trajectories
+from sim.timeline.watch import Ended, Watch
 
 LONGEST_WINDOW = 4096
 """Most iterations priced at once."""

@@ -9,7 +9,7 @@ import numpy as np
 from sim.sequence import NEVER
 from sim.speculation.policies import BatchSizeSchedule, DisableAboveQueue, Static
 from sim.speculation.policy import OneForAll, Policy, Seen
-from sim.timeline_luck import I64
+from sim.timeline.luck import I64
 
 
 def seen(k: int, by_tokens: list[int], rows: int, prompts: bool, seconds: float) -> Seen:

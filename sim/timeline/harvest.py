@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.recorder import FINISHED, REJECTED, REQUEST_COUNTS, REQUEST_TIMES, Columns
-from sim.timeline_columns import LaneColumns, Places
-from sim.timeline_lane import Lane
-from sim.timeline_ledger import Ledger
-from sim.timeline_luck import F64
-from sim.timeline_trajectories import Rules
+from sim.timeline.columns import LaneColumns, Places
+from sim.timeline.lane import Lane
+from sim.timeline.ledger import Ledger
+from sim.timeline.luck import F64
+from sim.timeline.trajectories import Rules
 
 if TYPE_CHECKING:
-    from sim.timeline_plan import Plan
+    from sim.timeline.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ from sim.recorder import Recorder
 from sim.sequence import FINISHED, PREEMPTED, RUNNING, Batch
 from sim.speculation.policy import Policy, Seen
 from sim.timeline.admission import Unsuited
-from sim.timeline.lane import Lane, Walk
+from sim.timeline.lane import Lane
 from sim.timeline.members import Members, Standing
+from sim.timeline.quiet import Walk
 from sim.timeline.seat import Counts, Prefill, Seat
 from sim.timeline.trajectories import BLOCK
 from sim.timeline.watch import Ended

@@ -65,7 +65,8 @@ class Job:
         output: tokens of each answer.
         blocks: of the KV pool.
         replicas, router: of the fleet.
-        adaptive: K by batch size.
+        policy: chooses K while running; None is always `k`.
+        shared: of the 1,000 prompt tokens, those shared by one of eight groups and found in the cache.
         asynchronous: batches scheduled one ahead.
         bounds: mean running sequences between which the job is the one meant; None: any.
         summed: figures alone are kept, and the requests made in portions.
@@ -80,7 +81,8 @@ class Job:
     blocks: int = 200_000
     replicas: int = 1
     router: str = "round_robin"
-    adaptive: bool = False
+    policy: PolicySpec | None = None
+    shared: int = 0
     asynchronous: bool = False
     bounds: tuple[float, float] | None = None
     summed: bool = False
@@ -93,6 +95,7 @@ class Job:
             max_num_batched_tokens=8192,
             num_gpu_blocks=self.blocks,
             async_scheduling=self.asynchronous,
+            enable_prefix_caching=self.shared > 0,
             speculative=speculative,
         )
         return Scenario(
@@ -102,7 +105,7 @@ class Job:
             DeploymentConfig(self.replicas, self.router),
             NO_CLIENT,
             LoadConfig(max_concurrency=self.concurrency if self.rate is None else None),
-            PolicySpec("batch_size", {"schedule": LADDER}) if self.adaptive else None,
+            self.policy,
         )
 
     def table(self) -> RequestTable:
@@ -110,7 +113,14 @@ class Job:
         n = self.requests
         rng = np.random.Generator(np.random.Philox(0))
         arrival_s = np.zeros(n) if self.rate is None else open_loop(n, self.rate * self.replicas, 1.0, rng)
-        return RequestTable.of(np.full(n, 1000), np.full(n, self.output), arrival_s=arrival_s)
+        segments = None
+        if self.shared:
+            streams = np.stack([-1 - np.arange(n) % 8, np.arange(n)], axis=1).ravel()
+            tokens = np.tile([self.shared, 1000 - self.shared], n)
+            segments = np.arange(0, 2 * n + 1, 2), streams, tokens
+        return RequestTable.of(
+            np.full(n, 1000), np.full(n, self.output), arrival_s=arrival_s, segments=segments
+        )
 
     def source(self) -> RequestStream:
         """Returns requests of the same law, in portions."""
@@ -144,7 +154,9 @@ JOBS = (
     Job("reference", k=0, bounds=REFERENCE),
     Job("reference-spec", bounds=REFERENCE),
     Job("reference-spec-async", asynchronous=True),
-    Job("reference-adaptive", k=7, adaptive=True),
+    Job("reference-adaptive", k=7, policy=PolicySpec("batch_size", {"schedule": LADDER})),
+    Job("reference-learning", k=7, policy=PolicySpec("goodput")),
+    Job("reference-prefix", rate=28.0, shared=512, blocks=14_000),
     Job("reference-spec-100k", 100_000, rate=17.0),
     Job("reference-spec-1m", 1_000_000, rate=17.0),
     Job("preempted", k=0, blocks=13_500),

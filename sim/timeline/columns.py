@@ -42,7 +42,7 @@ class Stays:
             return cls(places, first, first + rounds)
         each = np.arange(len(lane.lives.order))[places]
         rounds = rounds.copy()
-        index_of = dict(zip(each.tolist(), range(len(each)), strict=True))
+        index_of = _index_of(lane, places)
         for cut, done in lane.log.cut.items():
             rounds[index_of[cut]] = done
         if not lane.log.stays:
@@ -191,12 +191,14 @@ class LaneColumns:
         accepted = lane.lives.accepted[places]
         finish, admitted, chunks = first + rounds, first, 1 + rounds
         preemptions, drafts = np.zeros(0, dtype=np.int32), rounds * np.int32(lane.rules.k)
-        index_of: dict[int, int] = {}
-        if log.is_eventful:
-            each = np.arange(len(lane.lives.order))[places]
-            index_of = dict(zip(each.tolist(), range(len(each)), strict=True))
-            admitted, preemptions = first.copy(), np.zeros(len(first), dtype=np.int32)
+        index_of = _index_of(lane, places) if log.is_eventful else first
+        if log.admitted:
+            admitted = first.copy()
+        if log.preemptions:
+            preemptions = np.zeros(len(first), dtype=np.int32)
+        if log.totals:
             rounds, accepted = rounds.copy(), accepted.copy()
+        if log.is_eventful:
             for place, it in log.admitted.items():
                 admitted[index_of[place]] = it
             for place, count in log.preemptions.items():
@@ -297,6 +299,13 @@ def shapes_of(log: Log, rules: Rules, k: I32, passes: I32) -> Columns:
     it, waiting = np.frombuffer(log.waiting, dtype=np.int64).reshape(-1, 2).T
     columns["waiting"][it] = waiting
     return columns
+
+
+def _index_of(lane: Lane, places: Places) -> I32:
+    """Returns where each place of a lane stands among `places`, by place."""
+    index_of = np.zeros(len(lane.lives.order), dtype=np.int32)
+    index_of[places] = np.arange(len(index_of[places]), dtype=np.int32)
+    return index_of
 
 
 def _holding(most: int) -> np.dtype[np.generic]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from array import array
 
-import numpy as np
-
 from sim.engine import Request
 from sim.requests import RequestMaker
 from sim.timeline.adaptive import AdaptiveLane
@@ -50,11 +48,14 @@ class Fleet:
         if plan.shared:
             ahead = int(plan.config.uses_eagle and plan.config.prefix_hash_covers_next_token)
             self._prompts = Prompts(table, rows, rules.block_size, ahead)
-        self._totals = np.zeros((4, len(rows) if plan.may_step else 0), dtype=np.int64)
         warmups = plan.scenario.load.num_warmups
         most_rows = plan.config.max_num_seqs
         self._maker = RequestMaker(table, plan.lives, warmups, with_confidence=False)
         self.ledger = Ledger(self.lives, rules.k, warmups, lanes, most_rows) if rules.k else None
+        self._members: Members | None = None
+        if plan.may_step:
+            by_k = dict(enumerate(self.by_k)) or {rules.k: self.lives}
+            self._members = Members(table, by_k, self.ledger)
         if self.by_k:
             self.lives.book = None  # terms are booked instead of blocks
 
@@ -69,10 +70,9 @@ class Fleet:
     ) -> Lane:
         """Returns a lane; arguments as those of `Admission`."""
         plan, config, cost = self.plan, self.plan.config, self.plan.scenario.cost
-        by_k = dict(enumerate(self.by_k)) or {self.lives.rules.k: self.lives}
-        members = Members(plan.table, by_k, self.ledger, lane, self._totals)
         plans = plan.plans() if self.by_k else None
-        if plans is None:
+        members = None if self._members is None else self._members.of_lane(lane)
+        if plans is None or members is None:
             shared = (config, cost, self.lives, self.ledger, inbox, arrived_s, watch, stops, lane, replica)
             made = Lane(*shared) if self._prompts is None else PrefixLane(*shared)
         else:
@@ -92,7 +92,7 @@ class Fleet:
             made = AdaptiveLane(*adaptive) if self._prompts is None else AdaptivePrefixLane(*adaptive)
         if self._prompts is not None and isinstance(made, PrefixLane):
             made.begin(self._prompts)
-        if plan.may_step and self._prompts is None:
+        if members is not None and self._prompts is None:
             policy = plans.policy if isinstance(plans, Learner) else plan.make_policy()
             made.stepper = Stepper(made, self._request, policy, members)
         return made

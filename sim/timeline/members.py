@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 from collections.abc import Sequence as Rows
+from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -116,8 +117,10 @@ class Members:
         table: the requests.
         by_k: their trajectories by K; the last is the largest.
         ledger: counts rounds; None without speculation.
-        lane: the engine's number in it.
-        totals: rounds, verifications, accepted drafts and drafts by place, shape `(4, n)`: filled in.
+
+    Attributes:
+        lane: the engine's number in the ledger.
+        rounds, verifications, accepted, drafts: by place, of all engines.
     """
 
     def __init__(
@@ -125,20 +128,26 @@ class Members:
         table: RequestTable,
         by_k: Mapping[int, Trajectories],
         ledger: Ledger | None,
-        lane: int,
-        totals: I64,
     ) -> None:
         order = by_k[max(by_k)].order
         self.order = order
         self.ledger = ledger
-        self.lane = lane
+        self.lane = 0
         self.prompt = table.prompt_tokens[order]
         self.final = self.prompt + table.output_tokens[order] - 1
         self.most = table.max_tokens[order]
         self.rules = {k: lives.rules for k, lives in by_k.items()}
         self.luck = {k: lives.luck for k, lives in by_k.items()}
+        totals = np.zeros((4, len(order)), dtype=np.int64)
         self.rounds, self.verifications, self.accepted, self.drafts = totals
         self.nobody(0)
+
+    def of_lane(self, lane: int) -> Members:
+        """Returns the sequences of one engine: nobody yet; what is known by place is shared."""
+        own = copy(self)
+        own.lane = lane
+        own.nobody(0)
+        return own
 
     def close(self, now: int, k: int, stays: Rows[Stay]) -> Standing:
         """Ends the term of `k` before iteration `now`: books its rounds; returns who is left.

@@ -24,6 +24,8 @@ from sim.timeline import (
     ledger,
     luck,
     members,
+    own,
+    pool,
     quiet,
     seat,
     stepper,
@@ -286,6 +288,24 @@ FAULTS = {
         "",
         ("crowded",),
     ),
+    "whoever comes back finds nothing": (
+        pool,
+        "self._idle[run] = keyed",
+        "self._idle[Cached(NOBODYS, 0)] = keyed",
+        ("tight",),
+    ),
+    "rounds in flight have their keys": (
+        own,
+        "seat.footprint[done - rules.lag]",
+        "seat.footprint[done]",
+        ("tight",),
+    ),
+    "blocks thrown out queue behind those of the dead": (
+        pool,
+        "self._idle[run] = keyed",
+        "self._idle[run] = keyed\n            self._idle.move_to_end(run, last=False)",
+        ("tight",),
+    ),
     "chunks ranked among the dead": (watch, "index + gone + 1", "index + 1", ("closed",)),
 }
 """What went wrong, where, what stands there, what is planted, and the loop in which it shows."""
@@ -402,6 +422,19 @@ def test_kv_short_under_a_policy_is_stepped_as_long_as_it_lasts() -> None:
     assert 0.1 < ours.stepped_share < 0.9
     assert ours.requests["preemptions"].sum() > 0
     assert not differences(ours, theirs)
+
+
+def test_those_thrown_out_find_their_own_blocks_again() -> None:
+    small = replace(ENGINE, num_gpu_blocks=25, max_num_seqs=6, max_model_len=4096)
+    computed = {}
+    for caches in (False, True):
+        world = World([40] * 12, [60] * 12, engine=replace(small, enable_prefix_caching=caches))
+        ours, theirs = both(world, 0)
+        assert ours.stepped_share == 0.0
+        assert ours.requests["preemptions"].sum() > 0
+        assert not differences(ours, theirs)
+        computed[caches] = int(ours.iterations["tokens"].sum())
+    assert computed[True] < computed[False]
 
 
 def test_ample_runs_are_not_stepped_at_all() -> None:

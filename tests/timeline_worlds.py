@@ -131,7 +131,8 @@ def worlds(
     if tight:
         pool = draw(st.sampled_from([180, 220])) // engine.block_size + 3
         roomy = replace(engine, max_num_seqs=24, max_num_batched_tokens=draw(st.sampled_from([250, 4096])))
-        engine = replace(roomy, num_gpu_blocks=pool, enable_prefix_caching=False, max_model_len=4096)
+        caches = draw(st.booleans())
+        engine = replace(roomy, num_gpu_blocks=pool, enable_prefix_caching=caches, max_model_len=4096)
     if crowded:
         many, budget = draw(st.sampled_from([4, 12])), draw(st.sampled_from([16, 24, 40]))
         rest = replace(engine, max_num_seqs=many, max_num_batched_tokens=budget, max_model_len=4096)

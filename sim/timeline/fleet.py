@@ -11,6 +11,7 @@ from sim.timeline.lane import Lane
 from sim.timeline.ledger import Ledger
 from sim.timeline.luck import I64
 from sim.timeline.members import Members
+from sim.timeline.own import OwnLane
 from sim.timeline.plan import Plan
 from sim.timeline.plans import Learner
 from sim.timeline.prefix import AdaptivePrefixLane, PrefixLane
@@ -74,7 +75,7 @@ class Fleet:
         members = None if self._members is None else self._members.of_lane(lane)
         if plans is None or members is None:
             shared = (config, cost, self.lives, self.ledger, inbox, arrived_s, watch, stops, lane, replica)
-            made = Lane(*shared) if self._prompts is None else PrefixLane(*shared)
+            made = self._lane_class(*shared)
         else:
             adaptive = (
                 config,
@@ -92,10 +93,20 @@ class Fleet:
             made = AdaptiveLane(*adaptive) if self._prompts is None else AdaptivePrefixLane(*adaptive)
         if self._prompts is not None and isinstance(made, PrefixLane):
             made.begin(self._prompts)
-        if members is not None and self._prompts is None:
+        elif isinstance(made, OwnLane):
+            made.begin()
+        elif members is not None:
             policy = plans.policy if isinstance(plans, Learner) else plan.make_policy()
             made.stepper = Stepper(made, self._request, policy, members)
         return made
+
+    @property
+    def _lane_class(self) -> type[Lane]:
+        """The kind of engine, at a fixed K."""
+        if self._prompts is not None:
+            return PrefixLane
+        may_throw_out = self.plan.config.enable_prefix_caching and self.lives.keeps_footprints
+        return OwnLane if may_throw_out else Lane
 
     def _request(self, place: int) -> Request:
         return self._maker.request(int(self.lives.order[place]))

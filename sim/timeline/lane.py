@@ -100,6 +100,7 @@ class Lane(Quiet):
                     side[i] = 0
                 self._forget_dead(it)
                 if flying:  # wait for the batch in flight, then try again
+                    self._emptied(it)
                     turn, now, flying, acc, entry[i + 1] = now, last_end, False, 0, 0
                     if self.settle(it - 2, turn):
                         until = yield now
@@ -160,6 +161,9 @@ class Lane(Quiet):
             if now < limit and whole and not learns:
                 walk = acc, it, i, now, last_end
                 acc, it, i, now, last_end = self._quiet(walk, limit, last_end - begin, k, edge)
+
+    def _emptied(self, it: int) -> None:
+        """The last have ended before iteration `it`, perhaps one before they were to leave the calendar."""
 
     def _idle(self, now: float, it: int, visible: int, until: float) -> Rest:
         """Waits for the next request; returns the time of the next turn (inf: there is none) and `until`."""

@@ -15,8 +15,8 @@ from operator import attrgetter
 
 from sim.sequence import NEVER
 
-NOBODYS = -1
-"""The key of blocks that nobody asks for."""
+NOBODYS, ITS_OWNERS = -1, -2
+"""Keys of runs: of blocks that nobody asks for; that one request asks for, which was thrown out."""
 
 
 class Cached:
@@ -70,16 +70,17 @@ class Pool:
         blocks: how many can be held.
 
     Attributes:
-        used: blocks held, as far as it has been told.
+        used: blocks held, as far as it has been told: up to iteration `told`.
     """
 
     def __init__(self, blocks: int) -> None:
         self.used = 0
-        self._told = -1
+        self.told = -1
         self._admissions = 0
         self._unkeyed = blocks
         self._idle: OrderedDict[Cached, int] = OrderedDict()
         self._with: dict[int, list[Cached]] = {}
+        self._thrown_out: dict[int, Cached] = {}
         self._leavers: dict[int, list[Holder]] = {}
         self._due: list[int] = []
 
@@ -100,7 +101,7 @@ class Pool:
             used_at: blocks held in an iteration that is over.
         """
         self.release(it, used_at, not used)
-        self._told = it
+        self.told = it
         self.take(used - self.used)
 
     def release(self, it: int, used_at: Callable[[int], int], everybody: bool = False) -> None:
@@ -116,11 +117,44 @@ class Pool:
         while due and (due[0] <= it or everybody):
             at = heappop(due)
             last = min(at, it) - 1
-            if last > self._told:
+            if last > self.told:
                 self.take(used_at(last) - self.used)
-                self._told = last
+                self.told = last
             for holder in self._leavers.pop(at):
                 self._free(holder)
+
+    def catch_up(self, it: int, used_at: Callable[[int], int]) -> None:
+        """Brings it to where `it` is scheduled, before anybody takes a block; arguments as `release`."""
+        self.release(it, used_at)
+        if self.told < it - 1:
+            self.take(used_at(it - 1) - self.used)
+            self.told = it - 1
+
+    def withdraw(self, holder: Holder) -> None:
+        """Takes back what was expected of a request."""
+        self._leavers[holder.until].remove(holder)
+
+    def throw_out(self, place: int, keyed: int, held: int) -> None:
+        """Takes the blocks of a request back that may ask for them again.
+
+        Args:
+            place: of the request.
+            keyed: blocks from its first on that have a key.
+            held: blocks in all.
+        """
+        self.used -= held
+        self._unkeyed += held - keyed
+        self._thrown_out[place] = run = Cached(ITS_OWNERS, 0)
+        if keyed:
+            self._idle[run] = keyed
+
+    def left_of(self, place: int) -> int:
+        """Returns how many of its blocks, from the first on, a request would find that was thrown out."""
+        return self._idle.get(self._thrown_out[place], 0)
+
+    def take_back(self, place: int) -> None:
+        """Gives a request what it finds."""
+        self.used += self._idle.pop(self._thrown_out.pop(place))
 
     def take(self, count: int) -> None:
         """Hands out blocks from the front of the free list; their contents are gone."""
@@ -139,7 +173,7 @@ class Pool:
                 return
             del idle[block]
             count -= there
-            if block.key != NOBODYS:
+            if block.key >= 0:
                 found = self._with[block.key]
                 found.remove(block)
                 if not found:

@@ -66,6 +66,7 @@ class Job:
         blocks: of the KV pool.
         replicas, router: of the fleet.
         policy: chooses K while running; None is always `k`.
+        caches: prefix caching is on, prompts are private.
         shared: of the 1,000 prompt tokens, those shared by one of eight groups and found in the cache.
         asynchronous: batches scheduled one ahead.
         bounds: mean running sequences between which the job is the one meant; None: any.
@@ -82,6 +83,7 @@ class Job:
     replicas: int = 1
     router: str = "round_robin"
     policy: PolicySpec | None = None
+    caches: bool = False
     shared: int = 0
     asynchronous: bool = False
     bounds: tuple[float, float] | None = None
@@ -95,7 +97,7 @@ class Job:
             max_num_batched_tokens=8192,
             num_gpu_blocks=self.blocks,
             async_scheduling=self.asynchronous,
-            enable_prefix_caching=self.shared > 0,
+            enable_prefix_caching=self.caches or self.shared > 0,
             speculative=speculative,
         )
         return Scenario(
@@ -160,6 +162,7 @@ JOBS = (
     Job("reference-spec-100k", 100_000, rate=17.0),
     Job("reference-spec-1m", 1_000_000, rate=17.0),
     Job("preempted", k=0, blocks=13_500),
+    Job("preempted-cached", k=0, blocks=13_500, caches=True),
     Job("fleet-64", 1_000_000, rate=16.0, replicas=64),
     Job("fleet-64-balanced", 1_000_000, rate=16.0, replicas=64, router="least_outstanding"),
     Job("summary-1m", 1_000_000, rate=17.0, summed=True),

@@ -74,40 +74,35 @@ class OwnLane(Lane):
         pool.catch_up(it, self._used_at)
         self._forget_dead(it)
         free, taken, turn = self.total - pool.used, 0, 0
+        growth = self._growth(it)
         while turn < len(self.stays):
-            before, after = self._blocks(self.stays[turn], it)
-            if after - before <= free:
-                free -= after - before
-                taken += after - before
+            wanted = growth[turn]
+            if wanted <= free:
+                free -= wanted
+                taken += wanted
                 turn += 1
                 continue
             pool.take(taken)
-            taken = 0
+            taken, before = 0, pool.used
             if self.prefill is not None:
-                free += self.prefill.held
                 acc = self._evict_prefill(acc)
-                continue
-            stay = self.stays.pop()
-            free += self._blocks(stay, it)[0]
-            _, first, place, home = stay
-            seat = home if isinstance(home, Seat) else Seat.fresh(place, home, place % BLOCK)
-            acc -= self._evict(seat, first, it, i)
+            else:
+                _, first, place, home = self.stays.pop()
+                seat = home if isinstance(home, Seat) else Seat.fresh(place, home, place % BLOCK)
+                acc -= self._evict(seat, first, it, i)
+            free += before - pool.used
         pool.take(taken)
         assert pool.used == (acc >> pack.blocks) & pack.blocks_mask, "the pool and the calendar disagree"
         return acc
 
-    def _blocks(self, stay: Stay, it: int) -> tuple[int, int]:
-        """Returns the blocks that a running sequence held in the iteration before, and wants in `it`."""
-        _, first, place, home = stay
-        done, pack = it - first - 1, self.rules.packing
-        if isinstance(home, Seat):
-            start, before = 0, home.blocks
-        else:
-            start, before = home.start[place % BLOCK], home.blocks[place % BLOCK]
-        assert home.footprint is not None
-        if done:
-            before = (int(home.footprint[start + done - 1]) >> pack.blocks) & pack.blocks_mask
-        return before, (int(home.footprint[start + done]) >> pack.blocks) & pack.blocks_mask
+    def _growth(self, it: int) -> list[int]:
+        """Returns the blocks that each running sequence takes in iteration `it`: read off its row."""
+        bit, mask, growth = self.rules.packing.blocks, self.rules.packing.blocks_mask, []
+        for _, first, place, home in self.stays:
+            start = 0 if isinstance(home, Seat) else home.start[place % BLOCK]
+            change = home.row.item(start + it - first - 1)
+            growth.append((change >> bit) & mask if change > 0 else 0)  # below 0: its end was certain
+        return growth
 
     def _evict(self, seat: Seat, first: int, it: int, i: int) -> int:
         """As in `Lane`; its blocks go into the free list."""

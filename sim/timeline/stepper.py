@@ -28,7 +28,7 @@ from sim.timeline.trajectories import BLOCK
 from sim.timeline.watch import Ended
 
 LEAST_STEPS, MOST_STEPS = 32, 1024
-"""Iterations that are stepped at least. To hand 150 sequences over and back costs 11 ms, as much as 30
+"""Iterations that are stepped at least. To hand 180 sequences over and back costs 9.5 ms, as much as 25
 steps: so the least doubles while the calendar does not last as long."""
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from experiments.config import load_experiment, resolved
 from experiments.faults import InputFaults
+from experiments.runner import run_tasks, tasks
 from experiments.schema_acceptance import Process
 from experiments.sweep import Point, expand, grid, point_id, short_names
 
@@ -140,3 +141,34 @@ def test_a_swept_profile_is_written_out_at_each_point(tmp_path: Path) -> None:
     assert isinstance(chat, Process) and isinstance(maths, Process)
     assert chat.concentration == maths.concentration == 18.0, "what is written beside a profile wins"
     assert chat.profile is None and chat != maths
+
+
+SMALL_FLEET = """
+serve:
+  model: meta-llama/Llama-3.1-8B-Instruct
+  gpu: h100-sxm
+  speculative_config: {method: eagle3, model: yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, num_speculative_tokens: 3}
+acceptance: {by_position: [0.7, 0.5, 0.3], concentration: 12}
+deployment: {replicas: 2, router: random}
+workload: {input_len: 300, output_len: 40, request_rate: 60, num_prompts: 60}
+sweep:
+  axes:
+    serve.draft_policy: [null, {goodput: {}}, {oracle: {}}]
+    workload.request_rate: [20, 60]
+"""
+
+
+def test_the_number_of_processes_changes_no_byte(tmp_path: Path) -> None:
+    found = points(tmp_path, SMALL_FLEET)
+    written = {}
+    for jobs in (1, 4):
+        todo = tasks(found, 2, 7, tmp_path / str(jobs))
+        ids = [
+            task.id
+            for task in run_tasks(todo, jobs, lambda _: None, lambda task, error: pytest.fail(task.id))
+        ]
+        assert sorted(ids) == sorted(task.id for task in todo)
+        files = sorted(path for path in (tmp_path / str(jobs)).rglob("*") if path.is_file())
+        written[jobs] = {str(path.relative_to(tmp_path / str(jobs))): path.read_bytes() for path in files}
+    assert len(written[1]) == 12 * 4
+    assert written[1] == written[4]

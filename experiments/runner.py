@@ -27,7 +27,7 @@ from experiments.build import Built, build, counted_requests, requests, source
 from experiments.schema import Experiment
 from experiments.sweep import Point
 from sim.metrics import Counted, Value, benchmark, by_class, by_replica, engine_load
-from sim.recorder import FINISHED
+from sim.recorder import FINISHED, Columns
 from sim.simulation import RunResult, simulate
 from sim.speculation.spec import unfit_for_tails
 from sim.summarise import summarise
@@ -144,8 +144,14 @@ def _summed_up(config: Experiment, built: Built, seed: int) -> Files:
 
     `held_whole` says why the run had to be held in memory after all, or is null.
     """
-    totals = StepTotals.of(built.scenario, built.plain_cost)
-    summary = summarise(built.scenario, source(config, seed), seed, built.slo, totals.add)
+    tries: list[StepTotals] = []
+
+    def begin() -> Callable[[Columns], None]:
+        tries.append(StepTotals.of(built.scenario, built.plain_cost))
+        return tries[-1].add
+
+    summary = summarise(built.scenario, source(config, seed), seed, built.slo, begin)
+    totals = tries[-1]
     figures, load = summary.benchmark(), summary.engine_load()
     engine = {
         **_loads(figures, load),

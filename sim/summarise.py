@@ -7,7 +7,7 @@ up, which says so in `Summary.whole`, up to `FITS` requests.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -70,7 +70,7 @@ def summarise(
     source: Source | RequestTable,
     seed: int,
     slo: Slo | None = None,
-    watch: Watcher | None = None,
+    watch: Callable[[], Watcher] | None = None,
     portion: int | None = None,
 ) -> Summary:
     """Simulates requests and returns the figures of the run; nothing is kept a request or an iteration.
@@ -80,7 +80,8 @@ def summarise(
         source: the requests.
         seed: of acceptance luck and random routing, as `simulate`.
         slo: limits of a request for the goodput.
-        watch: is shown all iterations once, in portions, a replica at a time.
+        watch: makes what is shown all iterations once, in portions, a replica at a time; made anew if the
+            run has to begin again.
         portion: requests made at once; the figures do not depend on it.
 
     Raises:
@@ -95,7 +96,12 @@ def summarise(
     if reason is None:
         try:
             return _streamed(
-                scenario, given, outline, Summary(scenario, slo, outline.class_names), watch, size
+                scenario,
+                given,
+                outline,
+                Summary(scenario, slo, outline.class_names),
+                watch() if watch is not None else None,
+                size,
             )
         except Unsuited as unsuited:
             reason = str(unsuited)
@@ -111,7 +117,7 @@ def summarise(
     summary.add(result)
     summary.whole = reason
     if watch is not None:
-        watch(result.iterations)
+        watch()(result.iterations)
     return summary
 
 

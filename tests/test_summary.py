@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sim_toys import World, drafting
+from sim_toys import ToyCost, World, drafting
 from test_timeline import HUNT, plant
 from timeline_worlds import LUCK, worlds
 
 from sim import summarise as summarise_module
-from sim.config import DeploymentConfig, LoadConfig, Slo
+from sim.config import NO_CLIENT, DeploymentConfig, LoadConfig, Slo
 from sim.errors import SimulationError, Stall
 from sim.metrics import benchmark, by_class, by_replica, engine_load
 from sim.recorder import Columns
@@ -249,13 +249,29 @@ def test_what_can_neither_be_forgotten_nor_held_is_an_error(monkeypatch: pytest.
 def test_every_iteration_is_shown_once() -> None:
     scenario, table = small_run(deployment=DeploymentConfig(2))
     seen: list[Columns] = []
-    summarise(scenario, table, 0, watch=seen.append, portion=7)
+    summarise(scenario, table, 0, watch=lambda: seen.append, portion=7)
     rows = simulate(scenario, table, 0).iterations
     for replica in (0, 1):
         parts = [part for part in seen if part["replica"][0] == replica]
         mine = rows["replica"] == replica
         for name in ("tokens", "kv_tokens", "running", "start_s", "end_s", "gaps_by_tokens"):
             assert np.array_equal(np.concatenate([part[name] for part in parts]), rows[name][mine]), name
+
+
+def test_a_run_that_has_to_begin_again_is_shown_from_its_beginning() -> None:
+    engine = replace(drafting(3), max_num_seqs=40, max_num_batched_tokens=41)
+    arrival_s = np.concatenate([np.arange(300) * 0.4, 120.0 + np.arange(300) * 0.001])
+    table = RequestTable.of(np.full(600, 3), np.full(600, 60), arrival_s=arrival_s)
+    scenario = Scenario(engine, ToyCost(), {"": LUCK[0]}, client=NO_CLIENT)
+    tries: list[list[int]] = []
+
+    def watch() -> Callable[[Columns], None]:
+        tries.append([])
+        return lambda part: tries[-1].append(len(part["tokens"]))
+
+    summary = summarise(scenario, table, 0, watch=watch, portion=32)
+    assert len(tries) == 2 and tries[0], "the obstacle comes up in the middle"
+    assert sum(tries[1]) == summary.steps
 
 
 @given(

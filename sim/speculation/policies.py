@@ -154,4 +154,4 @@ def make_policy(spec: PolicySpec | None, k: int, cost: StepCost) -> Policy | Non
     if spec is None or (spec.name == "static" and not spec.parameters):
         return None
     extra: dict[str, object] = {"cost": cost} if spec.name in NEEDS_COST else {}
-    return POLICIES[spec.name](k=k, **extra, **spec.parameters)
+    return POLICIES[spec.name](**{"k": k, **extra, **spec.parameters})

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence as Rows
 
 from hardware.stepcost import StepCost, StepShape
-from sim.sequence import Batch
+from sim.sequence import FINISHED, Batch
 from sim.speculation.policy import OneForAll, Plan, Seen
 
 
@@ -183,11 +183,9 @@ class SloBudget:
     def __init__(self, k: int, tpot_s: float, budget: int) -> None:
         self.k, self.tpot_s, self.budget = k, tpot_s, budget
         self._started: dict[int, float] = {}
-        self._now = 0.0
 
     def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
         """Returns K for those behind, then position by position for the most confident."""
-        self._now = now
         rows = batch.sequences
         drafts = [0] * len(rows)
         left = self.budget
@@ -211,7 +209,7 @@ class SloBudget:
     def observe(self, batch: Batch, sampled: Rows[int], seconds: float) -> None:
         """Forgets requests that have ended."""
         for sequence in batch.sequences:
-            if sequence.state == "F":
+            if sequence.state == FINISHED:
                 self._started.pop(sequence.id, None)
 
 

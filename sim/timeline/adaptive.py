@@ -1,7 +1,6 @@
 """The fast path of an engine whose K follows its batch: a calendar that is made anew when K changes.
 
-Between two changes it is the calendar of `lane`. The pool has to hold everybody: nobody is
-preempted.
+Between two changes it is the calendar of `lane`. A shortage of KV is not met here: it is stepped.
 """
 
 from __future__ import annotations
@@ -70,6 +69,16 @@ class AdaptiveLane(Lane):
         self._stay_of: dict[int, int] = {}
         self.planned = array("q")
         """2 numbers for each change of K: the iteration that decided it, drafts from the next one on."""
+
+    def _is_stuck(self, acc: int, n: int) -> bool:
+        """As in `Lane`."""
+        prefill, rules = self.prefill, self.rules
+        room = self.config.max_num_batched_tokens - n * (1 + self.k + self.slots) - self.slots
+        if prefill is None or room <= 0:
+            return False
+        done = prefill.done + min(prefill.seat.tokens - prefill.done, room)
+        grown = -(-(done + rules.lookahead) // rules.block_size) - prefill.held
+        return grown > self.total - ((acc >> rules.packing.blocks) & rules.packing.blocks_mask)
 
     def _evict_prefill(self, acc: int) -> int:
         raise Unsuited("a prompt in pieces takes the last blocks under a policy")

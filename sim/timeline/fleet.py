@@ -36,8 +36,9 @@ class Fleet:
         self._rules = rules
         table, luck = plan.table, plan.luck
         self.by_k: list[Trajectories] = []
+        self._may_throw_out = not plan.never_short(rules)
         if plan.policy is None or luck is None:
-            keeps = plan.may_step or not plan.never_short(rules)
+            keeps = plan.may_step or self._may_throw_out
             self.lives = Trajectories(table, rows, rules, luck, keeps)
         else:
             draws = [None, *(luck.at(k) for k in range(1, rules.k + 1))]
@@ -105,8 +106,7 @@ class Fleet:
         """The kind of engine, at a fixed K."""
         if self._prompts is not None:
             return PrefixLane
-        may_throw_out = self.plan.config.enable_prefix_caching and self.lives.keeps_footprints
-        return OwnLane if may_throw_out else Lane
+        return OwnLane if self.plan.config.enable_prefix_caching and self._may_throw_out else Lane
 
     def _request(self, place: int) -> Request:
         return self._maker.request(int(self.lives.order[place]))

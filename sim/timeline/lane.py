@@ -76,6 +76,8 @@ class Lane(Quiet):
                 self.side_sum += side[i]
             n = (acc >> rows_bit) & rows_mask
             short = (acc >> block_bit) & blocks_mask > total
+            if plans is not None and self.prefill is not None:
+                short |= self._is_stuck(acc, n)
             # what the calendar cannot take is stepped; a shortage is met from the tail
             if n * (1 + k + slots) > budget or (short and plans is not None):
                 if self.stepper is None or (short and self.config.enable_prefix_caching):
@@ -161,6 +163,10 @@ class Lane(Quiet):
             if now < limit and whole and not learns:
                 walk = acc, it, i, now, last_end
                 acc, it, i, now, last_end = self._quiet(walk, limit, last_end - begin, k, edge)
+
+    def _is_stuck(self, acc: int, n: int) -> bool:
+        """Whether the prompt that was begun finds no block for its next piece: asked under a policy."""
+        raise NotImplementedError
 
     def _emptied(self, it: int) -> None:
         """The last have ended before iteration `it`, perhaps one before they were to leave the calendar."""

@@ -1,7 +1,7 @@
-"""Sequences between two changes of K: what they did so far, and their seats at the next K.
+"""Sequences between two changes of K, or between two times of being stepped: what they did, and their seats.
 
-A change of K ends a *term*. Everybody who was running in it is booked for the rounds it had, and
-whoever is left is drawn again from there at the new K: all of them together, in some sixty numpy
+Such a change ends a *term*. Everybody who was running in it is booked for the rounds it had, and
+whoever is left is drawn again from there: all of them together, in some sixty numpy
 calls, because that is what a change costs.
 """
 

@@ -136,8 +136,10 @@ class Plan:
         speculative, k = config.speculative, config.num_speculative_tokens
         if self.policy is not None:
             plans = self.plans()
-            if plans is None or max(plans.table, default=0) > k:
+            if plans is None:
                 return "a policy that looks at single requests"
+            if max(plans.table, default=0) > k:
+                return "a policy with more drafts than num_speculative_tokens"
         if config.policy != "fcfs":
             return "priority scheduling"
         if config.long_prefill_token_threshold > 0:

@@ -193,8 +193,7 @@ class Admission:
         """Computes as much of a longer prompt as the budget allows; False if its blocks are not free."""
         room = step.left - self.slots
         blocks = self.rules.prefill_blocks(room)
-        reserve = -(-seat.tokens // self.rules.block_size) if self.config.scheduler_reserve_full_isl else 0
-        if max(blocks, reserve) > self._free_blocks(step):
+        if max(blocks, self._reserve(seat)) > self._free_blocks(step):
             return False
         self.prefill = Prefill(seat, room, blocks, it)
         if seat.last_emission < 0:
@@ -205,6 +204,15 @@ class Admission:
         step.room -= 1
         step.add(room, 0)
         return True
+
+    def _reserve(self, seat: Seat) -> int:
+        """Returns the blocks that must be free before a request is admitted, whatever it takes at once."""
+        return -(-seat.tokens // self.rules.block_size) if self.config.scheduler_reserve_full_isl else 0
+
+    def _used_at(self, it: int) -> int:
+        """Returns the blocks held in an iteration that is over."""
+        pack = self.rules.packing
+        return (self.log.sums[it] >> pack.blocks) & pack.blocks_mask
 
     def _free_blocks(self, step: Step) -> int:
         """Returns the blocks that an admission may take."""
@@ -229,7 +237,7 @@ class Admission:
         step.add(done - past, past)
         prefill.done, prefill.held, prefill.last = done, held, it
         if done == seat.tokens:
-            step.useful |= _is_useful(seat)
+            step.useful |= seat.may_use_drafts
             self.prefill = None
             self._take(seat.holding(held, rules), it, i)
         return True
@@ -250,7 +258,7 @@ class Admission:
         step.used += seat.blocks
         step.room -= 1
         step.add(seat.tokens, 0)
-        step.useful |= _is_useful(seat)
+        step.useful |= seat.may_use_drafts
         self._take(seat, it, i)
         return True
 
@@ -289,8 +297,3 @@ class Admission:
             self.ledger.book_stay(self.lane, seat.place, it, seat.gains, seat.kept, 1)
         counts = self._done[seat.place].plus(seat.gains, seat.rounds, self.rules.k, 1 + seat.rounds)
         self.log.totals[seat.place] = counts, it + seat.rounds
-
-
-def _is_useful(seat: Seat) -> bool:
-    """Whether a draft proposed when its prompt is computed might be used."""
-    return seat.tokens - seat.prompt + 1 < seat.most

@@ -33,10 +33,6 @@ class OwnLane(Lane):
         self._drops = config.uses_eagle and not config.prefix_hash_covers_next_token
         self._pads = config.num_speculative_tokens > 0 and config.pads_one_token_admission
 
-    def _used_at(self, it: int) -> int:
-        pack = self.rules.packing
-        return (self.log.sums[it] >> pack.blocks) & pack.blocks_mask
-
     def _admit(self, step: Step, it: int, i: int, visible: int) -> None:
         """As in `Lane`."""
         before = len(self.stays)
@@ -167,8 +163,7 @@ class OwnLane(Lane):
                 return False
             tokens = room
         blocks = max(rules.prefill_blocks(past + tokens), hits)
-        reserve = -(-seat.tokens // size) if self.config.scheduler_reserve_full_isl else 0
-        if max(blocks, reserve) > self._free_blocks(step):
+        if max(blocks, self._reserve(seat)) > self._free_blocks(step):
             return False
         self.pool.take_back(seat.place)
         self.back.pop()
@@ -185,7 +180,7 @@ class OwnLane(Lane):
             self.newcomers += 1
             self.log.admitted.setdefault(seat.place, it)
         if done == seat.tokens:
-            step.useful |= seat.tokens - seat.prompt + 1 < seat.most
+            step.useful |= seat.may_use_drafts
             self._take(seat.holding(blocks, self.rules), it, i)
         else:
             self.prefill = Prefill(seat, done, blocks, it)

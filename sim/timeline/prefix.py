@@ -71,10 +71,6 @@ class PrefixLane(Lane):
     def _evict_prefill(self, acc: int) -> int:
         raise Unsuited("a preempted sequence may find its own blocks again")
 
-    def _used_at(self, it: int) -> int:
-        pack = self.rules.packing
-        return (self.log.sums[it] >> pack.blocks) & pack.blocks_mask
-
     def _stay(self, place: int) -> Seat:
         """Returns the stay of a fresh request."""
         number, block = self._home
@@ -136,7 +132,7 @@ class PrefixLane(Lane):
 
     def _fits(self, step: Step, seat: Seat, blocks: int, hit: list[Cached]) -> bool:
         """Whether an admission finds its blocks free."""
-        reserve = -(-seat.prompt // self.rules.block_size) if self.config.scheduler_reserve_full_isl else 0
+        reserve = self._reserve(seat)
         busy = sum([1 for block in hit if block.users])
         free = self._free_blocks(step) + busy
         if max(blocks, reserve) <= free:

@@ -63,6 +63,11 @@ class Seat:
             unused=block.unused[index] if block.unused else -1,
         )
 
+    @property
+    def may_use_drafts(self) -> bool:
+        """Whether a draft proposed when its prompt is computed might be used."""
+        return self.tokens - self.prompt + 1 < self.most
+
     def holding(self, blocks: int, rules: Rules) -> Seat:
         """Returns the same stay after a prefill that took another number of blocks, being in pieces."""
         more = (blocks - self.blocks) << rules.packing.blocks

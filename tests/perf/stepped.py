@@ -1,0 +1,41 @@
+"""Prints which share of the iterations of all presets is stepped, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from experiments.build import build, requests
+from experiments.config import load_experiment
+from experiments.sweep import expand
+from sim.simulation import simulate
+from sim.speculation.lives import Lives
+from sim.timeline.plan import Plan
+
+PRESETS = Path(__file__).parents[2] / "experiments" / "presets"
+
+
+def main() -> None:
+    """Runs every point of every preset with its first seed; a preset of more seeds weighs as much more."""
+    files = [path for path in sorted(PRESETS.rglob("*.yaml")) if path.parent.name != "acceptance"]
+    total, stepped = 0, Counter[tuple[str, str]]()
+    for path in files:
+        experiment = load_experiment(path, ["plan=null"] if path.stem.startswith("plan-") else [])
+        for point in expand(experiment):
+            scenario, table = build(point.config).scenario, requests(point.config, experiment.seed)
+            result = simulate(scenario, table, experiment.seed)
+            iterations = len(result.iterations["end_s"]) * experiment.replications
+            total += iterations
+            if not result.stepped_share:
+                continue
+            k = scenario.engine.num_speculative_tokens
+            lives = Lives(scenario.acceptance, table, k, experiment.seed) if k else None
+            reason = Plan(scenario, table, experiment.seed, lives).obstacle() or "on the way"
+            stepped[path.stem, reason] += round(iterations * result.stepped_share)
+    print(f"{total} iterations, {100 * stepped.total() / total:.2f} % stepped")
+    for (preset, reason), iterations in stepped.most_common():
+        print(f"{100 * iterations / total:6.2f} %  {preset}: {reason}")
+
+
+if __name__ == "__main__":
+    main()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
-from hardware.constants import measured_file
+from specfleet.hardware.constants import measured_file
 
 OVERRIDABLE = (
     "hbm_bytes",

@@ -19,10 +19,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware.kernels import Array
-from hardware.model import ModelSpec
-from hardware.placement import Placement
-from hardware.stepcost import TERMS, KernelCost, StepShape
+from specfleet.hardware.kernels import Array
+from specfleet.hardware.model import ModelSpec
+from specfleet.hardware.placement import Placement
+from specfleet.hardware.stepcost import TERMS, KernelCost, StepShape
 
 CONTEXT_STEP = 16
 """Mean contexts are looked up in steps of so many tokens."""

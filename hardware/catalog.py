@@ -12,12 +12,12 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
-from hardware.accelerator import Accelerator
-from hardware.engine_profile import EngineProfile
-from hardware.heads import MAKERS
-from hardware.hfconfig import read_hf_config
-from hardware.memoryrules import MemoryRules
-from hardware.model import NGRAM, SUFFIX, DrafterSpec, ModelSpec
+from specfleet.hardware.accelerator import Accelerator
+from specfleet.hardware.engine_profile import EngineProfile
+from specfleet.hardware.heads import MAKERS
+from specfleet.hardware.hfconfig import read_hf_config
+from specfleet.hardware.memoryrules import MemoryRules
+from specfleet.hardware.model import NGRAM, SUFFIX, DrafterSpec, ModelSpec
 
 Reference = str | Mapping[str, Any]
 """A name, or a mapping: `{base: name, key: value}` changes a record, any other mapping is a whole record.

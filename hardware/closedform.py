@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hardware.stepcost import StepCost, StepShape
+from specfleet.hardware.stepcost import StepCost, StepShape
 
 
 def closed_form_tpot(

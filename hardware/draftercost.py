@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hardware.forward import (
+from specfleet.hardware.forward import (
     decode_coefficients,
     layer_stack,
     linear,
@@ -16,9 +16,9 @@ from hardware.forward import (
     rows_up_to,
     with_zero,
 )
-from hardware.kernels import NO_PREFILL, Array, PrefillAttention
-from hardware.model import DrafterSpec
-from hardware.placement import Placement
+from specfleet.hardware.kernels import NO_PREFILL, Array, PrefillAttention
+from specfleet.hardware.model import DrafterSpec
+from specfleet.hardware.placement import Placement
 
 TREE_KV_MOVE_S = 40e-6
 """Gathering the KV of accepted nodes off the first branch, once a round of a tree: assumed, 20 to 60 us; the

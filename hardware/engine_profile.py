@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hardware.accelerator import Accelerator
-from hardware.cudagraph import VLLM_LADDER, capture_sizes
-from hardware.memoryrules import MemoryRules
+from specfleet.hardware.accelerator import Accelerator
+from specfleet.hardware.cudagraph import VLLM_LADDER, capture_sizes
+from specfleet.hardware.memoryrules import MemoryRules
 
 _LARGE_GPU_BYTES = 70 * 2**30
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hardware.kernels import ELEMENTWISE_FLOOR_S, Array, GemmParts
-from hardware.model import ModelSpec
-from hardware.placement import Placement
+from specfleet.hardware.kernels import ELEMENTWISE_FLOOR_S, Array, GemmParts
+from specfleet.hardware.model import ModelSpec
+from specfleet.hardware.placement import Placement
 
 ROUTING_KERNELS = 5
 """Beside the two grouped GEMMs: choose, count and sort, activate, sum; what one token takes in the tables."""

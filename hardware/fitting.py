@@ -12,10 +12,10 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware.constants import AllReduceLaw, DecodeConstants, GemmConstants, PrefillConstants
-from hardware.interconnect import all_reduce_s
-from hardware.kernels import ATTENTION_QUERY_TILE, decode_attention, gemm, prefill_attention
-from hardware.leastsquares import Parameter, robust_fit
+from specfleet.hardware.constants import AllReduceLaw, DecodeConstants, GemmConstants, PrefillConstants
+from specfleet.hardware.interconnect import all_reduce_s
+from specfleet.hardware.kernels import ATTENTION_QUERY_TILE, decode_attention, gemm, prefill_attention
+from specfleet.hardware.leastsquares import Parameter, robust_fit
 
 Array = NDArray[np.float64]
 Law = TypeVar("Law")

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hardware.constants import kernel_constants
-from hardware.experts import expert_gemms
-from hardware.gemmtable import GemmTable, read_table
-from hardware.interconnect import all_reduce_s
-from hardware.kernels import (
+from specfleet.hardware.constants import kernel_constants
+from specfleet.hardware.experts import expert_gemms
+from specfleet.hardware.gemmtable import GemmTable, read_table
+from specfleet.hardware.interconnect import all_reduce_s
+from specfleet.hardware.kernels import (
     ELEMENTWISE_FLOOR_S,
     Array,
     DecodeAttention,
@@ -23,8 +23,8 @@ from hardware.kernels import (
     latent_decode_attention,
     prefill_attention,
 )
-from hardware.model import LayerGroup, ModelSpec
-from hardware.placement import KV_TYPES, Placement
+from specfleet.hardware.model import LayerGroup, ModelSpec
+from specfleet.hardware.placement import KV_TYPES, Placement
 
 
 class Forward(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from hardware.model import DrafterSpec, ModelSpec
+from specfleet.hardware.model import DrafterSpec, ModelSpec
 
 EAGLE3_VOCABULARY = 32_000
 MOE_MLP_MULTIPLE = 6

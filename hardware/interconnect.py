@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware.constants import AllReduceLaw, kernel_constants, measured_file
+from specfleet.hardware.constants import AllReduceLaw, kernel_constants, measured_file
 
 MOST_GPUS = 8
 """Of one server; between servers nothing is modelled."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware.constants import DecodeConstants, GemmConstants, PrefillConstants
+from specfleet.hardware.constants import DecodeConstants, GemmConstants, PrefillConstants
 
 Array = NDArray[np.float64]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hardware.kvbudget import GIB, KvBudget, Line
-from hardware.memorypeak import (
+from specfleet.hardware.kvbudget import GIB, KvBudget, Line
+from specfleet.hardware.memorypeak import (
     activation_bytes,
     cudagraph_bytes,
     drafter_weight_bytes,
@@ -14,8 +14,8 @@ from hardware.memorypeak import (
     sampler_peak_bytes,
     weight_bytes,
 )
-from hardware.model import ModelSpec
-from hardware.placement import Placement
+from specfleet.hardware.model import ModelSpec
+from specfleet.hardware.placement import Placement
 
 __all__ = ["GIB", "DoesNotFit", "KvBudget", "MemoryGiven", "kv_budget", "kv_bytes_per_token"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hardware.memoryrules import MemoryRules
-from hardware.model import ModelSpec
-from hardware.placement import Placement
+from specfleet.hardware.memoryrules import MemoryRules
+from specfleet.hardware.model import ModelSpec
+from specfleet.hardware.placement import Placement
 
 MIB = 2**20
 _UNCHUNKED_TOKENS = 2048

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from hardware.accelerator import Accelerator
-from hardware.constants import AllReduceLaw, KernelConstants, kernel_constants, measured_file
-from hardware.engine_profile import EngineProfile
-from hardware.interconnect import all_reduce_law
-from hardware.model import KV_BYTES, WEIGHT_BYTES, DrafterSpec, ModelSpec
+from specfleet.hardware.accelerator import Accelerator
+from specfleet.hardware.constants import AllReduceLaw, KernelConstants, kernel_constants, measured_file
+from specfleet.hardware.engine_profile import EngineProfile
+from specfleet.hardware.interconnect import all_reduce_law
+from specfleet.hardware.model import KV_BYTES, WEIGHT_BYTES, DrafterSpec, ModelSpec
 
 DEFAULT_C_Q = 0.03
 C_Q_RANGE = (0.0, 0.15)

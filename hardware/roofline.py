@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware.experts import distinct_experts, effective_tokens
-from hardware.kernels import Array
-from hardware.model import DrafterSpec, ModelSpec
-from hardware.placement import Placement
-from hardware.stepcost import StepShape
+from specfleet.hardware.experts import distinct_experts, effective_tokens
+from specfleet.hardware.kernels import Array
+from specfleet.hardware.model import DrafterSpec, ModelSpec
+from specfleet.hardware.placement import Placement
+from specfleet.hardware.stepcost import StepShape
 
 
 class RooflineCost:

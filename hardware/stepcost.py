@@ -13,11 +13,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware.cudagraph import padded
-from hardware.draftercost import drafter_tables
-from hardware.forward import decode_coefficients, layer_stack, lm_head, prefill_coefficients
-from hardware.kernels import ATTENTION_QUERY_TILE, Array, PrefillAttention
-from hardware.placement import Placement
+from specfleet.hardware.cudagraph import padded
+from specfleet.hardware.draftercost import drafter_tables
+from specfleet.hardware.forward import decode_coefficients, layer_stack, lm_head, prefill_coefficients
+from specfleet.hardware.kernels import ATTENTION_QUERY_TILE, Array, PrefillAttention
+from specfleet.hardware.placement import Placement
 
 TERMS = ("weights", "kv", "compute", "communication", "launch", "host", "drafter")
 """Parts of a step in the order in which they are added."""

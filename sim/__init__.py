@@ -1,3 +1,1 @@
 """What happens over time in a serving cluster: scheduler, KV cache, speculation, clients, metrics."""
-
-__version__ = "0.1.0"

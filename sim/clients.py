@@ -14,10 +14,10 @@ from collections.abc import Callable, Generator
 import numpy as np
 import simpy
 
-from sim.config import ClientConfig, LoadConfig
-from sim.engine import Request
-from sim.environment import ARRIVAL, Environment
-from sim.recorder import Recorder
+from specfleet.sim.config import ClientConfig, LoadConfig
+from specfleet.sim.engine import Request
+from specfleet.sim.environment import ARRIVAL, Environment
+from specfleet.sim.recorder import Recorder
 
 Arrive = Callable[[int, float], None]
 """Takes a request's row and the time at which it reaches the cluster."""

@@ -12,13 +12,13 @@ from array import array
 from collections import deque
 from math import inf
 
-from hardware.stepcost import StepCost, StepShape
-from sim.config import EngineConfig
-from sim.errors import Stall
-from sim.recorder import Recorder
-from sim.scheduler import Scheduler
-from sim.sequence import FINISHED, NEVER, Batch, Sequence
-from sim.speculation.policy import Policy
+from specfleet.hardware.stepcost import StepCost, StepShape
+from specfleet.sim.config import EngineConfig
+from specfleet.sim.errors import Stall
+from specfleet.sim.recorder import Recorder
+from specfleet.sim.scheduler import Scheduler
+from specfleet.sim.sequence import FINISHED, NEVER, Batch, Sequence
+from specfleet.sim.speculation.policy import Policy
 
 
 class Request(Sequence):

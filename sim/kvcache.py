@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from sim.sequence import Sequence
+    from specfleet.sim.sequence import Sequence
 
 
 class Hit(NamedTuple):

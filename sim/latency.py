@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hardware.stepcost import TERMS, StepCost, StepShape
-from sim.metrics import step_gaps
-from sim.recorder import FINISHED, Columns
-from sim.simulation import RunResult
+from specfleet.hardware.stepcost import TERMS, StepCost, StepShape
+from specfleet.sim.metrics import step_gaps
+from specfleet.sim.recorder import FINISHED, Columns
+from specfleet.sim.simulation import RunResult
 
 F64 = npt.NDArray[np.float64]
 Shapes = dict[str, npt.NDArray[np.int64]]

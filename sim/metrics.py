@@ -20,10 +20,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from sim.config import Slo
-from sim.recorder import FINISHED, Columns
-from sim.samples import F64, PerToken, Sample, Samples, dot
-from sim.simulation import RunResult
+from specfleet.sim.config import Slo
+from specfleet.sim.recorder import FINISHED, Columns
+from specfleet.sim.samples import F64, PerToken, Sample, Samples, dot
+from specfleet.sim.simulation import RunResult
 
 Value = float | int | str | list[float] | None
 PERCENTS = [50.0, 90.0, 95.0, 99.0]

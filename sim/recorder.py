@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hardware.stepcost import StepShape
+from specfleet.hardware.stepcost import StepShape
 
 Columns = dict[str, npt.NDArray[Any]]
 

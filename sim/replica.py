@@ -11,8 +11,8 @@ from math import inf
 
 import simpy
 
-from sim.engine import Engine, Request
-from sim.environment import WAKE, Environment
+from specfleet.sim.engine import Engine, Request
+from specfleet.sim.environment import WAKE, Environment
 
 OnFinish = Callable[[Request, int, float], None]
 """Called with a finished request, its last chunk's place in the step, and the engine's time."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sim.engine import Request
-from sim.sequence import NEVER
-from sim.speculation.lives import Lives
-from workloads.requests import RequestTable
+from specfleet.sim.engine import Request
+from specfleet.sim.sequence import NEVER
+from specfleet.sim.speculation.lives import Lives
+from specfleet.workloads.requests import RequestTable
 
 
 class RequestMaker:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from sim.speculation.luck import ROUTE, bits_once
+from specfleet.sim.speculation.luck import ROUTE, bits_once
 
 
 class Candidate(Protocol):

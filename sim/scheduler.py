@@ -15,11 +15,11 @@ from collections.abc import Sequence as Rows
 from itertools import repeat
 from typing import NamedTuple
 
-from sim.config import EngineConfig
-from sim.kvcache import NO_HIT, Hit, KVCache, PrefixCache
-from sim.sequence import FINISHED, NEVER, PREEMPTED, RUNNING, WAITING, Batch, Sequence
-from sim.speculation.policy import Policy
-from sim.waiting import FcfsQueue, PriorityQueue
+from specfleet.sim.config import EngineConfig
+from specfleet.sim.kvcache import NO_HIT, Hit, KVCache, PrefixCache
+from specfleet.sim.sequence import FINISHED, NEVER, PREEMPTED, RUNNING, WAITING, Batch, Sequence
+from specfleet.sim.speculation.policy import Policy
+from specfleet.sim.waiting import FcfsQueue, PriorityQueue
 
 
 class Outcome(NamedTuple):

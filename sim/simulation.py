@@ -7,23 +7,23 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hardware.stepcost import StepCost
-from sim.clients import Client
-from sim.config import ClientConfig, DeploymentConfig, EngineConfig, LoadConfig
-from sim.engine import Engine, Request
-from sim.environment import Environment
-from sim.errors import Stall
-from sim.recorder import FINISHED, REJECTED, Columns, Recorder
-from sim.replica import Replica
-from sim.requests import RequestMaker
-from sim.router import ROUTERS
-from sim.speculation.acceptance import AcceptanceSpec
-from sim.speculation.lives import Lives
-from sim.speculation.policies import make_policy
-from sim.speculation.policy import PolicySpec
-from sim.timeline import runs
-from sim.timeline.harvest import Ran
-from workloads.requests import RequestTable
+from specfleet.hardware.stepcost import StepCost
+from specfleet.sim.calendar import runs
+from specfleet.sim.calendar.harvest import Ran
+from specfleet.sim.clients import Client
+from specfleet.sim.config import ClientConfig, DeploymentConfig, EngineConfig, LoadConfig
+from specfleet.sim.engine import Engine, Request
+from specfleet.sim.environment import Environment
+from specfleet.sim.errors import Stall
+from specfleet.sim.recorder import FINISHED, REJECTED, Columns, Recorder
+from specfleet.sim.replica import Replica
+from specfleet.sim.requests import RequestMaker
+from specfleet.sim.router import ROUTERS
+from specfleet.sim.speculation.acceptance import AcceptanceSpec
+from specfleet.sim.speculation.lives import Lives
+from specfleet.sim.speculation.policies import make_policy
+from specfleet.sim.speculation.policy import PolicySpec
+from specfleet.workloads.requests import RequestTable
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def simulate(scenario: Scenario, table: RequestTable, seed: int, engine: str = "
         scenario: the configuration.
         table: the requests; its row numbers are their ids.
         seed: of acceptance luck and random routing.
-        engine: `auto` walks a calendar (`sim.timeline`) where it applies and steps elsewhere, with the
+        engine: `auto` walks a calendar (`sim.calendar`) where it applies and steps elsewhere, with the
             same result to the last bit; `step` always steps.
 
     Returns:

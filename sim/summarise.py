@@ -14,19 +14,19 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from sim.config import ClientConfig, Slo
-from sim.errors import SimulationError
-from sim.recorder import REJECTED
-from sim.simulation import Scenario, simulate
-from sim.speculation.lives import Lives
-from sim.summary import Summary
-from sim.timeline.admission import Unsuited
-from sim.timeline.plan import BLIND, Plan
-from sim.timeline.runs import ROUTES
-from sim.timeline.slots import Full, Requests
-from sim.timeline.stream import Stream, Watcher
-from sim.timeline.trajectories import BLOCK, Rules
-from workloads.requests import FloatArray, RequestTable
+from specfleet.sim.calendar.admission import Unsuited
+from specfleet.sim.calendar.plan import BLIND, Plan
+from specfleet.sim.calendar.runs import ROUTES
+from specfleet.sim.calendar.slots import Full, Requests
+from specfleet.sim.calendar.stream import Stream, Watcher
+from specfleet.sim.calendar.trajectories import BLOCK, Rules
+from specfleet.sim.config import ClientConfig, Slo
+from specfleet.sim.errors import SimulationError
+from specfleet.sim.recorder import REJECTED
+from specfleet.sim.simulation import Scenario, simulate
+from specfleet.sim.speculation.lives import Lives
+from specfleet.sim.summary import Summary
+from specfleet.workloads.requests import FloatArray, RequestTable
 
 PORTION = 1 << 14
 """Requests made at once, at least 1,024 a replica."""

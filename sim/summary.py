@@ -11,13 +11,13 @@ from math import inf
 
 import numpy as np
 
-from sim.config import Slo
-from sim.metrics import Counted, Value, spec_decode, statistics, throughput
-from sim.recorder import FINISHED, Columns
-from sim.samples import dot
-from sim.seconds import Seconds
-from sim.simulation import RunResult, Scenario
-from sim.tally import F64, Tally
+from specfleet.sim.config import Slo
+from specfleet.sim.metrics import Counted, Value, spec_decode, statistics, throughput
+from specfleet.sim.recorder import FINISHED, Columns
+from specfleet.sim.samples import dot
+from specfleet.sim.seconds import Seconds
+from specfleet.sim.simulation import RunResult, Scenario
+from specfleet.sim.tally import F64, Tally
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el", "itl_per_token")
 

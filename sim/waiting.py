@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sim.sequence import Sequence
+    from specfleet.sim.sequence import Sequence
 
 
 class FcfsQueue:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT / os.environ.get("SPECFLEET_SHARED", "../shared")
 ABSENT = f"no shared measurements at {SHARED} (set SPECFLEET_SHARED)"
-
-sys.path.insert(0, str(Path(__file__).parent / "conformance"))
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import pytest
 import yaml
 from docs_pages import ROOT, Block, Workshop, blocks, commands, pages
 
-from experiments.config import load
-from experiments.reference_text import COMMAND, anchor, reference_markdown
-from experiments.results import SPEEDUPS
-from experiments.schema import METRICS
+from specfleet.experiments.load.config import load
+from specfleet.experiments.load.reference_text import COMMAND, anchor, reference_markdown
+from specfleet.experiments.run.results import SPEEDUPS
+from specfleet.experiments.schema.blocks.experiment import METRICS
 
 PAGES = pages()
 BLOCKS = [block for page in PAGES for block in blocks(page)]
@@ -55,7 +55,7 @@ def test_every_command_of_a_page_runs_in_order_and_prints_what_the_page_shows(
         if "unchecked" not in command.block.info:
             assert output == tuple(line.rstrip() for line in command.output), (
                 f"{command.block}: `{command.text}` prints something else now; "
-                f"write it with: python tests/docs_pages.py {page.name}"
+                f"write it with: python tests/helpers/docs_pages.py {page.name}"
             )
 
 

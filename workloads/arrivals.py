@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from workloads.requests import FloatArray
+from specfleet.workloads.requests import FloatArray
 
 
 def open_loop(n: int, request_rate: float, burstiness: float, rng: np.random.Generator) -> FloatArray:

@@ -9,10 +9,10 @@ from enum import IntEnum
 
 import numpy as np
 
-from workloads.arrivals import open_loop
-from workloads.lengths import LengthDistribution, correlated_uniforms
-from workloads.phases import Phase, PhasedArrivals, class_names, phase_arrivals
-from workloads.requests import FloatArray, IntArray, RequestTable
+from specfleet.workloads.arrivals import open_loop
+from specfleet.workloads.lengths import LengthDistribution, correlated_uniforms
+from specfleet.workloads.phases import Phase, PhasedArrivals, class_names, phase_arrivals
+from specfleet.workloads.requests import FloatArray, IntArray, RequestTable
 
 
 class Purpose(IntEnum):

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, cast
 
-from workloads.lengths import (
+from specfleet.workloads.lengths import (
     Capped,
     Empirical,
     Fixed,

@@ -13,8 +13,8 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from workloads.normal import normal_cdf, normal_quantile
-from workloads.requests import FloatArray, IntArray
+from specfleet.workloads.normal import normal_cdf, normal_quantile
+from specfleet.workloads.requests import FloatArray, IntArray
 
 MEAN_GRID = 1 << 16
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from workloads.requests import FloatArray
+from specfleet.workloads.requests import FloatArray
 
 # Coefficients (constant term first) of algorithm AS 241, PPND16:
 # M. J. Wichura, "The percentage points of the normal distribution", Applied Statistics 37 (1988) 477-484.

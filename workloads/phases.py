@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workloads.arrivals import OpenLoop, open_loop
-from workloads.requests import FloatArray
+from specfleet.workloads.arrivals import OpenLoop, open_loop
+from specfleet.workloads.requests import FloatArray
 
 
 @dataclass(frozen=True)

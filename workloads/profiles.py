@@ -13,9 +13,9 @@ from pathlib import Path
 
 import yaml
 
-from workloads.build import WorkloadSpec
-from workloads.laws import length_law, refuse_unknown
-from workloads.lengths import LengthDistribution
+from specfleet.workloads.build import WorkloadSpec
+from specfleet.workloads.laws import length_law, refuse_unknown
+from specfleet.workloads.lengths import LengthDistribution
 
 CATALOG = Path(__file__).parent / "catalog"
 _TEXT = ("description", "source", "licence")

@@ -14,14 +14,14 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from sim.speculation.bursts import BurstSpread, two_state
-from sim.speculation.joint import Rank, joint_level, lengths_by_level, normal_correlation
-from sim.speculation.luck import LEVEL, PROPOSAL, ROUND, bits32, bits_once, key
-from sim.speculation.replay import survival_of
-from sim.speculation.spec import QUANTITIES, AcceptanceSpec
-from sim.speculation.spread import F64, LEVELS, LowAtom, Spread, pooled_length
-from sim.speculation.theory import length_from_draft_rate
-from sim.speculation.tree_survival import tree_survival
+from specfleet.sim.speculation.bursts import BurstSpread, two_state
+from specfleet.sim.speculation.joint import Rank, joint_level, lengths_by_level, normal_correlation
+from specfleet.sim.speculation.luck import LEVEL, PROPOSAL, ROUND, bits32, bits_once, key
+from specfleet.sim.speculation.replay import survival_of
+from specfleet.sim.speculation.spec import QUANTITIES, AcceptanceSpec
+from specfleet.sim.speculation.spread import F64, LEVELS, LowAtom, Spread, pooled_length
+from specfleet.sim.speculation.theory import length_from_draft_rate
+from specfleet.sim.speculation.tree_survival import tree_survival
 
 U64 = npt.NDArray[np.uint64]
 Outputs = npt.NDArray[np.int64]

@@ -14,9 +14,9 @@ from itertools import accumulate
 
 import numpy as np
 
-from sim.speculation.luck import BURST, bits64, key
-from sim.speculation.spread import F64, LEVELS, LowAtom, Spread
-from workloads.normal import normal_quantile
+from specfleet.sim.speculation.luck import BURST, bits64, key
+from specfleet.sim.speculation.spread import F64, LEVELS, LowAtom, Spread
+from specfleet.workloads.normal import normal_quantile
 
 _STATES = 15
 _LOGITS = np.linspace(-60.0, 60.0, 6001)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sim.speculation.spread import Spread
+from specfleet.sim.speculation.spread import Spread
 
 Counts = npt.NDArray[np.int64]
 

@@ -16,9 +16,9 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from sim.speculation.luck import LEVEL, TIE, bits_once
-from sim.speculation.spread import F64, LEVELS
-from workloads.normal import normal_cdf, normal_quantile
+from specfleet.sim.speculation.luck import LEVEL, TIE, bits_once
+from specfleet.sim.speculation.spread import F64, LEVELS
+from specfleet.workloads.normal import normal_cdf, normal_quantile
 
 Rank = tuple[float, float]
 """Share of requests with shorter output, and with output no longer."""

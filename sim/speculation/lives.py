@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sim.speculation.acceptance import Acceptance
-from sim.speculation.joint import Rank, output_ranks
-from sim.speculation.processes import process
-from sim.speculation.spec import AcceptanceSpec
-from workloads.requests import RequestTable
+from specfleet.sim.speculation.acceptance import Acceptance
+from specfleet.sim.speculation.joint import Rank, output_ranks
+from specfleet.sim.speculation.processes import process
+from specfleet.sim.speculation.spec import AcceptanceSpec
+from specfleet.workloads.requests import RequestTable
 
 
 class Lives:

@@ -20,9 +20,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from sim.speculation.luck import WORDS, bits32, key
-from sim.speculation.spread import F64
-from workloads.normal import normal_quantile
+from specfleet.sim.speculation.luck import WORDS, bits32, key
+from specfleet.sim.speculation.spread import F64
+from specfleet.workloads.normal import normal_quantile
 
 RULES = ("argmax", "sampled")
 TEMPERATURES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0)

@@ -9,10 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
 
-from hardware.stepcost import StepCost
-from sim.sequence import Batch, Sequence
-from sim.speculation.policies_learning import AcceptanceGate, AdaptiveTiers, Bandit, Goodput, SloBudget
-from sim.speculation.policy import OneForAll, Plan, Policy, PolicySpec, Silent
+from specfleet.hardware.stepcost import StepCost
+from specfleet.sim.sequence import Batch, Sequence
+from specfleet.sim.speculation.policies_learning import (
+    AcceptanceGate,
+    AdaptiveTiers,
+    Bandit,
+    Goodput,
+    SloBudget,
+)
+from specfleet.sim.speculation.policy import OneForAll, Plan, Policy, PolicySpec, Silent
 
 
 class Static(OneForAll):

@@ -6,9 +6,9 @@ import math
 from collections import deque
 from collections.abc import Sequence as Rows
 
-from hardware.stepcost import StepCost, StepShape
-from sim.sequence import FINISHED, Batch
-from sim.speculation.policy import OneForAll, Plan, Seen
+from specfleet.hardware.stepcost import StepCost, StepShape
+from specfleet.sim.sequence import FINISHED, Batch
+from specfleet.sim.speculation.policy import OneForAll, Plan, Seen
 
 
 class SurvivalEstimate:

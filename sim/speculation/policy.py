@@ -12,7 +12,7 @@ from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, Protocol
 
-from sim.sequence import Batch
+from specfleet.sim.sequence import Batch
 
 Plan = int | list[int]
 """Drafts to propose after a step: one number for all rows, or one a row."""

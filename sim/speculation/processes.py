@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sim.speculation.acceptance import (
+from specfleet.sim.speculation.acceptance import (
     ONE,
     Acceptance,
     Outputs,
@@ -19,12 +19,12 @@ from sim.speculation.acceptance import (
     spread_of,
     survival_table,
 )
-from sim.speculation.bursts import BurstSpread, deviations, survival_at, two_state
-from sim.speculation.joint import Rank
-from sim.speculation.luck import VAIN, bits32, key
-from sim.speculation.replay import MOST, NO_MATCH, Trace, placed, rounds_of, survival_of, walk
-from sim.speculation.spec import AcceptanceSpec
-from sim.speculation.spread import F64
+from specfleet.sim.speculation.bursts import BurstSpread, deviations, survival_at, two_state
+from specfleet.sim.speculation.joint import Rank
+from specfleet.sim.speculation.luck import VAIN, bits32, key
+from specfleet.sim.speculation.replay import MOST, NO_MATCH, Trace, placed, rounds_of, survival_of, walk
+from specfleet.sim.speculation.spec import AcceptanceSpec
+from specfleet.sim.speculation.spread import F64
 
 
 class BurstAcceptance(Acceptance):

@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from sim.speculation.trees import Path, TreeSpec
+from specfleet.sim.speculation.trees import Path, TreeSpec
 
 F64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sim.speculation.spread import F64
+from specfleet.sim.speculation.spread import F64
 
 Trace = bytes
 """Accepted drafts by output position, at most `MOST` each; `NO_MATCH` where nothing is proposed."""

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from sim.speculation.bursts import Burst, HotCold
-from sim.speculation.overlap import Overlap
-from sim.speculation.replay import Trace
-from sim.speculation.spread import LowAtom
-from sim.speculation.theory import minimum_variance
-from sim.speculation.trees import TreeSpec
+from specfleet.sim.speculation.bursts import Burst, HotCold
+from specfleet.sim.speculation.overlap import Overlap
+from specfleet.sim.speculation.replay import Trace
+from specfleet.sim.speculation.spread import LowAtom
+from specfleet.sim.speculation.theory import minimum_variance
+from specfleet.sim.speculation.trees import TreeSpec
 
 QUANTITIES = (
     "by_position",

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sim.speculation.spread import F64
-from sim.speculation.trees import Path, TreeSpec
+from specfleet.sim.speculation.spread import F64
+from specfleet.sim.speculation.trees import Path, TreeSpec
 
 SECOND_RANK = 0.42
 """Acceptance of the second candidate where the first is rejected, see `trees.rank_vector`."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sim.speculation.spread import beta_quantiles
+from specfleet.sim.speculation.spread import beta_quantiles
 
 F64 = npt.NDArray[np.float64]
 Path = tuple[int, ...]

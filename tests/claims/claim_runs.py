@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.expect import Verdict, judge
-from experiments.results import Row
-from experiments.run import Run
-from experiments.runner import Task, run_tasks
+from specfleet.experiments.run.results import Row
+from specfleet.experiments.run.run import Run
+from specfleet.experiments.run.runner import Task, run_tasks
+from specfleet.experiments.words.claims import Verdict, judge
 
 PRESETS = Path(__file__).parents[2] / "experiments" / "presets" / "claims"
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from claim_runs import outcome
 
-from experiments.build import build, requests
-from experiments.config import load_experiment
-from experiments.sweep import expand
-from sim.metrics import benchmark
-from sim.simulation import simulate
+from specfleet.experiments.load.config import load_experiment
+from specfleet.experiments.load.sweep import expand
+from specfleet.experiments.point.build import build, requests
+from specfleet.sim.metrics import benchmark
+from specfleet.sim.simulation import simulate
 
 PRESET = Path(__file__).parents[2] / "experiments/presets/claims/claim-01-counters-agree.yaml"
 PROCESSES = {

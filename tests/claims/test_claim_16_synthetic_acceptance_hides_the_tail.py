@@ -10,11 +10,11 @@ import pytest
 from claim_runs import PRESETS, outcome
 from recorded import F64, I64, acceptance_lengths, output_tokens, statistics, write_traces
 
-from experiments.build import build, requests
-from experiments.config import load, load_experiment
-from experiments.sweep import expand
-from sim.metrics import benchmark
-from sim.simulation import simulate
+from specfleet.experiments.load.config import load, load_experiment
+from specfleet.experiments.load.sweep import expand
+from specfleet.experiments.point.build import build, requests
+from specfleet.sim.metrics import benchmark
+from specfleet.sim.simulation import simulate
 
 PRESET = PRESETS / "claim-16-requests-that-differ-have-a-tail.yaml"
 SYNTHETIC = PRESETS / "claim-16-synthetic-acceptance-hides-the-tail.yaml"

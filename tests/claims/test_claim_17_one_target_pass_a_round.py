@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from claim_runs import outcome
 
-from experiments.build import build, requests
-from experiments.config import load_experiment
-from experiments.sweep import expand
-from sim.simulation import RunResult, simulate
+from specfleet.experiments.load.config import load_experiment
+from specfleet.experiments.load.sweep import expand
+from specfleet.experiments.point.build import build, requests
+from specfleet.sim.simulation import RunResult, simulate
 
 PRESET = Path(__file__).parents[2] / "experiments/presets/claims/claim-17-one-target-pass-a-round.yaml"
 

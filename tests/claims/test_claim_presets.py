@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from claim_runs import PRESETS
 
-from experiments.config import load_experiment
+from specfleet.experiments.load.config import load_experiment
 
 FILES = sorted(PRESETS.glob("*.yaml"))
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "fidelity"))
-
 from tail_rows import alike, draft32b, llama70b, predicted, ratio_errors, rows, tail_error
 
-from experiments.validation_points import Point
+from specfleet.experiments.validate.points import Point
 
 SHARED = Path(__file__).parents[2] / os.environ.get("SPECFLEET_SHARED", "../shared")
 LOADS, DRAFTS = (1, 8, 32), (3, 7)

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sim.config import EngineConfig, SpeculativeConfig
-from sim.scheduler import Scheduler
-from sim.sequence import Batch, Sequence
+from specfleet.sim.config import EngineConfig, SpeculativeConfig
+from specfleet.sim.scheduler import Scheduler
+from specfleet.sim.sequence import Batch, Sequence
 
 FIELDS = [
     *("arrived", "new", "resumed", "cached", "preempted", "padded", "tokens", "rows", "finished"),

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 from report_runs import HOSTILE, simulated, written
 
-from experiments.report import write_report
-from experiments.report_compare import write_comparison
+from specfleet.experiments.page.compare import write_comparison
+from specfleet.experiments.page.write import write_report
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome

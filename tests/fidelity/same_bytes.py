@@ -3,10 +3,11 @@
     python tests/fidelity/same_bytes.py --out before.json         # at the commit before
     python tests/fidelity/same_bytes.py --against before.json     # after
 
-What is compared: `summary.csv` of every preset that can be run, the plan of every preset that has one, the rows
-that `validate --json` prints for each table of measured points, and what the recorded decisions of vLLM's
-scheduler say of ours. Exit 1 and a list if anything differs. `--only TEXT` takes the items that contain the text,
-`--jobs N` runs so many at once, `--command` names another way to start the product (a checkout that is not installed).
+What is compared: `summary.csv` of every preset that can be run, the plan of every preset that has one, the
+rows that `validate --json` prints for each table of measured points, and what recorded decisions of vLLM's
+scheduler say of ours. Exit 1 and a list if anything differs. `--only TEXT` takes the items that contain the
+text, `--jobs N` runs so many at once, `--command` names another way to start the product: a checkout that is
+not installed, or an older one.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.validation_columns import read_csv
-from experiments.validation_points import Point
-from experiments.validation_runs import Scored, predict_all
+from specfleet.experiments.validate.columns import read_csv
+from specfleet.experiments.validate.points import Point
+from specfleet.experiments.validate.runs import Scored, predict_all
 
 
 def rows(shared: Path) -> tuple[Point, ...]:

@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from jobs import JOBS, Job
 
-from sim.metrics import benchmark
-from sim.simulation import simulate
-from sim.summarise import summarise
+from specfleet.sim.metrics import benchmark
+from specfleet.sim.simulation import simulate
+from specfleet.sim.summarise import summarise
 
 Figures = dict[str, float | str | None]
 Run = Callable[[], dict[str, float]]

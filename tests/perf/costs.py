@@ -16,11 +16,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from jobs import JOBS, Job
 
-from sim.simulation import RunResult, simulate
-from sim.speculation.lives import Lives
-from sim.timeline import adaptive, quiet, stepper, trajectories
-from sim.timeline.plan import Plan
-from sim.timeline.trajectories import Rules, Trajectories
+from specfleet.sim.calendar import adaptive, quiet, stepper, trajectories
+from specfleet.sim.calendar.plan import Plan
+from specfleet.sim.calendar.trajectories import Rules, Trajectories
+from specfleet.sim.simulation import RunResult, simulate
+from specfleet.sim.speculation.lives import Lives
 
 BY_NAME = {job.name: job for job in JOBS}
 

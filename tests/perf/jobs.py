@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware.stepcost import StepShape
-from sim.config import NO_CLIENT, DeploymentConfig, EngineConfig, LoadConfig, SpeculativeConfig
-from sim.simulation import Scenario
-from sim.speculation.acceptance import AcceptanceSpec
-from sim.speculation.policy import PolicySpec
-from workloads.arrivals import open_loop
-from workloads.build import RequestStream, WorkloadSpec
-from workloads.lengths import Fixed
-from workloads.requests import RequestTable
+from specfleet.hardware.stepcost import StepShape
+from specfleet.sim.config import NO_CLIENT, DeploymentConfig, EngineConfig, LoadConfig, SpeculativeConfig
+from specfleet.sim.simulation import Scenario
+from specfleet.sim.speculation.acceptance import AcceptanceSpec
+from specfleet.sim.speculation.policy import PolicySpec
+from specfleet.workloads.arrivals import open_loop
+from specfleet.workloads.build import RequestStream, WorkloadSpec
+from specfleet.workloads.lengths import Fixed
+from specfleet.workloads.requests import RequestTable
 
 F64 = NDArray[np.float64]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from experiments.build import build, requests
-from experiments.config import load_experiment
-from experiments.sweep import expand
-from sim.simulation import simulate
-from sim.speculation.lives import Lives
-from sim.timeline.plan import Plan
+from specfleet.experiments.load.config import load_experiment
+from specfleet.experiments.load.sweep import expand
+from specfleet.experiments.point.build import build, requests
+from specfleet.sim.calendar.plan import Plan
+from specfleet.sim.simulation import simulate
+from specfleet.sim.speculation.lives import Lives
 
 PRESETS = Path(__file__).parents[2] / "experiments" / "presets"
 

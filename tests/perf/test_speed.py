@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from pathlib import Path
 from statistics import median
 
 import numpy as np
 import pytest
+from jobs import Job
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from hardware import catalog
-from hardware.placement import Placement
-from hardware.stepcost import KernelCost, StepShape
-from sim.config import EngineConfig, LoadConfig, SpeculativeConfig
-from sim.simulation import Scenario, simulate
-from sim.speculation.acceptance import Acceptance, AcceptanceSpec
-from workloads.requests import RequestTable
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from jobs import Job
+from specfleet.hardware import catalog
+from specfleet.hardware.placement import Placement
+from specfleet.hardware.stepcost import KernelCost, StepShape
+from specfleet.sim.config import EngineConfig, LoadConfig, SpeculativeConfig
+from specfleet.sim.simulation import Scenario, simulate
+from specfleet.sim.speculation.acceptance import Acceptance, AcceptanceSpec
+from specfleet.workloads.requests import RequestTable
 
 pytestmark = pytest.mark.perf
 

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from workloads.requests import RequestTable
-from workloads.traces.report import Dropped, LengthSummary, Trace, TraceError, TraceReport, gap_cv
-from workloads.traces.timestamps import NANOSECONDS_PER_SECOND, parse_stamp
+from specfleet.workloads.requests import RequestTable
+from specfleet.workloads.traces.report import Dropped, LengthSummary, Trace, TraceError, TraceReport, gap_cv
+from specfleet.workloads.traces.timestamps import NANOSECONDS_PER_SECOND, parse_stamp
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 CLOCK_RESET_NS = NANOSECONDS_PER_SECOND

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from workloads.requests import FloatArray, IntArray, RequestTable
+from specfleet.workloads.requests import FloatArray, IntArray, RequestTable
 
 
 class TraceError(ValueError):

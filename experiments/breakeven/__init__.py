@@ -1,0 +1,1 @@
+"""`specfleet breakeven`: the acceptance at which the gain ends, at each load."""

@@ -1,0 +1,1 @@
+"""`specfleet calibrate`: at most three numbers fitted to a user's own results."""

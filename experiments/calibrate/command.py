@@ -1,0 +1,120 @@
+"""The command `specfleet calibrate`: reads results, prints how well they fit, writes profiles."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from specfleet.experiments.calibrate.fit import NUMBERS, Calibration, Unidentified, calibrate, mean_step_s
+from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
+from specfleet.experiments.validate.bench import read_bench
+from specfleet.experiments.validate.points import Point
+
+
+def calibrate_command(
+    paths: Sequence[Path],
+    *,
+    serve: Path,
+    out: Path = Path("calibrated.yaml"),
+    fit: str = ",".join(NUMBERS),
+) -> int:
+    """Runs the command; the report on stdout.
+
+    Args:
+        paths: JSON of `vllm bench serve --save-result`, of one machine.
+        serve: an experiment file with the server's arguments under `serve:`.
+        out: the engine profile to write; the acceptance goes beside it as NAME.acceptance.yaml.
+        fit: comma-separated names out of `NUMBERS`.
+
+    Returns:
+        0 done; 1 if the results cannot identify the numbers.
+
+    Raises:
+        InputFaults: for files or options that are wrong.
+    """
+    names = tuple(dict.fromkeys(name.strip() for name in fit.split(",") if name.strip()))
+    if not names or set(names) - set(NUMBERS):
+        message = f"{fit!r} names none to fit; use some of {','.join(NUMBERS)}"
+        raise InputFaults([Fault(COMMAND_LINE, 0, "--fit", message)])
+    points = [read_bench(path, serve) for path in paths]
+    try:
+        found = calibrate(points, [name for name in NUMBERS if name in names])
+    except Unidentified as reason:
+        print(f"cannot calibrate: {reason}", file=sys.stderr)
+        return 1
+    print(report(points, found))
+    written = [out]
+    out.write_text(profile_yaml(points[0], found), encoding="utf-8")
+    if found.by_position:
+        written.append(out.with_name(f"{out.stem}.acceptance.yaml"))
+        written[-1].write_text(acceptance_yaml(points, found), encoding="utf-8")
+    for path in written:
+        print(f"wrote {path}")
+    print(f"use it as serve.engine: {out}")
+    return 0
+
+
+def report(points: Sequence[Point], found: Calibration) -> str:
+    """Returns the numbers, and measured and fitted steps side by side."""
+    n = found.numbers
+    kind = "asynchronous" if found.asynchronous else "synchronous"
+    lines = [
+        f"scale of kernel time     {n.scale:9.3f}{_note('scale', found)}",
+        f"host per step            {1e3 * n.step_s:9.3f} ms{_note('step', found)} ({kind} scheduling)",
+        f"host per sequence        {1e6 * n.sequence_s:9.1f} us{_note('sequence', found)}",
+    ]
+    if found.by_position:
+        lines.append("acceptance by position   " + ", ".join(f"{rate:.3f}" for rate in found.by_position))
+    width = max(len(point.name) for point in points)
+    lines += ["", f"{'result':<{width}} {'step ms':>8} {'before':>8} {'fitted':>8} {'left out':>9}"]
+    for row, point in enumerate(points):
+        errors = (found.before_pct[row], found.errors_pct[row], found.left_out_pct[row])
+        cells = f"{errors[0]:>+7.1f}% {errors[1]:>+7.1f}% {errors[2]:>+8.1f}%"
+        lines.append(f"{point.name:<{width}} {1e3 * mean_step_s(point):>8.2f} {cells}")
+    means = [np.abs(e).mean() for e in (found.before_pct, found.errors_pct, found.left_out_pct)]
+    lines.append(
+        f"mean error {means[0]:.1f} % before, {means[1]:.1f} % fitted, "
+        f"{means[2]:.1f} % when left out (worst {np.abs(found.left_out_pct).max():.1f} %)"
+    )
+    return "\n".join(lines)
+
+
+def _note(name: str, found: Calibration) -> str:
+    if name in found.at_zero:
+        return " (would be below zero)"
+    return "" if name in found.fitted else " (not fitted)"
+
+
+def profile_yaml(point: Point, found: Calibration) -> str:
+    """Returns the engine profile: its base with the calibrated numbers, and where they come from."""
+    n = found.numbers
+    prefix = "host_async_s" if found.asynchronous else "host_sync_s"
+    error = float(np.abs(found.left_out_pct).mean())
+    profile = {
+        "base": point.placement.profile.name,
+        "name": f"{point.placement.profile.name}-calibrated",
+        "kernel_time_scale": round(n.scale, 4),
+        prefix: float(f"{n.step_s:.4g}"),
+        f"{prefix}_per_request": float(f"{n.sequence_s:.4g}"),
+        "source": {
+            "calibration": f"{', '.join(found.fitted)} fitted to {len(found.errors_pct)} results of "
+            f"{point.placement.model.name} on {point.placement.accelerator.name}; "
+            f"mean leave-one-out error {error:.1f} %"
+        },
+    }
+    return yaml.safe_dump(profile, sort_keys=False, allow_unicode=True, width=110)
+
+
+def acceptance_yaml(points: Sequence[Point], found: Calibration) -> str:
+    """Returns the `acceptance:` block of an experiment."""
+    spreads = [point.acceptance.concentration for point in points if point.acceptance is not None]
+    block = {
+        "by_position": [round(rate, 4) for rate in found.by_position],
+        "concentration": float(spreads[0]),
+        "source": f"pooled over {len(points)} benchmark results",
+    }
+    return yaml.safe_dump(block, sort_keys=False, width=110)

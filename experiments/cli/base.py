@@ -1,0 +1,42 @@
+"""What all commands share: the arguments they have in common, and errors without tracebacks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="An experiment YAML.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[key=value]...", help="Changes to the file, for example serve.max_num_seqs=64."),
+]
+Jobs = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Processes (default: all cores).")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
+
+
+def fail(message: str, code: int) -> None:
+    """Ends the command with a message on stderr."""
+    print(message, file=sys.stderr)
+    raise typer.Exit(code)
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Turns a user's mistake into messages and exit 2, whatever module noticed it."""
+    from specfleet.experiments.schema.faults import InputFaults
+    from specfleet.hardware.memory import DoesNotFit
+    from specfleet.workloads.traces.report import TraceError
+
+    try:
+        yield
+    except InputFaults as faults:
+        fail(faults.render(), 2)
+    except (DoesNotFit, TraceError) as error:
+        fail(str(error), 2)
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        fail(str(error), 2)

@@ -1,0 +1,243 @@
+"""The command line. Results on stdout, progress and warnings on stderr; exit 0 done, 1 a run failed,
+2 the input is wrong, 130 interrupted."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specfleet.experiments.cli import studies as cli_studies
+from specfleet.experiments.cli.base import File, Jobs, Overrides, Quiet, fail, plain_errors
+
+app = typer.Typer(
+    name="specfleet",
+    help="Does speculative decoding pay on your model, your GPU, your traffic?",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from specfleet import __version__
+
+        print(f"specfleet {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Discrete-event simulator of LLM serving clusters with speculative decoding."""
+
+
+@app.command()
+def run(
+    file: File,
+    overrides: Overrides = None,
+    jobs: Jobs = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Results folder (default: results/NAME).")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Keep the points that are finished.")] = False,
+    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the figures.")] = True,
+    quiet: Quiet = False,
+) -> None:
+    """Simulate every point of an experiment; print the table, write a results folder with plots."""
+    from specfleet.experiments.run.progress import Reporter
+    from specfleet.experiments.run.run import Run, default_jobs
+    from specfleet.experiments.words.run import report as report_text
+
+    with plain_errors():
+        this = Run(file, overrides or (), out)
+        todo = this.prepare(resume)
+    reporter = Reporter(len(todo), quiet)
+    for notice in this.loaded.notices:
+        reporter.say(f"note: {notice}")
+    interrupted = False
+    try:
+        this.execute(todo, jobs or default_jobs(), reporter)
+    except KeyboardInterrupt:
+        interrupted = True
+    rows = this.summary()
+    if rows:
+        print(report_text(this, rows))
+        if plots:
+            _draw(this.folder)
+    print(f"results: {this.folder}")
+    if interrupted:
+        whole = sum(task.done for task in this.tasks)
+        fail(f"interrupted: {whole} of {len(this.tasks)} simulations are whole; go on with --resume", 130)
+    if this.failures:
+        fail(f"{len(this.failures)} of {len(this.tasks)} simulations failed: {this.failures[0][1]}", 1)
+
+
+def _draw(folder: Path) -> list[Path]:
+    from specfleet.experiments.figures.run import draw
+
+    return draw(folder)
+
+
+@app.command()
+def check(file: File, overrides: Overrides = None) -> None:
+    """Validate an experiment, print its points and what fits in memory; run nothing."""
+    from specfleet.experiments.run.check import check_text
+
+    with plain_errors():
+        text, fits = check_text(file, overrides or ())
+    print(text)
+    if not fits:
+        raise typer.Exit(2)
+
+
+@app.command()
+def explain(
+    file: File,
+    overrides: Overrides = None,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences decoding.")] = 64,
+    context: Annotated[int, typer.Option(min=1, help="Cached tokens of each.")] = 2048,
+    k: Annotated[int | None, typer.Option(min=0, help="Drafts a round (default: the file's).")] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw the step, PNG or SVG.")] = None,
+) -> None:
+    """Show where one decoding step's time goes, with and without drafts."""
+    from specfleet.experiments.run.explain import explain_file
+
+    with plain_errors():
+        try:
+            said, text = explain_file(file, overrides or (), batch, context, k)
+        except ValueError as error:
+            fail(str(error), 2)
+        print(text)
+        if figure is not None:
+            from specfleet.experiments.figures.explain import draw_explanation
+
+            draw_explanation(said, figure)
+
+
+@app.command()
+def plot(run: Annotated[Path, typer.Argument(metavar="RUN", help="A results folder.")]) -> None:
+    """Draw the figures of a finished run again."""
+    with plain_errors():
+        for path in _draw(run):
+            print(path)
+
+
+@app.command()
+def compare(
+    a: Annotated[Path, typer.Argument(metavar="A", help="A results folder.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Another, of the same workload and seeds.")],
+    html: Annotated[Path | None, typer.Option("--html", help="Also write the comparison as a page.")] = None,
+) -> None:
+    """Compare two runs request by request on common random numbers: differences with intervals."""
+    from specfleet.experiments.run.compare import NotComparable, compare_text
+
+    with plain_errors():
+        try:
+            print(compare_text(a, b))
+            if html is not None:
+                from specfleet.experiments.page.compare import write_comparison
+
+                print(write_comparison(a, b, html))
+        except NotComparable as error:
+            fail(str(error), 2)
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A results folder.")],
+    out: Annotated[Path | None, typer.Option("--out", help="The page (default: RUN/report.html).")] = None,
+) -> None:
+    """Write a finished run as one self-contained HTML page."""
+    from specfleet.experiments.page.write import write_report
+
+    with plain_errors():
+        print(write_report(run, out))
+
+
+@app.command()
+def catalog(
+    kind: Annotated[
+        str | None, typer.Argument(help="models, drafters, accelerators, engines, workloads or acceptance.")
+    ] = None,
+    name: Annotated[str | None, typer.Argument(help="One entry, with its source.")] = None,
+) -> None:
+    """List what can be named in an experiment: models, drafters, GPUs, engines, workloads, acceptance."""
+    from specfleet.experiments.words.catalog import catalog_text
+
+    with plain_errors():
+        print(catalog_text(kind, name))
+
+
+@app.command()
+def trace(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A trace: the Azure LLM inference CSV, 2023 or 2024.")
+    ],
+    speed: Annotated[float, typer.Option(help="Replay this much faster.")] = 1.0,
+    limit: Annotated[int | None, typer.Option(min=1, help="Rows to keep.")] = None,
+) -> None:
+    """Say what a trace file holds, what was dropped and why."""
+    from specfleet.workloads.traces.azure import read_azure
+
+    with plain_errors():
+        print(read_azure(file, speed=speed, limit=limit).report.render())
+
+
+@app.command()
+def init(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")] = Path(
+        "experiment.yaml"
+    ),
+) -> None:
+    """Write a commented starter experiment."""
+    from specfleet.experiments.load.starter import write_starter
+
+    with plain_errors():
+        try:
+            write_starter(file)
+        except FileExistsError:
+            fail(f"{file} exists already; name another file", 2)
+    print(f"wrote {file}; next: specfleet check {file}, then specfleet run {file}")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of an experiment file, for editors."""
+    import json
+
+    from specfleet.experiments.load.starter import json_schema
+
+    print(json.dumps(json_schema(), indent=1))
+
+
+for _study in (
+    cli_studies.validate,
+    cli_studies.calibrate,
+    cli_studies.measure,
+    cli_studies.theory,
+    cli_studies.breakeven,
+    cli_studies.plan,
+):
+    app.command()(_study)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point of the `specfleet` command."""
+    _run(lambda: app(arguments))
+
+
+def _run(command: Callable[[], object]) -> None:
+    try:
+        command()
+    except BrokenPipeError:
+        sys.stderr.close()
+
+
+if __name__ == "__main__":
+    main()

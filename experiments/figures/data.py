@@ -1,0 +1,284 @@
+"""What a run's figures show: its points as lines over a horizontal axis, and what was fixed around them."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specfleet.experiments.run.results import Row, load
+from specfleet.experiments.schema.blocks.plan import PERCENTILES
+from specfleet.experiments.schema.yamlfile import read_yaml
+
+PLAIN = "plain"
+"""What a line without speculation is called."""
+
+_LONGEST_LABEL = 30
+"""Characters of a value in a legend."""
+
+_K = "num_speculative_tokens"
+
+
+@dataclass(frozen=True)
+class Line:
+    """The points that share one value of the axis `report.lines`.
+
+    Attributes:
+        label: the value, named.
+        rows: the points, along the other axis.
+        position: among the lines that are not the baseline; picks colour, marker and dashes.
+        baseline: whether the others are compared with it.
+    """
+
+    label: str
+    rows: tuple[Row, ...]
+    position: int = 0
+    baseline: bool = False
+
+    def having(self, *keys: str) -> tuple[Row, ...]:
+        """Returns the rows in which all of `keys` are numbers."""
+        return tuple(row for row in self.rows if all(is_number(row.get(key)) for key in keys))
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A finished run, ready to be drawn.
+
+    Attributes:
+        name: of the experiment.
+        along: the axis that lies horizontally, one point of a line a value; None without axes.
+        x: `along`, or the metric that `report.x` names instead.
+        y: metrics asked for.
+        lines: a line a value of `report.lines`, or one.
+        axes: all that is swept, dotted keys.
+        baseline: axis -> the value that the others are compared with; empty without `report.baseline`.
+        replications: the most seeds behind a point.
+        fixed: axes that are neither horizontal nor lines, at the value shown, such as `gpu = h100-sxm`.
+        setting: model, GPU, drafter and workload in a few words; without what is swept.
+        limits_ms: `ttft`, `tpot`, `e2el` -> the limit of the SLO, where one holds for all points.
+    """
+
+    name: str
+    along: str | None
+    x: str | None
+    y: tuple[str, ...]
+    lines: tuple[Line, ...]
+    axes: tuple[str, ...]
+    baseline: Mapping[str, object]
+    replications: int
+    fixed: str
+    setting: str
+    limits_ms: Mapping[str, float]
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The points of all lines."""
+        return tuple(row for line in self.lines for row in line.rows)
+
+    def partner(self, row: Row) -> Row | None:
+        """Returns the point that `row` is compared with, where it is among those shown."""
+        if not self.baseline:
+            return None
+        wanted = {key: self.baseline.get(key, row[key]) for key in self.axes}
+        alike = (other for other in self.rows if all(same(other[key], wanted[key]) for key in self.axes))
+        return next(alike, None)
+
+
+def same(a: object, b: object) -> bool:
+    """Whether two values of an axis are one: a table may give 0 as 0.0, and a mapping as text."""
+    return a == b or str(a) == str(b)
+
+
+def is_number(value: object) -> bool:
+    """Whether a cell holds a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def number(row: Row, key: str) -> float:
+    """Returns a cell that is a number."""
+    return float(str(row[key]))
+
+
+def text(value: object) -> str:
+    """Returns an axis' value as people write it."""
+    if value is None:
+        return "none"
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:g}"
+    found = _of_mapping(str(value)) if str(value).startswith("{") else str(value)
+    return found if len(found) <= _LONGEST_LABEL else found[: _LONGEST_LABEL - 2] + ".."
+
+
+def _of_mapping(value: str) -> str:
+    """A mapping among an axis' values by what tells it apart: its name or method, and K."""
+    try:
+        mapping = ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return value
+    words = [str(mapping[key]) for key in ("name", "base", "method") if key in mapping]
+    words += [f"K = {mapping[_K]}"] if _K in mapping else []
+    if not words and all(not isinstance(inner, dict) for inner in mapping.values()):
+        words = [f"{name} {_plain(inner)}" for name, inner in mapping.items()]
+    if not words and len(mapping) == 1:
+        name, inner = next(iter(mapping.items()))
+        words = [str(name), *(f"{k} {v}" for k, v in (inner.items() if isinstance(inner, dict) else ()))]
+    return " ".join(words) or value
+
+
+def _plain(value: object) -> str:
+    """A number, or a sequence as 2-2-2; long ones say how many they are."""
+    if not isinstance(value, tuple | list):
+        return str(value)
+    return (
+        f"of {len(value)}"
+        if len(value) > 4 or isinstance(value[0], tuple | list)
+        else "-".join(map(str, value))
+    )
+
+
+def named(key: str, value: object) -> str:
+    """Returns an axis and its value, such as `K = 3`; the value alone where it says enough."""
+    last = key.rpartition(".")[2]
+    if last == "speculative_config":
+        return PLAIN if value is None else text(value)
+    if last == _K:
+        return f"K = {text(value)}" + (f" ({PLAIN})" if value == 0 else "")
+    if isinstance(value, str) and not value.startswith("{"):
+        return text(value)
+    return f"{last.replace('_', ' ')} = {text(value)}"
+
+
+def read(folder: Path) -> Shown:
+    """Reads a finished run's folder.
+
+    Raises:
+        FileNotFoundError: if it is not one.
+    """
+    results = load(folder)
+    axes = [key for key in _mapping(results.manifest.get("axes")) if key in results.summary.columns]
+    rows = [_row(record, axes) for record in results.summary.to_dict("records")]
+    resolved = folder / "resolved.yaml"
+    config = read_yaml(resolved).data if resolved.is_file() else {}
+    return shown(rows, axes, _mapping(results.manifest.get("report")), config, str(results.manifest["name"]))
+
+
+def shown(
+    rows: Sequence[Row],
+    axes: Sequence[str],
+    report: Mapping[str, object],
+    config: Mapping[str, object],
+    name: str,
+) -> Shown:
+    """Arranges a run's points.
+
+    Args:
+        rows: a mapping a point; cells without a value are absent, or None in the columns of axes.
+        axes: their keys, in the experiment's order.
+        report: the block `report`, its `x` and `lines` filled in.
+        config: the resolved experiment, for the words around the data.
+        name: of the experiment.
+    """
+    x, lines = (str(report[key]) if report.get(key) else None for key in ("x", "lines"))
+    lines = lines if lines in axes and lines != x else None
+    along = x if x in axes else next((key for key in axes if key != lines), None)
+    baseline = _mapping(report.get("baseline"))
+    others = {key: _chosen(rows, key, baseline) for key in axes if key not in (along, lines)}
+    mine = [row for row in rows if all(row[key] == value for key, value in others.items())]
+    y = report.get("y")
+    return Shown(
+        name=name,
+        along=along,
+        x=x if x is not None else along,
+        y=tuple(map(str, y)) if isinstance(y, list | tuple) else (),
+        lines=tuple(_lines(mine, lines, baseline)),
+        axes=tuple(axes),
+        baseline=baseline,
+        replications=max(
+            (int(number(row, "replications")) for row in mine if "replications" in row), default=1
+        ),
+        fixed=", ".join(named(key, value) for key, value in others.items()),
+        setting=_setting(config, axes),
+        limits_ms=_limits_ms(config, axes),
+    )
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _row(record: Mapping[object, object], axes: Sequence[str]) -> Row:
+    cells = {
+        str(key): None if isinstance(value, float) and math.isnan(value) else value
+        for key, value in record.items()
+    }
+    return {key: value for key, value in cells.items() if value is not None or key in axes}
+
+
+def _chosen(rows: Sequence[Row], key: str, baseline: Mapping[str, object]) -> object:
+    """The value at which an axis is shown that has no place in the figure: the first that is compared."""
+    values = list(dict.fromkeys(row[key] for row in rows))
+    return next(
+        (value for value in values if key not in baseline or not same(value, baseline[key])), values[0]
+    )
+
+
+def _lines(rows: Sequence[Row], key: str | None, baseline: Mapping[str, object]) -> Iterator[Line]:
+    if key is None:
+        yield Line("", tuple(rows))
+        return
+    values = list(dict.fromkeys(row[key] for row in rows))
+    others = [value for value in values if key not in baseline or not same(value, baseline[key])]
+    for value in values:
+        chosen = tuple(row for row in rows if row[key] == value)
+        if value in others:
+            yield Line(named(key, value), chosen, others.index(value))
+        else:
+            yield Line(named(key, value), chosen, baseline=True)
+
+
+def _setting(config: Mapping[str, object], axes: Sequence[str]) -> str:
+    """The serving setup in a few words. What is swept is left out."""
+    serve, workload = _mapping(config.get("serve")), _mapping(config.get("workload"))
+    drafter = _mapping(serve.get("speculative_config"))
+    gpus = serve.get("tensor_parallel_size", 1)
+    words = {
+        "serve.model": _last_part(serve.get("model")),
+        "serve.quantization": serve.get("quantization"),
+        "serve.gpu": _last_part(serve.get("gpu")),
+        "serve.tensor_parallel_size": f"TP {gpus}" if gpus != 1 else None,
+        "serve.speculative_config.method": drafter.get("method"),
+        f"serve.speculative_config.{_K}": f"K = {drafter[_K]}" if _K in drafter else None,
+        "workload.preset": workload.get("preset"),
+        "workload.max_concurrency": _told(workload, "max_concurrency", "concurrency {}"),
+        "workload.request_rate": _told(workload, "request_rate", "{} requests/s"),
+    }
+    kept = (str(word) for key, word in words.items() if word and not _swept(key, axes))
+    return ", ".join(kept)
+
+
+def _swept(key: str, axes: Sequence[str]) -> bool:
+    return any(key == axis or key.startswith(f"{axis}.") for axis in axes)
+
+
+def _told(block: Mapping[str, object], key: str, form: str) -> str | None:
+    value = block.get(key)
+    return form.format(text(value)) if is_number(value) else None
+
+
+def _last_part(value: object) -> str | None:
+    """A model's name without its owner; of an inline mapping, its name or what it is based on."""
+    if isinstance(value, dict):
+        value = value.get("name", value.get("base", "inline"))
+    return str(value).rpartition("/")[2] if value else None
+
+
+def _limits_ms(config: Mapping[str, object], axes: Sequence[str]) -> dict[str, float]:
+    slo = _mapping(config.get("slo"))
+    found = {}
+    for latency in ("ttft", "tpot", "e2el"):
+        for key in (f"{latency}_ms", *(f"{percentile}_{latency}_ms" for percentile in PERCENTILES)):
+            if is_number(slo.get(key)) and not _swept(f"slo.{key}", axes):
+                found[latency] = float(str(slo[key]))
+    return found

@@ -1,0 +1,1 @@
+"""A file read, completed, checked and spread over its grid."""

@@ -1,0 +1,215 @@
+"""An experiment file, read, checked and completed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import yaml
+
+from specfleet.experiments.load.gridcheck import GridCheck
+from specfleet.experiments.load.rules.acceptance import notices as acceptance_notices
+from specfleet.experiments.load.rules.report import notices as report_notices
+from specfleet.experiments.load.rules.speculation import NOT_MODELLED
+from specfleet.experiments.load.rules.speculation import notices as speculation_notices
+from specfleet.experiments.point.acceptance_specs import written_out
+from specfleet.experiments.schema.blocks.acceptance import Process, processes
+from specfleet.experiments.schema.blocks.base import Block
+from specfleet.experiments.schema.blocks.experiment import Experiment, Report
+from specfleet.experiments.schema.blocks.serve import SpeculativeConfig, from_json
+from specfleet.experiments.schema.blocks.tree import DraftTree
+from specfleet.experiments.schema.faults import COMMAND_LINE, InputFaults
+from specfleet.experiments.schema.overrides import overridden
+from specfleet.experiments.schema.yamlfile import Document, Value, dumper_resolvers, read_yaml
+from specfleet.sim.config import ON_HOST
+from specfleet.sim.speculation.spec import UNFIT_FOR_TAILS
+
+AnyBlock = TypeVar("AnyBlock", bound=Block)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An experiment, and what its user should know about it.
+
+    Args:
+        experiment: every default filled in that is the same for all points.
+        notices: assumptions made for the user, one sentence each.
+    """
+
+    experiment: Experiment
+    notices: tuple[str, ...]
+
+
+def load_experiment(path: Path | str, overrides: Iterable[str] = ()) -> Experiment:
+    """The experiment of a file with `key=value` overrides, complete and free of faults; else InputFaults."""
+    return load(path, overrides).experiment
+
+
+def load(path: Path | str, overrides: Iterable[str] = ()) -> Loaded:
+    """The experiment of a file and its notices; InputFaults with everything that is wrong."""
+    document = overridden(read_yaml(path), overrides)
+    grid = GridCheck(document, _ready(document))
+    grid.run()
+    if grid.faults:
+        raise InputFaults(grid.faults)
+    notices = tuple(_notices(grid.experiment, grid.points))
+    return Loaded(_completed(grid.experiment, grid.points), notices)
+
+
+def resolved(experiment: Experiment) -> str:
+    """The experiment as YAML with every default written out; loading it gives an equal experiment.
+
+    Only the fields of `speculative_config` that have no other value than their default are left out.
+    """
+    data = experiment.model_dump()
+    speculative = data["serve"]["speculative_config"]
+    for key in NOT_MODELLED if speculative else ():
+        if speculative[key] == SpeculativeConfig.model_fields[key].default:
+            del speculative[key]
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes what YAML 1.1 or 1.2 would not read as text; writes no aliases."""
+
+    yaml_implicit_resolvers = dumper_resolvers()
+
+    def ignore_aliases(self, data: object) -> bool:
+        """Every value is written out."""
+        return True
+
+
+def _flow_list(dumper: yaml.SafeDumper, values: tuple[object, ...] | list[object]) -> yaml.Node:
+    """Lists in one line, as people write axes."""
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=True)
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+    """Text with line separators other than a newline is quoted, or a reader would fold them."""
+    style = '"' if any(mark in value for mark in "\x85\u2028\u2029\ufeff") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _text)
+_Dumper.add_representer(tuple, _flow_list)
+_Dumper.add_representer(list, _flow_list)
+
+
+def _ready(document: Document) -> dict[str, Value]:
+    """The document's values with its name, JSON texts read, and trace paths made absolute.
+
+    A JSON text that cannot be read stays as it is: the schema says what is wrong with it.
+    """
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(document.file).stem).strip("-._")
+    data: dict[str, Value] = {"name": stem or "experiment", **document.data}
+    for block, key in (("serve", "speculative_config"), ("workload", "trace")):
+        here = data.get(block)
+        if isinstance(here, dict) and key in here:
+            file = document.mark((block, key)).file
+            data[block] = {**here, key: _ready_value(key, here[key], file)}
+    if isinstance(data.get("acceptance"), dict):
+        data["acceptance"] = _with_replays(data["acceptance"], ("acceptance",), document)
+    sweep = data.get("sweep")
+    axes = sweep.get("axes") if isinstance(sweep, dict) else None
+    if isinstance(sweep, dict) and isinstance(axes, dict):
+        data["sweep"] = {**sweep, "axes": {key: _ready_axis(key, axes[key], document) for key in axes}}
+    return data
+
+
+def _with_replays(here: Value, path: tuple[str, ...], document: Document) -> Value:
+    """An acceptance block, or one a class, with the files of recorded requests made absolute."""
+    if not isinstance(here, dict):
+        return here
+    return {
+        key: _ready_value("trace", child, document.mark((*path, key)).file)
+        if key == "replay"
+        else (_with_replays(child, (*path, key), document) if len(path) == 1 else child)
+        for key, child in here.items()
+    }
+
+
+def _ready_axis(key: str, values: Value, document: Document) -> Value:
+    """The values of an axis, as `_ready` treats the key itself."""
+    end = key.rpartition(".")[2]
+    replays = key.startswith("acceptance.") and end == "replay"
+    if not (replays or key in ("serve.speculative_config", "workload.trace")) or not isinstance(
+        values, tuple
+    ):
+        return values
+    file = document.mark(("sweep", "axes", key)).file
+    return tuple(_ready_value("trace" if replays else end, value, file) for value in values)
+
+
+def _ready_value(key: str, value: Value, file: str) -> Value:
+    """A JSON text as a mapping, or a path seen from the file it is written in."""
+    if not isinstance(value, str):
+        return value
+    if key == "trace":
+        folder = Path() if file == COMMAND_LINE else Path(file).parent
+        return str((folder / value).resolve())
+    try:
+        return from_json(value)
+    except ValueError:
+        return value
+
+
+def _completed(experiment: Experiment, points: list[Experiment]) -> Experiment:
+    """The experiment with every default that all its points share; a default that differs stays null."""
+    axes = tuple(experiment.sweep.axes)
+    if not any(key.startswith("acceptance") for key in axes):
+        experiment = experiment.model_copy(
+            update={"acceptance": _profiles_written_out(experiment.acceptance)}
+        )
+    report = experiment.report
+    shown = {"x": report.x or next(iter(axes), None), "lines": report.lines or next(iter(axes[1:]), None)}
+    completed = _shared(experiment, points)
+    return completed.model_copy(update={"report": Report.model_validate(report.model_dump() | shown)})
+
+
+def _profiles_written_out(given: Process | dict[str, Process] | None) -> Process | dict[str, Process] | None:
+    """The acceptance with the numbers of its profiles in place of their names."""
+    if isinstance(given, dict):
+        return {name: written_out(process) for name, process in given.items()}
+    return written_out(given) if given else None
+
+
+def _shared(base: AnyBlock, points: list[AnyBlock]) -> AnyBlock:
+    """A block whose null values take what all the points have in their place."""
+    update: dict[str, object] = {}
+    for key in type(base).model_fields:
+        value = getattr(base, key)
+        there = [getattr(point, key) for point in points]
+        if value is None:
+            if there and there[0] is not None and all(other == there[0] for other in there):
+                update[key] = there[0]
+        elif isinstance(value, DraftTree):
+            update[key] = there[0] if there and all(other == there[0] for other in there) else value
+        elif isinstance(value, Block):
+            update[key] = _shared(value, [other for other in there if isinstance(other, type(value))])
+        elif key == "acceptance":
+            by_class = [other for other in there if isinstance(other, dict)]
+            update[key] = {
+                name: _shared(process, [p[name] for p in by_class if name in p])
+                for name, process in value.items()
+            }
+    return base.model_copy(update=update)
+
+
+def _notices(experiment: Experiment, points: list[Experiment]) -> Iterator[str]:
+    """What was assumed, and what has no effect."""
+    yield from report_notices(points)
+    drafting = [c for point in points if (c := point.serve.speculative_config) is not None]
+    if not drafting:
+        return
+    if experiment.serve.speculative_config is not None:
+        yield from speculation_notices(experiment.serve.speculative_config)
+    if any(c.rejection_sample_method == "synthetic" for c in drafting):
+        yield UNFIT_FOR_TAILS
+    looked_up = any(c.method in ON_HOST for c in drafting)
+    hot = any(point.workload.temperature > 0 for point in points)
+    for name, process in processes(experiment.acceptance).items():
+        block = f"acceptance.{name}" if name else "acceptance"
+        yield from acceptance_notices(process, block, looked_up, hot)

@@ -1,0 +1,197 @@
+"""Defaults that depend on the catalogue or on other keys; a point with all of them filled in.
+
+Names that the catalogue does not know leave their defaults null: the rules report the name.
+"""
+
+from __future__ import annotations
+
+import math
+
+from specfleet.experiments.point.acceptance_specs import written_out
+from specfleet.experiments.point.draft_trees import resolved_tree
+from specfleet.experiments.schema import lookups
+from specfleet.experiments.schema.blocks.acceptance import Process
+from specfleet.experiments.schema.blocks.experiment import Experiment, Report, Sweep
+from specfleet.experiments.schema.blocks.serve import Method, Serve, SpeculativeConfig
+from specfleet.experiments.schema.blocks.tree import DraftTree
+from specfleet.experiments.schema.blocks.workload import Workload
+from specfleet.experiments.schema.lookups import found
+
+DEFAULT_NUM_PROMPTS = 1000
+"""Requests of a benchmark, as `vllm bench serve --num-prompts`."""
+
+_NGRAM_WINDOW = 5
+"""Longest and shortest n-gram looked up if neither is given (vLLM)."""
+
+
+def filled(config: Experiment) -> Experiment:
+    """A point with every default in place.
+
+    Without a drafter (no `speculative_config`, or 0 tokens) there is no `speculative_config` and no
+    `acceptance`, so that both spellings give equal points. A point has no axes and nothing to plot.
+    """
+    serve = _with_tree(_serve(config.serve), config.acceptance)
+    k = serve.speculative_config.num_speculative_tokens if serve.speculative_config else None
+    return config.model_copy(
+        update={
+            "serve": serve,
+            "acceptance": _acceptance(config, k),
+            "workload": _workload(config.workload),
+            "sweep": Sweep(),
+            "report": Report(requests=config.report.requests),
+            "claim": None,
+            "plan": None,
+        }
+    )
+
+
+def inferred_method(speculative: SpeculativeConfig) -> Method | None:
+    """vLLM's inference of `method` from the drafter's name, where the catalogue agrees with it; else None."""
+    if speculative.method or not isinstance(speculative.model, str):
+        return speculative.method
+    name = speculative.model
+    if name in ("ngram", "[ngram]"):
+        return "ngram"
+    if name == "suffix":
+        return "suffix"
+    drafter = found(lambda: lookups.drafter(name))
+    guess: Method = "draft_model"
+    if "eagle-" in name.lower():
+        guess = "eagle"
+    elif "eagle3" in name.lower():
+        guess = "eagle3"
+    return guess if drafter is not None and drafter.method == guess else None
+
+
+def _serve(serve: Serve) -> Serve:
+    """Engine, model and drafter defaults; a drafter of 0 tokens is none."""
+    speculative = serve.speculative_config
+    if speculative is not None and speculative.num_speculative_tokens == 0:
+        speculative = None
+    model = found(lambda: lookups.model(serve.model))
+    max_model_len = serve.max_model_len
+    if max_model_len is None and model is not None:
+        max_model_len = model.max_position_embeddings
+    if speculative is not None:
+        speculative = _speculative(speculative, serve.tensor_parallel_size, max_model_len)
+    update: dict[str, object] = {"speculative_config": speculative, "max_model_len": max_model_len}
+    if speculative is None:
+        update |= {"draft_policy": None, "draft_tree": None}
+    serve = serve.model_copy(update=update)
+    return _engine(serve)
+
+
+def _with_tree(serve: Serve, acceptance: Process | dict[str, Process] | None) -> Serve:
+    """The tree written out as paths, and num_speculative_tokens, if left out, as its number of nodes.
+
+    What cannot be written out stays as it was: the rules say why.
+    """
+    block, speculative = serve.draft_tree, serve.speculative_config
+    if block is None or speculative is None or len(block.given) != 1:
+        return serve
+    if block.max_depth is not None and block.optimal is None:
+        return serve
+    tree = found(lambda: resolved_tree(block, acceptance))
+    if tree is None:
+        return serve
+    speculative = speculative.model_copy(
+        update={"num_speculative_tokens": speculative.num_speculative_tokens or tree.num_nodes}
+    )
+    written = DraftTree(paths=tree.paths, by_rank=block.by_rank)
+    return serve.model_copy(update={"draft_tree": written, "speculative_config": speculative})
+
+
+def _engine(serve: Serve) -> Serve:
+    """What the engine profile decides.
+
+    As vLLM: without chunked prefill the token budget grows to the longest prompt, and the default number of
+    sequences never exceeds the budget.
+    """
+    profile = found(lambda: lookups.engine(serve.engine))
+    if profile is None:
+        return serve
+    method = serve.speculative_config.method if serve.speculative_config else None
+    gpu = found(lambda: lookups.accelerator(serve.gpu))
+    most_seqs, most_tokens = profile.max_num_seqs, profile.max_num_batched_tokens
+    if gpu is not None:
+        most_seqs, most_tokens = profile.limits(gpu)
+    budget = serve.max_num_batched_tokens
+    if budget is None:
+        budget = most_tokens
+        if not serve.enable_chunked_prefill:
+            budget = max(budget, serve.max_model_len or 0)
+    decided = {
+        "gpu_memory_utilization": profile.gpu_memory_utilization,
+        "max_num_batched_tokens": budget,
+        "max_num_seqs": min(most_seqs, budget),
+        "scheduler_reserve_full_isl": profile.scheduler_reserve_full_isl,
+        "async_scheduling": profile.schedules_async(method),
+    }
+    missing = {key: value for key, value in decided.items() if getattr(serve, key) is None}
+    return serve.model_copy(update=missing)
+
+
+def _speculative(given: SpeculativeConfig, tp: int, max_model_len: int | None) -> SpeculativeConfig:
+    """The drafter's defaults; its length limit is the shorter of its own and the target's."""
+    named = given.model
+    method = inferred_method(given)
+    if method == "ngram":
+        longest = given.prompt_lookup_max or given.prompt_lookup_min or _NGRAM_WINDOW
+        update: dict[str, object] = {
+            "method": method,
+            "draft_tensor_parallel_size": given.draft_tensor_parallel_size or tp,
+            "parallel_drafting": bool(given.parallel_drafting),
+            "prompt_lookup_max": longest,
+            "prompt_lookup_min": given.prompt_lookup_min or longest,
+        }
+        if named in ("ngram", "[ngram]"):
+            update["model"] = None
+        return given.model_copy(update=update)
+    if method == "suffix" and named == "suffix":
+        given, named = given.model_copy(update={"model": None}), None
+    limits = [max_model_len] if max_model_len else []
+    drafter = found(lambda: lookups.drafter(named)) if named is not None else None
+    if drafter is not None and drafter.max_model_len:
+        limits.append(drafter.max_model_len)
+    return given.model_copy(
+        update={
+            "method": method,
+            "draft_tensor_parallel_size": given.draft_tensor_parallel_size or tp,
+            "max_model_len": given.max_model_len or (min(limits) if limits else None),
+            "parallel_drafting": bool(drafter and drafter.parallel_drafting)
+            if given.parallel_drafting is None
+            else given.parallel_drafting,
+        }
+    )
+
+
+def _acceptance(config: Experiment, k: int | None) -> Process | dict[str, Process] | None:
+    """The processes with profiles written out and the K of their measurement, None without a drafter."""
+    given = config.acceptance
+    if not k or given is None:
+        return None
+    if isinstance(given, dict):
+        return {name: _process(process, k) for name, process in given.items()}
+    return _process(given, k)
+
+
+def _process(given: Process, k: int) -> Process:
+    """One process; what depends on K was measured at the point's K unless it says otherwise."""
+    given = written_out(given)
+    if given.measured_at_k is None and (given.acceptance_length or given.draft_acceptance_rate):
+        return given.model_copy(update={"measured_at_k": k})
+    return given
+
+
+def _workload(given: Workload) -> Workload:
+    """Where arrivals come from, and how many requests there are."""
+    missing: dict[str, object] = {}
+    if given.trace is not None:
+        missing["trace_format"] = given.trace_format or "azure"
+    else:
+        missing["request_rate"] = math.inf if given.request_rate is None else given.request_rate
+        if given.phases is None:
+            missing["num_prompts"] = given.num_prompts or DEFAULT_NUM_PROMPTS
+        if given.preset is None:
+            missing["rank_correlation"] = given.rank_correlation or 0.0
+    return given.model_copy(update=missing)

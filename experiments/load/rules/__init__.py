@@ -1,0 +1,1 @@
+"""Rules about several values at once, a file a subject."""

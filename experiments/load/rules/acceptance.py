@@ -1,0 +1,182 @@
+"""Rules about an acceptance process: by itself, and against the drafter it describes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from specfleet.experiments.load.rules.base import Conflict
+from specfleet.experiments.schema import lookups
+from specfleet.experiments.schema.blocks.acceptance import QUANTITIES, Process
+from specfleet.experiments.schema.blocks.serve import SpeculativeConfig
+from specfleet.sim.config import ON_HOST
+
+_BLOCK = "serve.speculative_config"
+
+_LOOK_UP_KEYS = ("proposal_probability", "proposal_persistence", "hot_cold")
+"""Keys that belong to method ngram."""
+
+_EXACT = (
+    "low_atom",
+    "burst",
+    "hot_cold",
+    "context_multiplier",
+    "context_knee",
+    "temperature_multiplier",
+    "overlap",
+    "proposal_probability",
+    "proposal_persistence",
+)
+"""Keys that have no place beside `replay`."""
+
+_TWICE = (
+    ("context_multiplier", "context_knee"),
+    ("temperature_multiplier", "overlap"),
+    ("hot_cold", "burst"),
+    ("hot_cold", "proposal_probability"),
+    ("hot_cold", "proposal_persistence"),
+)
+"""Pairs of which a process has one at most."""
+
+
+def process_conflicts(
+    process: Process, speculative: SpeculativeConfig | None, block: str, needed: int = 0
+) -> Iterator[Conflict]:
+    """Everything wrong with one process, and with it for this drafter, which drafts `needed` deep."""
+    yield from _process(process, block)
+    yield from _shapes(process, block)
+    if speculative is not None:
+        yield from _process_and_drafter(process, speculative, block, needed)
+        yield from _rule_of_drafts(process, speculative, block)
+
+
+def notices(process: Process, block: str, ngram: bool, hot: bool) -> Iterator[str]:
+    """What is assumed about one process.
+
+    Args:
+        process: with its profile written out or not.
+        block: its key.
+        ngram: drafts are looked up.
+        hot: some request samples at a temperature above 0.
+    """
+    if process.replay is None:
+        if process.all_alike:
+            yield f"{block}.concentration is .inf, all requests alike: means are right, P99 is too good"
+        elif "concentration" not in process.model_fields_set and process.profile is None:
+            yield (
+                f"{block}.concentration is not given; {process.concentration:g} is assumed, the spread of a "
+                "70B EAGLE-3 drafter on code edits"
+            )
+        found = process.proposal_probability is not None or process.hot_cold is not None
+        if ngram and not found and process.profile is None:
+            yield f"{block}.proposal_probability is not given; every step is assumed to find a match"
+        if hot and process.temperature_multiplier is None and process.overlap is None:
+            yield f"{block} is taken as measured at the requests' own temperature; if not, add overlap: {{}}"
+
+
+def positions(survival: tuple[float, ...], k: int, key: str) -> Iterator[Conflict]:
+    """P(first i drafts all accepted) never rises with i, and has an entry for each of K drafts."""
+    if any(later > earlier for earlier, later in pairwise(survival)):
+        yield Conflict.at(
+            "rises from one position to the next; the entries are P(first i drafts all accepted), so they "
+            "never increase",
+            key,
+        )
+    if len(survival) < k:
+        message = f"has {len(survival)} entries and {k} drafts are made; add the missing positions"
+        yield Conflict.at(message, key, f"{_BLOCK}.num_speculative_tokens")
+
+
+def _process(process: Process, block: str) -> Iterator[Conflict]:
+    """One process by itself."""
+    given = [key for key in QUANTITIES if getattr(process, key) is not None]
+    if not given:
+        yield Conflict.at(f"says nothing; give exactly one of {', '.join(QUANTITIES)}", block)
+    elif len(given) > 1:
+        message = f"{' and '.join(given)} say the same thing twice; keep exactly one"
+        yield Conflict.at(message, *(f"{block}.{key}" for key in reversed(given)))
+    elif process.profile is not None:
+        try:
+            lookups.acceptance_profile(process.profile)
+        except ValueError as error:
+            yield Conflict.at(str(error), f"{block}.profile")
+    length, at_k = process.acceptance_length, process.measured_at_k
+    if length is not None and at_k is not None and length > at_k + 1:
+        message = f"{length:g} tokens a round are more than {at_k} drafts and one; use at most {at_k + 1}"
+        yield Conflict.at(message, f"{block}.acceptance_length", f"{block}.measured_at_k")
+    if process.by_position is not None and process.decay != 1:
+        message = "by_position already gives every position; remove decay"
+        yield Conflict.at(message, f"{block}.decay", f"{block}.by_position")
+    atom = process.low_atom
+    if atom is not None and atom.low > atom.high:
+        message = f"low, {atom.low:g}, is above high, {atom.high:g}; swap them"
+        yield Conflict.at(message, f"{block}.low_atom.low", f"{block}.low_atom.high")
+    yield from _nodes(process, block)
+
+
+def _nodes(process: Process, block: str) -> Iterator[Conflict]:
+    """What is given at nodes rises from 0 up, multipliers are positive."""
+    for key, what in (("context_multiplier", "tokens"), ("temperature_multiplier", "temperature")):
+        nodes = getattr(process, key)
+        if nodes is None:
+            continue
+        places = [node[0] for node in nodes]
+        rising = all(later > earlier for earlier, later in pairwise(places))
+        if not nodes or not rising or places[0] < 0 or any(multiplier <= 0 for _, multiplier in nodes):
+            message = f"must be [{what}, multiplier] pairs, {what} rising from 0 or more, multipliers above 0"
+            yield Conflict.at(message, f"{block}.{key}")
+
+
+def _shapes(process: Process, block: str) -> Iterator[Conflict]:
+    """Keys that say the same thing twice, or need another."""
+    if process.replay is not None:
+        correlated = ("length_rank_correlation",) if process.length_rank_correlation else ()
+        beside = [key for key in _EXACT if getattr(process, key) is not None]
+        for key in (*beside, *correlated):
+            yield Conflict.at("replay is exact and leaves no room for it; remove it", f"{block}.{key}")
+        return
+    if process.replay_counts != "drafts":
+        yield Conflict.at("belongs to replay; remove it", f"{block}.replay_counts")
+    for one, other in _TWICE:
+        if getattr(process, one) is not None and getattr(process, other) is not None:
+            message = f"{one} and {other} say the same thing twice; keep one"
+            yield Conflict.at(message, f"{block}.{other}", f"{block}.{one}")
+    hot_cold = process.hot_cold
+    if hot_cold is not None and hot_cold.enter > hot_cold.stay:
+        message = (
+            f"enter, {hot_cold.enter:g}, is above stay, {hot_cold.stay:g}: runs that repel runs; swap them"
+        )
+        yield Conflict.at(message, f"{block}.hot_cold.enter", f"{block}.hot_cold.stay")
+    if hot_cold is not None and (process.context_multiplier or process.context_knee):
+        message = "a look-up has no training length; remove it"
+        key = "context_knee" if process.context_knee else "context_multiplier"
+        yield Conflict.at(message, f"{block}.{key}", f"{block}.hot_cold")
+
+
+def _rule_of_drafts(process: Process, speculative: SpeculativeConfig, block: str) -> Iterator[Conflict]:
+    """How drafts are chosen must be what the logit model assumes."""
+    if process.overlap is None:
+        return
+    rule = "sampled" if speculative.draft_sample_method == "probabilistic" else "argmax"
+    if process.overlap.rule != rule:
+        yield Conflict.at(
+            f"{process.overlap.rule} does not go with draft_sample_method "
+            f"{speculative.draft_sample_method}; use {rule}",
+            f"{block}.overlap.rule",
+            f"{_BLOCK}.draft_sample_method",
+        )
+
+
+def _process_and_drafter(
+    process: Process, speculative: SpeculativeConfig, block: str, needed: int
+) -> Iterator[Conflict]:
+    """One process against the drafter it describes."""
+    if process.by_position is not None:
+        yield from positions(process.by_position, needed, f"{block}.by_position")
+    if process.proposal_persistence is not None and process.proposal_probability is None:
+        message = "needs proposal_probability; add it"
+        yield Conflict.at(message, f"{block}.proposal_persistence", f"{block}.proposal_probability")
+    for key in _LOOK_UP_KEYS:
+        if getattr(process, key) is not None and speculative.method not in (None, *ON_HOST):
+            message = f"belongs to ngram and suffix; {speculative.method} proposes in every round, remove it"
+            yield Conflict.at(message, f"{block}.{key}", f"{_BLOCK}.method")

@@ -1,0 +1,122 @@
+"""Rules about several values at once, checked on every point of the grid after its defaults are filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+
+from specfleet.experiments.load.rules import memory as rules_run
+from specfleet.experiments.load.rules import report as rules_report
+from specfleet.experiments.load.rules import speculation as rules_speculation
+from specfleet.experiments.load.rules import workload as rules_workload
+from specfleet.experiments.load.rules.base import Conflict
+from specfleet.experiments.load.rules.plan import slo_conflicts
+from specfleet.experiments.schema import lookups
+from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.experiments.schema.blocks.serve import Serve
+from specfleet.experiments.schema.lookups import found
+from specfleet.sim.config import ON_HOST
+
+
+def conflicts(config: Experiment) -> Iterator[Conflict]:
+    """Everything wrong with a filled point that no single value shows.
+
+    Whether it fits in memory is asked only of a point that makes sense.
+    """
+    found_any = False
+    for conflict in _without_running(config):
+        found_any = True
+        yield conflict
+    if not found_any:
+        yield from rules_run.conflicts(config)
+        yield from rules_report.conflicts(config)
+
+
+def _without_running(config: Experiment) -> Iterator[Conflict]:
+    """Rules about names and values."""
+    yield from _names(config)
+    for rule in (_cost_model, _token_budget, _model_fit, _kv_cache):
+        yield from rule(config.serve)
+    yield from rules_speculation.conflicts(config)
+    yield from rules_workload.conflicts(config)
+    yield from slo_conflicts(config)
+
+
+def _names(config: Experiment) -> Iterator[Conflict]:
+    """Every catalogue name must be known, and every inline mapping sound."""
+    serve, speculative = config.serve, config.serve.speculative_config
+    looked_up: list[tuple[str, Callable[[], object]]] = [
+        ("serve.engine", lambda: lookups.engine(serve.engine)),
+        ("serve.model", lambda: lookups.model(serve.model)),
+        ("serve.gpu", lambda: lookups.accelerator(serve.gpu)),
+    ]
+    if speculative and speculative.model is not None and speculative.method not in (None, *ON_HOST):
+        named = speculative.model
+        looked_up.append(("serve.speculative_config.model", lambda: lookups.drafter(named)))
+    name = config.workload.preset
+    if name is not None:
+        looked_up.append(("workload.preset", lambda: lookups.preset(name)))
+    for key, find in looked_up:
+        try:
+            find()
+        except ValueError as error:
+            yield Conflict.at(str(error), key)
+
+
+def _cost_model(serve: Serve) -> Iterator[Conflict]:
+    """The optional cost model needs its package."""
+    if serve.cost_model == "aiconfigurator" and find_spec("aiconfigurator_core") is None:
+        message = "needs a package that is not installed: pip install 'specfleet[measured]', or use kernels"
+        yield Conflict.at(message, "serve.cost_model")
+
+
+def _token_budget(serve: Serve) -> Iterator[Conflict]:
+    """vLLM's own checks of `max_num_batched_tokens`."""
+    budget, seqs, longest = serve.max_num_batched_tokens, serve.max_num_seqs, serve.max_model_len
+    if budget is not None and seqs is not None and budget < seqs:
+        yield Conflict.at(
+            f"{budget} tokens in a step are fewer than max_num_seqs, {seqs}; raise it to at least {seqs}",
+            "serve.max_num_batched_tokens",
+            "serve.max_num_seqs",
+        )
+    if not serve.enable_chunked_prefill and budget is not None and longest is not None and budget < longest:
+        yield Conflict.at(
+            f"without chunked prefill a prompt of max_model_len, {longest} tokens, must fit in one step of "
+            f"{budget}; raise it to {longest}, or set enable_chunked_prefill: true",
+            "serve.max_num_batched_tokens",
+            "serve.max_model_len",
+            "serve.enable_chunked_prefill",
+        )
+
+
+def _model_fit(serve: Serve) -> Iterator[Conflict]:
+    """What the model's shape allows."""
+    model = found(lambda: lookups.model(serve.model))
+    if model is None:
+        return
+    tp, longest = serve.tensor_parallel_size, serve.max_model_len
+    if model.num_heads % tp:
+        sizes = ", ".join(str(n) for n in range(1, 17) if model.num_heads % n == 0)
+        yield Conflict.at(
+            f"{tp} GPUs cannot share the {model.num_heads} attention heads of {model.name}; use one of "
+            f"{sizes}",
+            "serve.tensor_parallel_size",
+            "serve.model",
+        )
+    if longest is not None and longest > model.max_position_embeddings:
+        limit = model.max_position_embeddings
+        yield Conflict.at(
+            f"{longest} is beyond the {limit} positions of {model.name}; use at most {limit}",
+            "serve.max_model_len",
+            "serve.model",
+        )
+
+
+def _kv_cache(serve: Serve) -> Iterator[Conflict]:
+    """Two ways round the memory model exclude each other."""
+    if serve.num_gpu_blocks_override is not None and serve.kv_cache_memory_bytes is not None:
+        yield Conflict.at(
+            "both num_gpu_blocks_override and kv_cache_memory_bytes are given; keep one",
+            "serve.kv_cache_memory_bytes",
+            "serve.num_gpu_blocks_override",
+        )

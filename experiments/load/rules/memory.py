@@ -1,0 +1,103 @@
+"""Rules that need the parts themselves: whether the engine fits its GPUs, and what a trace holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from specfleet.experiments.load.rules.base import Conflict
+from specfleet.experiments.point.build import acceptance_specs, placement, pool
+from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.experiments.schema.blocks.serve import Serve
+from specfleet.hardware.memory import DoesNotFit
+from specfleet.sim.speculation.acceptance import AcceptanceSpec, survival_table
+from specfleet.workloads.traces.azure import read_azure
+from specfleet.workloads.traces.report import TraceError
+
+
+def conflicts(config: Experiment) -> Iterator[Conflict]:
+    """What keeps a filled point from running although each of its values is sound."""
+    yield from _memory(config.serve)
+    yield from _acceptance(config)
+    workload = config.workload
+    if workload.trace is None or not Path(workload.trace).is_file() or config.serve.max_model_len is None:
+        return
+    refusal, longest = _trace(workload.trace, workload.limit, workload.max_tokens)
+    limit = config.serve.max_model_len
+    if refusal is not None:
+        yield Conflict.at(refusal, "workload.trace")
+    elif workload.on_too_long == "error" and longest > limit:
+        yield Conflict.at(
+            f"its longest request has {longest} tokens, serve.max_model_len is {limit}; raise that, or set "
+            "workload.on_too_long: drop",
+            "workload.trace",
+            "serve.max_model_len",
+        )
+
+
+def _acceptance(config: Experiment) -> Iterator[Conflict]:
+    """The stated acceptance must be one that some process has."""
+    speculative = config.serve.speculative_config
+    if speculative is None or not speculative.num_speculative_tokens:
+        return
+    k = speculative.num_speculative_tokens
+    try:
+        said = _unreachable(tuple(acceptance_specs(config).values()), k)
+    except ValueError as error:
+        said = str(error)
+    if said is not None:
+        yield Conflict.at(said, "acceptance", "serve.speculative_config.num_speculative_tokens")
+
+
+@lru_cache(maxsize=256)
+def _unreachable(specs: tuple[AcceptanceSpec, ...], k: int) -> str | None:
+    """Returns why no process accepts like that at K drafts, or None."""
+    try:
+        for spec in specs:
+            survival_table(spec, k)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _memory(serve: Serve) -> Iterator[Conflict]:
+    """The weights and at least one KV block must fit."""
+    said = _placement_fault(serve.model_dump_json())
+    if said is not None:
+        message, key = said
+        yield Conflict.at(
+            message, key, "serve.model", "serve.tensor_parallel_size", "serve.speculative_config"
+        )
+
+
+@lru_cache(maxsize=256)
+def _placement_fault(serve_json: str) -> tuple[str, str] | None:
+    """Returns what is wrong with an engine on its GPUs and the key to blame, or None."""
+    serve = Serve.model_validate_json(serve_json)
+    if serve.max_model_len is None or serve.max_num_seqs is None:
+        return None
+    try:
+        placement(serve)
+    except (ValueError, AssertionError) as error:
+        return (str(error), "serve") if str(error) else None
+    try:
+        budget = pool(serve)
+    except DoesNotFit as error:
+        return str(error), "serve.gpu"
+    except ValueError as error:
+        return str(error), "serve.memory"
+    refusal = budget.refusal(serve.max_model_len)
+    return (f"{refusal}\n{budget.render()}", "serve.max_model_len") if refusal else None
+
+
+@lru_cache(maxsize=16)
+def _trace(path: str, limit: int | None, max_tokens: int | None) -> tuple[str | None, int]:
+    """Returns why a trace cannot be used, or None, and the tokens of its longest request."""
+    try:
+        table = read_azure(Path(path), limit=limit, max_tokens=max_tokens).requests
+    except (TraceError, OSError, UnicodeDecodeError) as error:
+        return str(error), 0
+    return None, int(np.max(table.prompt_tokens + table.output_tokens))

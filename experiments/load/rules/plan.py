@@ -1,0 +1,138 @@
+"""Rules about `slo:` and `plan:`: one form of limits, one source of traffic, prices for every GPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+
+from specfleet.experiments.load.rules.base import Conflict
+from specfleet.experiments.schema import lookups
+from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.experiments.schema.blocks.plan import Plan, Slo
+from specfleet.experiments.schema.faults import did_you_mean
+
+
+def slo_conflicts(config: Experiment) -> Iterator[Conflict]:
+    """An SLO has limits, all of one form."""
+    slo = config.slo
+    if slo is None:
+        return
+    by_percentile = list(slo.percentile_limits_ms)
+    by_request = [key for key in ("ttft_ms", "tpot_ms", "e2el_ms") if getattr(slo, key) is not None]
+    if not by_percentile and not by_request:
+        yield Conflict.at(
+            "has no limit; give p99_ttft_ms, p99_tpot_ms, .. or ttft_ms, tpot_ms, e2el_ms", "slo"
+        )
+    if by_percentile and by_request:
+        message = (
+            "limits one request, {} a percentile; keep one form: percentiles, or ttft_ms, tpot_ms, e2el_ms "
+            "and attainment"
+        )
+        yield Conflict.at(message.format(by_percentile[0]), f"slo.{by_request[0]}", f"slo.{by_percentile[0]}")
+    if by_percentile and not by_request and slo.attainment != Slo.model_fields["attainment"].default:
+        message = f"belongs to limits by request, and {by_percentile[0]} is a percentile; remove it"
+        yield Conflict.at(message, "slo.attainment", f"slo.{by_percentile[0]}")
+
+
+def plan_conflicts(experiment: Experiment) -> Iterator[Conflict]:
+    """Everything about a plan that no single value shows; nothing without a `plan:` block."""
+    plan = experiment.plan
+    if plan is None:
+        return
+    if experiment.slo is None:
+        yield Conflict.at("needs limits to meet; add slo: with p99_ttft_ms, p99_tpot_ms", "plan")
+    yield from _traffic(experiment, plan)
+    yield from _gpus(experiment, plan)
+    yield from _drafting(experiment, plan)
+
+
+def _traffic(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
+    """The rate comes from one place, and it is a rate."""
+    workload = experiment.workload
+    rate = workload.request_rate
+    finite = rate is not None and math.isfinite(rate)
+    if workload.max_concurrency is not None:
+        message = "caps the load, and a plan is made for a rate; remove it"
+        yield Conflict.at(message, "workload.max_concurrency", "plan")
+    if plan.schedule and (finite or workload.trace is not None):
+        other = "workload.request_rate" if finite else "workload.trace"
+        yield Conflict.at(f"and {other} both say how much is asked; keep one", "plan.schedule", other)
+    if not plan.schedule and not finite and workload.trace is None:
+        message = "needs traffic; give workload.request_rate, workload.trace or plan.schedule"
+        yield Conflict.at(message, "plan", "workload.request_rate")
+    hours = [hour for hour, _ in plan.schedule]
+    if any(later <= earlier for earlier, later in pairwise(hours)):
+        yield Conflict.at("must have rising hours", "plan.schedule")
+    if experiment.sweep.axes:
+        yield Conflict.at("a plan chooses by itself; remove the axes", "sweep.axes", "plan")
+    if experiment.deployment.replicas != 1:
+        message = "is what the plan finds; remove it"
+        yield Conflict.at(message, "deployment.replicas", "plan")
+
+
+def _gpus(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
+    """Every GPU is known and has a price; what is priced is a candidate."""
+    listed = plan.candidates.gpu or (experiment.serve.gpu,)
+    names = [gpu_name(gpu) for gpu in listed]
+    for key, mapping in (
+        ("prices_per_hour_usd", plan.prices_per_hour_usd),
+        ("gpus_available", plan.gpus_available),
+    ):
+        for name in mapping:
+            if name not in names:
+                yield Conflict.at(f"{name} is no candidate; {did_you_mean(name, names)}", f"plan.{key}")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        yield Conflict.at(f"has {twice} twice; keep one", "plan.candidates.gpu")
+    for gpu, name in zip(listed, names, strict=True):
+        try:
+            record = lookups.accelerator(gpu)
+        except ValueError as error:
+            yield Conflict.at(str(error), "plan.candidates.gpu")
+            continue
+        if record.price_per_hour_usd is None and name not in plan.prices_per_hour_usd:
+            message = f"{name} has no price in the catalogue; add plan.prices_per_hour_usd: {{{name}: ..}}"
+            yield Conflict.at(message, "plan.candidates.gpu", "plan.prices_per_hour_usd")
+
+
+def gpu_name(gpu: str | dict[str, object]) -> str:
+    """Returns what a GPU is called in the plan: its name as written, or that of an inline mapping."""
+    return gpu if isinstance(gpu, str) else str(gpu.get("name", gpu.get("base", "inline")))
+
+
+def _drafting(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
+    """Every way to draft has a drafter, K and an acceptance."""
+    if experiment.serve.draft_tree is not None:
+        yield Conflict.at("a plan tries chains of drafts; remove the tree", "serve.draft_tree", "plan")
+    for number, drafting in enumerate(plan.candidates.drafting, 1):
+        config, here = drafting.speculative_config, f"way {number} to draft"
+        if config is None:
+            yield Conflict.at(
+                f"{here} has no speculative_config; plain decoding is a candidate anyway, remove it",
+                "plan.candidates.drafting",
+            )
+            continue
+        if not drafting.num_speculative_tokens and not config.num_speculative_tokens:
+            yield Conflict.at(
+                f"{here} has no num_speculative_tokens; list the K to try", "plan.candidates.drafting"
+            )
+        synthetic = config.rejection_sample_method == "synthetic"
+        if drafting.acceptance is None and experiment.acceptance is None and not synthetic:
+            yield Conflict.at(
+                f"{here} has no acceptance; add it there, or as a block of the file",
+                "plan.candidates.drafting",
+            )
+        named = config.model
+        fault = None if named is None or config.method == "ngram" else _fault(named)
+        if fault is not None:
+            yield Conflict.at(f"{here}: {fault}", "plan.candidates.drafting")
+
+
+def _fault(named: str | dict[str, object]) -> str | None:
+    """Returns what is wrong with a drafter's name or mapping, or None."""
+    try:
+        lookups.drafter(named)
+    except ValueError as error:
+        return str(error)
+    return None

@@ -1,0 +1,55 @@
+"""Rules about runs that keep figures alone: which of them need not be held in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from specfleet.experiments.load.rules.base import Conflict
+from specfleet.experiments.point.build import counted_requests, requests_asked
+from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.sim.summarise import FITS
+
+
+def held_because(config: Experiment) -> tuple[str, str] | None:
+    """Returns the key for which a run without kept requests is held in memory all the same, and why.
+
+    None if there is none. What only the simulation can find out is said in the point's engine.json.
+    """
+    if config.report.requests == "all":
+        return None
+    workload, deployment, serve = config.workload, config.deployment, config.serve
+    speculative = serve.speculative_config
+    if workload.max_concurrency is not None:
+        return "workload.max_concurrency", "an answer lets the next request go"
+    if deployment.replicas > 1 and deployment.router == "least_outstanding":
+        return "deployment.router", "the router looks at the replicas"
+    if serve.draft_policy is not None:
+        return "serve.draft_policy", "the draft length changes with the batch"
+    if speculative is not None and speculative.num_speculative_tokens_per_batch_size is not None:
+        key = "serve.speculative_config.num_speculative_tokens_per_batch_size"
+        return key, "the draft length changes with the batch"
+    if workload.prefix is not None and serve.enable_prefix_caching:
+        return "workload.prefix", "requests share what is in the prefix cache"
+    return None
+
+
+def conflicts(config: Experiment) -> Iterator[Conflict]:
+    """A run that has to be held in memory must fit there."""
+    held = held_because(config)
+    if held is None or config.workload.trace is not None:
+        return
+    n = counted_requests(config.workload) + requests_asked(config.workload, config.workload.num_warmups)
+    if n > FITS:
+        key, reason = held
+        yield Conflict.at(
+            f"{n} requests cannot be forgotten one by one ({key}: {reason}), and at most {FITS} are held in "
+            f"memory; ask for fewer, or leave {key} out",
+            "report.requests",
+            key,
+        )
+
+
+def notices(points: list[Experiment]) -> Iterator[str]:
+    """Says of which runs the requests are kept in memory although only figures are asked for."""
+    for key, reason in sorted({held for point in points if (held := held_because(point)) is not None}):
+        yield f"report.requests: none: with {key} a run is held in memory as a whole ({reason})"

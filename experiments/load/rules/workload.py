@@ -1,0 +1,184 @@
+"""Rules about the workload: where lengths come from, and whether they fit the engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+from specfleet.experiments.load.rules.base import Conflict
+from specfleet.experiments.schema import lookups
+from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.experiments.schema.blocks.workload import Lengths, PerConcurrency, Workload
+from specfleet.experiments.schema.lookups import found
+
+_TRACE_ONLY = ("trace_format", "speed", "limit", "on_too_long")
+
+
+def conflicts(config: Experiment) -> Iterator[Conflict]:
+    """Everything wrong with the workload of a filled point."""
+    yield from _one_source(config.workload)
+    yield from _trace(config.workload)
+    yield from _counts(config.workload)
+    yield from _mix(config.workload)
+    yield from _phases(config.workload)
+    for key in ("input", "output"):
+        lengths = getattr(config.workload, key)
+        if lengths is not None:
+            yield from _lengths(lengths, f"workload.{key}")
+    yield from _too_long(config)
+
+
+def _one_source(workload: Workload) -> Iterator[Conflict]:
+    """Lengths come from exactly one of a preset, a trace, or input and output."""
+    sides = {
+        "input": [key for key in ("input_len", "input") if getattr(workload, key) is not None],
+        "output": [key for key in ("output_len", "output") if getattr(workload, key) is not None],
+    }
+    whole = [key for key in ("preset", "trace") if getattr(workload, key) is not None]
+    given = [*whole, *sides["input"], *sides["output"]]
+    if not given:
+        yield Conflict.at("has no lengths; give preset, trace, or input_len and output_len", "workload")
+    elif whole and len(given) > 1:
+        message = f"lengths come from {' and '.join(given)}; keep exactly one source"
+        yield Conflict.at(message, *(f"workload.{key}" for key in reversed(given)))
+    elif not whole:
+        for side, keys in sides.items():
+            if len(keys) > 1:
+                message = f"{' and '.join(keys)} are both given; keep one"
+                yield Conflict.at(message, *(f"workload.{key}" for key in reversed(keys)))
+            if not keys:
+                message = f"has no {side} lengths; add {side}_len or {side}"
+                yield Conflict.at(message, "workload", f"workload.{side}_len", f"workload.{side}")
+
+
+def _trace(workload: Workload) -> Iterator[Conflict]:
+    """A trace exists; what only a trace understands has one."""
+    if workload.trace is not None:
+        if not Path(workload.trace).is_file():
+            message = f"there is no file {workload.trace}; paths are relative to the experiment file"
+            yield Conflict.at(message, "workload.trace")
+        if workload.rank_correlation is not None:
+            message = "a trace pairs prompts and outputs itself; remove it"
+            yield Conflict.at(message, "workload.rank_correlation", "workload.trace")
+        return
+    for key in _TRACE_ONLY:
+        if getattr(workload, key) != Workload.model_fields[key].default:
+            message = "means something only for a trace; add trace: or remove it"
+            yield Conflict.at(message, f"workload.{key}", "workload.trace")
+
+
+def _mix(workload: Workload) -> Iterator[Conflict]:
+    """Shares of a mix add up to one; a trace has no classes."""
+    if workload.mix is None:
+        return
+    total = sum(workload.mix.values())
+    if abs(total - 1.0) > 1e-6:
+        yield Conflict.at(f"shares add up to {total:g}; make them add up to 1", "workload.mix")
+    if workload.trace is not None:
+        yield Conflict.at("a trace has no traffic classes; remove it", "workload.mix", "workload.trace")
+
+
+def _phases(workload: Workload) -> Iterator[Conflict]:
+    """Phases say rate and class by themselves, and hold more requests than the warm-ups."""
+    if workload.phases is None:
+        return
+    for key in ("mix", "trace", "num_prompts"):
+        if getattr(workload, key) is not None:
+            yield Conflict.at(f"phases and {key} exclude each other; keep one", "workload.phases")
+    finite = [p.request_rate for p in workload.phases if p.request_rate and not math.isinf(p.request_rate)]
+    if finite and len(finite) < len(workload.phases) and workload.closed_loop:
+        message = "some phases have a rate and some have none; give workload.request_rate, or one to each"
+        yield Conflict.at(message, "workload.phases")
+    warmups = workload.num_warmups
+    total = sum(phase.num_prompts for phase in workload.phases)
+    if isinstance(warmups, int) and warmups >= total:
+        message = f"{warmups} leave nothing to count of the {total} requests of the phases; lower it"
+        yield Conflict.at(message, "workload.num_warmups", "workload.phases")
+
+
+def _counts(workload: Workload) -> Iterator[Conflict]:
+    """Requests per concurrency need a concurrency."""
+    for key in ("num_prompts", "num_warmups"):
+        if isinstance(getattr(workload, key), PerConcurrency) and workload.max_concurrency is None:
+            message = "per_concurrency needs workload.max_concurrency; add it, or give a plain number"
+            yield Conflict.at(message, f"workload.{key}", "workload.max_concurrency")
+
+
+def _lengths(lengths: Lengths, block: str) -> Iterator[Conflict]:
+    """A distribution is exactly one law, with its ends the right way round."""
+    laws = [law for law in Lengths.model_fields if getattr(lengths, law) is not None]
+    if len(laws) != 1:
+        names = ", ".join(Lengths.model_fields)
+        yield Conflict.at(f"must be exactly one of {names}, not {' and '.join(laws) or 'nothing'}", block)
+    uniform, lognormal, quantiles = lengths.uniform, lengths.lognormal, lengths.quantiles
+    if uniform is not None and uniform.low > uniform.high:
+        message = f"low, {uniform.low}, is above high, {uniform.high}; swap them"
+        yield Conflict.at(message, f"{block}.uniform.low", f"{block}.uniform.high")
+    if lognormal is not None and lognormal.min > lognormal.max:
+        message = f"min, {lognormal.min}, is above max, {lognormal.max}; swap them"
+        yield Conflict.at(message, f"{block}.lognormal.min", f"{block}.lognormal.max")
+    if quantiles is not None:
+        percentiles = [percentile for percentile, _ in quantiles]
+        rising = all(a[0] < b[0] and a[1] <= b[1] for a, b in pairwise(quantiles))
+        if percentiles[0] != 0 or percentiles[-1] != 100 or not rising:
+            message = "must be [percentile, tokens] pairs from percentile 0 to 100, both rising"
+            yield Conflict.at(message, f"{block}.quantiles")
+
+
+def _too_long(config: Experiment) -> Iterator[Conflict]:
+    """vLLM refuses a prompt that leaves no room, and a prompt whose max_tokens does not fit behind it."""
+    longest, workload = config.serve.max_model_len, config.workload
+    prompt, prompt_key = _prompt_maximum(workload)
+    if longest is None or prompt is None:
+        return
+    keys = (prompt_key, "serve.max_model_len", "workload.prefix")
+    if prompt >= longest:
+        yield Conflict.at(
+            f"prompts of up to {prompt} tokens leave no room in serve.max_model_len, {longest}; shorten them "
+            f"or raise it above {prompt}",
+            *keys,
+        )
+        return
+    output, output_key = _output_maximum(workload)
+    if output is not None and prompt + output > longest:
+        yield Conflict.at(
+            f"prompts of up to {prompt} tokens and outputs of up to {output} exceed serve.max_model_len, "
+            f"{longest}; shorten them or raise it to {prompt + output}",
+            output_key,
+            *keys,
+        )
+
+
+def _prompt_maximum(workload: Workload) -> tuple[int | None, str]:
+    """Longest prompt, tokens, shared prefix included, and the key that says so; None where unknown."""
+    shared = workload.prefix.tokens if workload.prefix else 0
+    name = workload.preset
+    if workload.input_len is not None:
+        return workload.input_len + shared, "workload.input_len"
+    if workload.input is not None:
+        longest = workload.input.maximum
+        return (None if longest is None else longest + shared), "workload.input"
+    if name is not None:
+        preset = found(lambda: lookups.preset(name))
+        return (preset.input.maximum + shared if preset else None), "workload.preset"
+    return None, "workload"
+
+
+def _output_maximum(workload: Workload) -> tuple[int | None, str]:
+    """Most output tokens a request may state, and the key that says so; None where unknown."""
+    name = workload.preset
+    if workload.max_tokens is not None:
+        return workload.max_tokens, "workload.max_tokens"
+    longest, key = None, "workload"
+    if workload.output_len is not None:
+        longest, key = workload.output_len, "workload.output_len"
+    elif workload.output is not None:
+        longest, key = workload.output.maximum, "workload.output"
+    elif name is not None:
+        preset = found(lambda: lookups.preset(name))
+        longest, key = (preset.max_tokens if preset else None), "workload.preset"
+    if longest is not None and workload.output_cap is not None and workload.output_cap < longest:
+        return workload.output_cap, "workload.output_cap"
+    return longest, key

@@ -1,0 +1,97 @@
+"""The points of an experiment: every combination of the axes' values."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from specfleet.experiments.load.defaults import filled
+from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.experiments.schema.overrides import key_path
+from specfleet.experiments.schema.structure import replaced
+from specfleet.experiments.schema.yamlfile import Value
+
+MAX_POINTS = 100_000
+"""Points of one experiment."""
+
+_MAX_ID = 120
+"""Characters of a point's name: a folder bears it."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of a sweep.
+
+    Args:
+        index: position in the grid, the last axis fastest.
+        id: names the point's folder, such as `max_concurrency=64,num_speculative_tokens=3`.
+        axes: dotted key -> value.
+        config: the experiment with these values and every default filled in; it has no axes of its own.
+    """
+
+    index: int
+    id: str
+    axes: Mapping[str, Value]
+    config: Experiment
+
+
+def expand(experiment: Experiment) -> tuple[Point, ...]:
+    """All points; one, called `point`, where nothing is swept."""
+    data = experiment.model_dump(exclude_unset=True)
+    data.setdefault("sweep", {}).setdefault("axes", {})
+    axes = data["sweep"]["axes"]
+    return tuple(
+        Point(index, point_id(values), values, filled(Experiment.model_validate(with_values(data, values))))
+        for index, values in enumerate(grid(axes))
+    )
+
+
+def grid(axes: Mapping[str, tuple[Value, ...]]) -> Iterator[dict[str, Value]]:
+    """Dotted key -> value of every point; a single empty one without axes."""
+    for values in itertools.product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
+
+
+def with_values(data: dict[str, Value], values: Mapping[str, Value]) -> dict[str, Value]:
+    """A copy of the experiment's plain values with a point's in place."""
+    for key, value in values.items():
+        data = replaced(data, key_path(key), value)
+    return data
+
+
+def short_names(keys: tuple[str, ...]) -> dict[str, str]:
+    """Axis -> the last part of its key, or the whole key where two axes end alike."""
+    ends = Counter(key.rpartition(".")[2] for key in keys)
+    return {key: end if ends[end := key.rpartition(".")[2]] == 1 else key for key in keys}
+
+
+def point_id(values: Mapping[str, Value]) -> str:
+    """A folder name for a point. Long ones end in a hash, as two may differ beyond the cut."""
+    if not values:
+        return "point"
+    names = short_names(tuple(values))
+    text = ",".join(f"{names[key]}={_label(value)}" for key, value in values.items())
+    if len(text) <= _MAX_ID:
+        return text
+    exact = json.dumps(values, sort_keys=True, default=str)
+    return f"{text[: _MAX_ID - 9]}-{hashlib.sha256(exact.encode()).hexdigest()[:8]}"
+
+
+def _label(value: Value) -> str:
+    """A value in letters that every file system takes; what does not survive that is marked by a hash."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, int | float):
+        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "empty"
+    if isinstance(value, str) and "--" not in text:
+        named = text.replace("/", "--")
+        if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", named):
+            return named
+    return f"{safe[:24].rstrip('-.')}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"

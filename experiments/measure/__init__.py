@@ -1,0 +1,1 @@
+"""`specfleet measure`: a user's GPU timed, constants written."""

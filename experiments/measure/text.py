@@ -1,0 +1,113 @@
+"""What `specfleet measure` prints: errors of the fits, the shipped constants beside them, what to do next."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from specfleet.experiments.measure.entry import Fits, LawReport
+from specfleet.experiments.measure.points import Backend, Point, Timed
+from specfleet.hardware.fitting import FitError
+from specfleet.hardware.model import ModelSpec
+
+_DEFAULT_C_Q = 0.03
+
+
+def summary(timed: Timed, fits: Fits, backend: Backend, model: ModelSpec, serve: str, wall_s: float) -> str:
+    """The whole text; `serve` is the block that names the constants in an experiment."""
+    blocks = [
+        _head(timed, fits, backend, wall_s),
+        _errors(fits),
+        _constants(fits),
+        _speeds(fits),
+        *_warnings(timed, fits, model),
+        f"In an experiment:\n{serve}",
+    ]
+    return "\n\n".join(blocks)
+
+
+def _head(timed: Timed, fits: Fits, backend: Backend, wall_s: float) -> str:
+    device, reference = backend.device, fits.reference
+    if reference.accelerator is not None:
+        kin = f"{reference.accelerator.name} in the catalogue; shares refer to its datasheet"
+    else:
+        kin = f"not in the catalogue; shares refer to its best measured rates, nearest is {reference.shipped}"
+    return (
+        f"{device.name}: {device.sms} SMs, {device.l2_bytes / 2**20:.0f} MiB L2, {kin}\n"
+        f"{backend.software}, attention: {backend.attention}\n"
+        f"{len(timed.rows)} points in {wall_s:.0f} s"
+    )
+
+
+def _errors(fits: Fits) -> str:
+    lines = [
+        f"{'law':<18}{'rows':>6}{'fit MAPE':>10}{'P90':>7}"
+        f"    shipped {fits.reference.shipped}: MAPE, P90, bias"
+    ]
+    for report in fits.reports:
+        lines.append(
+            f"{report.name:<18}{report.error.rows:>6}{report.error.mape_pct:>9.1f}%{report.error.p90_pct:>6.1f}%"
+            f"    {_against(report.shipped)}"
+        )
+    return "\n".join(lines)
+
+
+def _against(error: FitError | None) -> str:
+    if error is None:
+        return "-"
+    return f"{error.mape_pct:.1f}%, {error.p90_pct:.1f}%, {error.bias_pct:+.1f}%"
+
+
+def _constants(fits: Fits) -> str:
+    lines = [f"{'constant':<34}{'measured':>10}{'shipped':>10}"]
+    for report in fits.reports:
+        lines.extend(_constant_lines(report))
+    return "\n".join(lines)
+
+
+def _constant_lines(report: LawReport) -> Iterable[str]:
+    shipped = {**report.shipped_constants}
+    if report.name == "attn_verify":
+        shipped["c_q"] = _DEFAULT_C_Q
+    for key, value in report.constants.items():
+        other = f"{shipped[key]:>10.4g}" if key in shipped else f"{'-':>10}"
+        yield f"{report.name + '.' + key:<34}{value:>10.4g}{other}"
+
+
+def _speeds(fits: Fits) -> str:
+    copy = fits.entry["copy_bytes_per_s"]
+    assert isinstance(copy, float)
+    share = 100.0 * copy / fits.reference.bytes_per_s
+    lines = [f"copy: {copy / 1e12:.3g} TB/s read and written, {share:.0f} % of the bandwidth above"]
+    for law, words in (
+        ("launch_graph_us", "a kernel without work in a CUDA graph"),
+        ("launch_eager_us", "to launch one from the host"),
+    ):
+        if law in fits.entry:
+            lines.append(f"launch: {fits.entry[law]} us, {words}")
+    return "\n".join(lines)
+
+
+def _warnings(timed: Timed, fits: Fits, model: ModelSpec) -> Iterable[str]:
+    """Everything that the constants do not rest on a measurement for, a line each."""
+    notes = list(fits.notes)
+    if fits.entry["framework"] and "torch scaled_dot" in str(fits.entry["framework"]):
+        notes.append(
+            "attention is torch's, engines run FlashAttention: install vLLM or flash-attn here to time theirs"
+        )
+    if model.num_experts:
+        notes.append(
+            "routed experts are not timed: the grouped GEMM is priced with the constants of the others"
+        )
+    if model.kv_lora_rank:
+        notes.append("multi-head latent attention is not timed")
+    if timed.left:
+        notes.append(f"left out for lack of time (raise --minutes): {_counted(timed.left)}")
+    reasons = Counter((point.law, reason) for point, reason in timed.failed)
+    notes.extend(f"{count} {law} points did not run: {reason}" for (law, reason), count in reasons.items())
+    if notes:
+        yield "\n".join(f"note: {note}" for note in notes)
+
+
+def _counted(points: Iterable[Point]) -> str:
+    return ", ".join(f"{count} {law}" for law, count in Counter(point.law for point in points).items())

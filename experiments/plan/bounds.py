@@ -1,0 +1,171 @@
+"""What one replica can do at most, in closed form from the price of a step: prunes a plan's search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from specfleet.experiments.point.build import build
+from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.experiments.schema.blocks.plan import Slo
+from specfleet.hardware.stepcost import StepCost, StepShape
+from specfleet.sim.config import EngineConfig
+from specfleet.sim.speculation.acceptance import AcceptanceSpec, survival_table
+from specfleet.workloads.requests import RequestTable
+
+F64 = npt.NDArray[np.float64]
+
+SLACK = 1.15
+"""Factor on the bound, which takes means of lengths and acceptance: no simulated replica may beat it."""
+
+BATCHES = 96
+"""Batch sizes looked at."""
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Means of the requests that a bound needs, tokens.
+
+    Attributes:
+        prompt, output: of a request.
+        context: cached tokens of a decoding request, longer outputs counted for longer.
+        long_prompt: 90th percentile.
+    """
+
+    prompt: float
+    output: float
+    context: float
+    long_prompt: float
+
+    @classmethod
+    def of(cls, table: RequestTable, output_factor: float = 1.0) -> Lengths:
+        """Returns those of a table."""
+        prompt, output = table.prompt_tokens.astype(float), output_factor * table.output_tokens.astype(float)
+        context = float(((prompt + output / 2) * output).sum() / output.sum())
+        return cls(float(prompt.mean()), float(output.mean()), context, float(np.percentile(prompt, 90.0)))
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What one replica can do at most.
+
+    Attributes:
+        rate: requests/s; 0 if the SLO cannot be met at any load.
+        batch: requests decoding at that rate.
+        limit: what sets it.
+    """
+
+    rate: float
+    batch: float
+    limit: str
+
+
+def bound(config: Experiment, lengths: Lengths, acceptance_factor: float = 1.0) -> Bound:
+    """Returns the bound of one engine.
+
+    With B requests decoding, a step takes T(B) and a request needs (output - 1) / L of them at L tokens a
+    round; while it decodes, B prompts pass through. So a token takes `T(B) / L + B P(B) / (output - 1)`
+    seconds, P(B) what a prompt adds, and `B / ((output - 1) x that)` requests/s are served. B ends at the
+    TPOT limit, the KV cache, or max_num_seqs. A limit on a percentile is taken as one on the mean.
+    """
+    built = build(config)
+    assert config.slo is not None, "the rules ask for an SLO"
+    cost, engine = built.scenario.cost, built.scenario.engine
+    length = min(
+        (mean_length(spec, engine.num_speculative_tokens) for spec in built.scenario.acceptance.values()),
+        default=1.0,
+    )
+    length = 1.0 + (length - 1.0) * min(acceptance_factor, 1.0)
+    alone = _prompt_seconds(cost, engine, lengths.long_prompt)
+    ttft = _limit_s(config.slo, "ttft")
+    if ttft is not None and alone > ttft:
+        return Bound(
+            0.0, 0.0, f"TTFT: a prompt of {lengths.long_prompt:.0f} tokens alone takes {alone:.2f} s"
+        )
+    return _most(cost, engine, lengths, length, _limit_s(config.slo, "tpot"))
+
+
+def mean_length(spec: AcceptanceSpec, k: int) -> float:
+    """Returns tokens a round at K drafts, the mean over requests."""
+    return 1.0 + float(survival_table(spec, k).mean(axis=0).sum()) if k else 1.0
+
+
+def _limit_s(slo: Slo, latency: str) -> float | None:
+    """Returns the loosest limit on a latency that its mean must keep, seconds."""
+    limit = slo.request_limits_ms.get(latency)
+    return None if limit is None else limit / 1e3
+
+
+def _most(
+    cost: StepCost, engine: EngineConfig, lengths: Lengths, length: float, tpot_s: float | None
+) -> Bound:
+    q = 1 + engine.num_speculative_tokens
+    caps = {
+        "KV cache": engine.usable_tokens / lengths.context,
+        "max_num_seqs": float(engine.max_num_seqs),
+        "token budget": (engine.max_num_batched_tokens - 1) / q,
+    }
+    cap = max(int(min(caps.values())), 1)
+    batch = np.unique(np.geomspace(1, cap, BATCHES).astype(np.int64))
+    step, prompt = _steps(cost, engine, lengths, batch)
+    token = step / length + batch * prompt / max(lengths.output - 1.0, 1.0)
+    rate = batch / (token * max(lengths.output - 1.0, 1.0))
+    allowed = token <= tpot_s if tpot_s is not None else np.ones(len(batch), dtype=bool)
+    if not allowed.any():
+        return Bound(0.0, 0.0, f"TPOT: one request alone takes {1e3 * token[0]:.1f} ms a token")
+    chosen = int(np.argmax(np.where(allowed, rate, 0.0)))
+    limit = "TPOT" if not allowed.all() else min(caps, key=lambda name: caps[name])
+    return Bound(SLACK * float(rate[chosen]), float(batch[chosen]), limit)
+
+
+def _steps(
+    cost: StepCost, engine: EngineConfig, lengths: Lengths, batch: npt.NDArray[np.int64]
+) -> tuple[F64, F64]:
+    """Returns seconds of a step with B decoding requests, and what a mean prompt adds, chunked at best."""
+    k = engine.num_speculative_tokens
+    passes = engine.speculative.draft_passes if engine.speculative else 0
+    decode = _columns(batch, k, lengths.context, passes, np.zeros_like(batch))
+    alone = _seconds(cost, decode)
+    beside = np.minimum(batch, engine.max_num_seqs - 1)
+    without = _columns(beside, k, lengths.context, passes, np.zeros_like(batch))
+    room = np.maximum(engine.max_num_batched_tokens - batch * (1 + k), 1)
+    best = np.full(len(batch), np.inf)
+    for chunk in (np.minimum(room, max(round(lengths.prompt), 1)), room):
+        both = _seconds(cost, _columns(beside, k, lengths.context, passes, chunk))
+        best = np.minimum(best, (both - _seconds(cost, without)) * lengths.prompt / chunk)
+    return alone, best
+
+
+def _columns(
+    batch: npt.NDArray[np.int64], k: int, context: float, passes: int, chunk: npt.NDArray[np.int64]
+) -> dict[str, npt.NDArray[np.int64]]:
+    """Step shapes of B decoding requests and one prompt chunk, none where the chunk is empty."""
+    prefill = (chunk > 0).astype(np.int64)
+    kv = np.rint(batch * context).astype(np.int64)
+    values = {
+        "tokens": batch * (1 + k) + chunk,
+        "decode_sequences": batch,
+        "prefill_sequences": prefill,
+        "logit_rows": batch * (1 + k) + prefill,
+        "draft_tokens": batch * k,
+        "kv_tokens": kv,
+        "kv_tokens_in_window": kv,
+        "prefill_pairs": chunk * (chunk + 1) // 2,
+        "uniform": 1 - prefill,
+        "draft_passes": np.full_like(batch, passes),
+    }
+    return {name: values[name] for name in StepShape._fields}
+
+
+def _seconds(cost: StepCost, columns: dict[str, npt.NDArray[np.int64]]) -> F64:
+    total: F64 = np.sum(list(cost.terms(columns).values()), axis=0)
+    return total
+
+
+def _prompt_seconds(cost: StepCost, engine: EngineConfig, prompt: float) -> float:
+    """Returns the time of a prompt with the GPU to itself: its tokens in one step, or in full ones."""
+    chunk = min(max(round(prompt), 1), engine.max_num_batched_tokens)
+    one = StepShape(chunk, 0, 1, 1, 0, 0, 0, chunk * (chunk + 1) // 2, 0, 0)
+    return cost.seconds(one) * max(prompt / chunk, 1.0)

@@ -1,0 +1,109 @@
+"""Holding a plan's winner against every candidate one step away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from specfleet.experiments.plan.candidates import Candidate
+from specfleet.experiments.plan.search import CENT, Entry, Search
+
+COSTS_MORE, CANNOT, FAILS, LESS_ROOM, BETTER, MEETS = (
+    "costs more even with one replica",
+    "cannot be had",
+    "fails",
+    "as cheap, less room to the SLO",
+    "better",
+    "meets the SLO, costs more",
+)
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """One candidate that differs from the winner in one thing.
+
+    Attributes:
+        step: what differs: gpu, tp, dtype, method, k or replicas.
+        candidate: what it is.
+        replicas: the most that cost no more than the winner; 0 where one already does.
+        cost: dollars an hour of them.
+        verdict: one of the words above.
+        ratio: to the SLO, of the limit that binds; 0 where nothing was simulated.
+        limit: that limit; the reason where it cannot be had.
+    """
+
+    step: str
+    candidate: Candidate
+    replicas: int
+    cost: float
+    verdict: str
+    ratio: float = 0.0
+    limit: str = ""
+
+
+def steps(winner: Candidate, every: Sequence[Candidate]) -> Iterator[tuple[str, Candidate]]:
+    """Returns all candidates one step away: another GPU, dtype or method, the next TP or K on the lists."""
+    sizes = sorted({candidate.tensor_parallel_size for candidate in every})
+    drafts = sorted({c.k for c in every if c.drafting == winner.drafting})
+    for other in every:
+        same = {
+            "gpu": other.gpu == winner.gpu,
+            "tp": other.tensor_parallel_size == winner.tensor_parallel_size,
+            "dtype": other.quantization == winner.quantization,
+            "method": other.drafting == winner.drafting,
+            "k": other.k == winner.k,
+        }
+        differs = [name for name, alike in same.items() if not alike]
+        if differs == ["tp"]:
+            places = [sizes.index(c.tensor_parallel_size) for c in (winner, other)]
+            if abs(places[0] - places[1]) == 1:
+                yield "tp", other
+        elif differs == ["k"]:
+            if abs(drafts.index(winner.k) - drafts.index(other.k)) == 1:
+                yield "k", other
+        elif differs in (["gpu"], ["dtype"], ["method"]):
+            yield differs[0], other
+        elif differs == ["method", "k"] and _nearest(winner, other, every):
+            yield "method", other
+
+
+def _nearest(winner: Candidate, other: Candidate, every: Sequence[Candidate]) -> bool:
+    """Whether a way to draft that lacks the winner's K has none nearer to it; plain decoding has only 0."""
+    drafts = {c.k for c in every if c.drafting == other.drafting}
+    nearest = min(drafts, key=lambda k: (abs(k - winner.k), k))
+    return winner.k not in drafts and other.k == nearest
+
+
+def neighbours(search: Search, winner: Entry, every: Sequence[Candidate]) -> list[Neighbour]:
+    """Simulates every neighbour at full length with as many replicas as the winner's money buys.
+
+    More replicas than that would cost more, so one that fails with them cannot be cheaper. The winner itself
+    must fail with one replica less, and meet the SLO with one more.
+    """
+    assert winner.high is not None
+    budget = search.cost(winner, winner.high)
+    found: list[Neighbour] = []
+    asked: list[tuple[str, Candidate, int]] = []
+    for step, other in steps(winner.candidate, every):
+        affordable = int((budget + CENT) / other.replica_usd) - search.spare
+        if other.refusal:
+            found.append(Neighbour(step, other, 0, 0.0, CANNOT, limit=other.refusal))
+        elif affordable < 1:
+            cost = other.replica_usd * (1 + search.spare)
+            found.append(Neighbour(step, other, 0, cost, COSTS_MORE))
+        else:
+            most = other.most_replicas
+            asked.append((step, other, affordable if most is None else min(affordable, most)))
+    if winner.high > 1:
+        asked.append(("replicas", winner.candidate, winner.high - 1))
+    asked.append(("replicas", winner.candidate, winner.high + 1))
+    verdicts = search.judge([(candidate, replicas) for _, candidate, replicas in asked])
+    for (step, other, replicas), (ratio, limit) in zip(asked, verdicts, strict=True):
+        cost = other.replica_usd * (replicas + search.spare)
+        verdict = FAILS if ratio > 1.0 else MEETS
+        if ratio <= 1.0 and cost < budget - CENT:
+            verdict = BETTER
+        elif ratio <= 1.0 and cost <= budget + CENT:
+            verdict = LESS_ROOM if ratio >= winner.ratio else BETTER
+        found.append(Neighbour(step, other, replicas, cost, verdict, ratio, limit))
+    return found

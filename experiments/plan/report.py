@@ -1,0 +1,275 @@
+"""What `specfleet plan` prints: the answer, why, and how far to trust it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from specfleet.experiments.plan.capacity import interval, mean
+from specfleet.experiments.plan.neighbours import CANNOT, COSTS_MORE
+from specfleet.experiments.plan.numbers import memory, money, shifts
+from specfleet.experiments.plan.planned import Planned
+from specfleet.experiments.plan.search import Entry
+from specfleet.experiments.plan.speculation import HOTTEST, crossover, fall_back_temperature, gains
+from specfleet.experiments.plan.trials import worst
+from specfleet.experiments.words.backing import backing
+
+SHOWN_CANDIDATES = 10
+
+
+def report(this: Planned) -> str:
+    """Returns the printout of a plan."""
+    if this.winner is None:
+        return "\n".join(["No candidate meets the SLO.", "", *_nothing(this)])
+    parts = [
+        answer(this),
+        "",
+        *_load_lines(this),
+        "",
+        *speculation_lines(this),
+        "",
+        *_neighbour_lines(this),
+        "",
+        *_change_lines(this),
+        "",
+        *_candidate_lines(this),
+        "",
+        *trust(this),
+    ]
+    return "\n".join(parts)
+
+
+def deployment(this: Planned) -> str:
+    """Returns what to buy in words: `4 replicas of 2 x h100-sxm fp8, eagle3 K = 3`."""
+    assert this.winner is not None and this.winner.high is not None
+    bought = this.winner.high + this.plan.spare_replicas
+    spare = f", {this.plan.spare_replicas} of them spare" if this.plan.spare_replicas else ""
+    return f"{bought} replica{'s' if bought > 1 else ''} of {this.winner.candidate.id}{spare}"
+
+
+def answer(this: Planned) -> str:
+    """Returns the answer in one sentence or two."""
+    assert this.winner is not None and this.winner.high is not None
+    mine = this.winner.candidate
+    bought = this.winner.high + this.plan.spare_replicas
+    cost = money(this, mine, bought, this.runs[mine.id], this.traffic.rate)
+    text = (
+        f"Cheapest for {this.traffic.rate:g} requests/s: {deployment(this)} ({cost.gpus} GPUs, "
+        f"${cost.per_hour_usd:.2f}/h, ${cost.per_million_output_usd:.2f} per million output tokens, "
+        f"${cost.per_million_total_usd:.2f} per million in all)."
+    )
+    return f"{text} {_rival(this)}"
+
+
+def _rival(this: Planned) -> str:
+    """Returns what the other side of the question would cost."""
+    assert this.winner is not None and this.winner.high is not None
+    drafts = bool(this.winner.candidate.k)
+    side = "Without drafting" if drafts else "With drafting"
+    rival = this.rival
+    if not any(bool(entry.candidate.k) != drafts for entry in this.entries):
+        return "Nothing else was to choose from." if drafts else "No way to draft was to choose from."
+    if rival is None or rival.high is None:
+        return f"{side} no candidate meets the SLO."
+    cost = rival.candidate.replica_usd * (rival.high + this.plan.spare_replicas)
+    mine = this.winner.candidate.replica_usd * (this.winner.high + this.plan.spare_replicas)
+    return (
+        f"{side} the cheapest is {rival.high + this.plan.spare_replicas} x ({rival.candidate.id}) at "
+        f"${cost:.2f}/h, {100 * (cost / mine - 1):.0f} % more."
+    )
+
+
+def _load_lines(this: Planned) -> Iterator[str]:
+    """Latencies, goodput, the largest load, cost and memory."""
+    assert this.winner is not None and this.winner.high is not None and this.capacity is not None
+    mine, replicas = this.winner.candidate, this.winner.high
+    runs, at = this.runs[mine.id], this.capacity
+    single = this.traffic.rate / replicas
+    yield f"One replica at its share, {single:.3g} requests/s (mean and 95 % interval of {len(runs)} seeds):"
+    for key in ("p99_ttft_ms", "p99_tpot_ms", "mean_tpot_ms"):
+        value, half = interval(runs, key)
+        yield f"  {_named(key):<12} {value:9.1f} ms{_plus_minus(half)}{_of_limit(this, key)}"
+    goodput = mean(runs, "request_goodput")
+    offered = mean(runs, "offered_rate")
+    per_gpu = goodput / mine.tensor_parallel_size
+    yield f"  goodput      {goodput:9.2f} requests/s of {offered:.2f} offered, {per_gpu:.3f} per GPU"
+    yield (
+        f"Largest load of one replica at the SLO: {at.rate:.2f}{_plus_minus(at.rate_ci95, '.2f')} "
+        f"requests/s, or {at.concurrency} requests in flight of a closed loop. What stops it: {at.limit}, "
+        f"from {at.resource}."
+    )
+    if this.whole:
+        ttft, tpot = mean(this.whole, "p99_ttft_ms"), mean(this.whole, "p99_tpot_ms")
+        ratio, limit = worst(this.whole)
+        yield (
+            f"The whole deployment behind {mine.config.deployment.router}: P99 TTFT "
+            f"{ttft:.0f} ms, P99 TPOT {tpot:.1f} ms, {ratio:.2f} of {limit}."
+        )
+    spare = money(this, mine, replicas + 1, runs, this.traffic.rate)
+    yield f"N + 1: {replicas + 1} replicas, {spare.gpus} GPUs, ${spare.per_hour_usd:.2f}/h."
+    kv = memory(this, mine)
+    yield (
+        f"KV cache: {kv.tokens:,} tokens, {100 * kv.peak_usage:.0f} % used at the peak, room for "
+        f"{kv.full_requests:.1f} requests of full length, {kv.preemptions_per_hour:.0f} preemptions/h."
+    )
+    for shift in shifts(this):
+        yield f"  from {shift.hour:05.2f} h: {shift.rate:.3g} requests/s, {shift.replicas} replicas"
+
+
+def _named(key: str) -> str:
+    statistic, latency, _ = key.split("_")
+    return f"{statistic.replace('p', 'P')} {latency.upper()}"
+
+
+def _plus_minus(half: float, form: str = ".1f") -> str:
+    return "" if math.isnan(half) else f" +- {half:{form}}"
+
+
+def _of_limit(this: Planned, key: str) -> str:
+    """Returns what is allowed, where a figure has a limit."""
+    slo = this.experiment.slo
+    limit = slo.percentile_limits_ms.get(key) if slo else None
+    return "" if limit is None else f", {limit:g} allowed"
+
+
+def speculation_lines(this: Planned) -> Iterator[str]:
+    """Speculate or not: gains, best K by load, crossover, break-even."""
+    drafting, plain = this.drafting, this.plain
+    assert this.winner is not None
+    if drafting is None or plain is None:
+        yield "Speculate or not: nothing to compare."
+        return
+    verdict = "yes" if this.winner.candidate.k else "no"
+    yield f"Speculate: {verdict}. {drafting.method} K = {drafting.k} against plain at the planned load:"
+    found = gains(this.runs[drafting.id], this.runs[plain.id])
+    yield "  " + ", ".join(f"{name} {value:.2f}x" for name, value in found.items())
+    if this.loads:
+        best = ", ".join(f"{load.concurrency}: {load.by_throughput}" for load in this.loads)
+        yield f"  best K by requests in flight of a replica (throughput): {best}"
+        best = ", ".join(f"{load.concurrency}: {load.by_p99}" for load in this.loads)
+        yield f"  best K by requests in flight of a replica (P99 TPOT): {best}"
+        yield f"  {_crossovers(this, drafting.k)}"
+    if this.break_even is not None:
+        yield f"  {break_even_line(this)}"
+    yield "  drafts are chains (vLLM V1 verifies no trees); " + temperature_line(this)
+
+
+def _crossovers(this: Planned, k: int) -> str:
+    words = []
+    for metric, name in (("output_throughput", "throughput"), ("p99_tpot_ms", "P99 TPOT")):
+        at = crossover(this.loads, k, metric)
+        if at is None:
+            words.append(f"on {name} at every load up to {this.loads[-1].concurrency}")
+        else:
+            words.append(f"on {name} up to about {at:.0f} in flight" if at else f"on {name} at no load")
+    return f"K = {k} pays {' and '.join(words)}"
+
+
+def break_even_line(this: Planned) -> str:
+    """Returns where drafting stops paying, and the gate."""
+    found, drafting = this.break_even, this.drafting
+    assert found is not None and drafting is not None
+    if found.factor is None:
+        return "at the stated acceptance it does not pay on mean and P99 TPOT both: leave it off"
+    gate = (
+        f"switch off below {found.gate_length:.2f} tokens a round (conditional acceptance "
+        f"{found.gate_conditional:.2f}: break-even + 0.1)"
+    )
+    if not found.factor:
+        return f"it pays even with hardly a draft accepted; {gate}"
+    return (
+        f"break-even at {found.acceptance_length:.2f} tokens a round ({100 * found.factor:.0f} % of the "
+        f"stated conditional acceptance); {gate}"
+    )
+
+
+def temperature_line(this: Planned) -> str:
+    """Returns up to which temperature to draft, as far as it is known."""
+    found, drafting = this.break_even, this.drafting
+    if found is None or drafting is None or found.factor is None:
+        return "temperature: nothing to fall back from"
+    above = fall_back_temperature(drafting, found, this.runs[drafting.id][0])
+    if above == math.inf:
+        return f"by the file's temperature law it pays up to a temperature of {HOTTEST:g}"
+    if above is not None:
+        return f"fall back to plain at temperatures from {above:g} (by the file's temperature law)"
+    return (
+        "fall back to plain above the temperature at which your measured acceptance length falls below "
+        f"{found.gate_length:.2f} (the file has no temperature law)"
+    )
+
+
+def _neighbour_lines(this: Planned) -> Iterator[str]:
+    assert this.winner is not None
+    yield "Held against every candidate one step away, with as many replicas as the same money buys:"
+    for n in this.neighbours:
+        what = n.candidate.id
+        if n.verdict == CANNOT:
+            yield f"  {n.step:<9} {what}: cannot be had: {n.limit}"
+        elif n.verdict == COSTS_MORE:
+            yield f"  {n.step:<9} {what}: ${n.cost:.2f}/h with one replica already"
+        else:
+            yield (
+                f"  {n.step:<9} {n.replicas} x ({what}) at ${n.cost:.2f}/h: {n.verdict}, "
+                f"{n.ratio:.2f} of {n.limit}"
+            )
+
+
+def _change_lines(this: Planned) -> Iterator[str]:
+    yield "If it turns out differently (first seed):"
+    assert this.winner is not None
+    for c in this.changed:
+        kept = "holds" if c.ratio <= 1.0 else "does not hold"
+        line = f"  {c.name:<20} the plan {kept} ({c.ratio:.2f} of {c.limit})"
+        if c.best is None:
+            line += "; none of the shortlist meets the SLO"
+        elif c.best.id == this.winner.candidate.id:
+            line += f"; same engine, {c.best_replicas} replicas, ${c.best_cost:.2f}/h"
+        else:
+            line += f"; cheapest then {c.best_replicas} x ({c.best.id}), ${c.best_cost:.2f}/h"
+        yield line
+
+
+def status(this: Planned, entry: Entry) -> str:
+    """Returns what is known of a candidate that can be had, in words."""
+    spare = this.plan.spare_replicas
+    if entry.bound.rate == 0.0:
+        return f"cannot meet the SLO at any load: {entry.bound.limit}"
+    cost = entry.candidate.replica_usd * (entry.low + 1 + spare)
+    if entry.high is not None and entry.high == entry.low + 1 and entry.rung > 0:
+        return f"${cost:.2f}/h: {entry.high} replicas meet it, {entry.ratio:.2f} of {entry.limit}"
+    why = f"{entry.low} fail" if entry.tried else "closed form"
+    return f"at least ${cost:.2f}/h: {entry.low + 1} replicas or more ({why})"
+
+
+def _candidate_lines(this: Planned) -> Iterator[str]:
+    refused = [c for c in this.every if c.refusal]
+    spare = this.plan.spare_replicas
+    ordered = sorted(this.entries, key=lambda e: (e.candidate.replica_usd * (e.low + 1 + spare), e.ratio))
+    yield f"{len(this.every)} candidates, {len(refused)} cannot be had. The cheapest:"
+    for entry in ordered[:SHOWN_CANDIDATES]:
+        yield f"  {entry.candidate.id:<38} {status(this, entry)}"
+    yield from _refusals(this)
+
+
+def _refusals(this: Planned) -> Iterator[str]:
+    by_reason: dict[str, list[str]] = {}
+    for candidate in this.every:
+        if candidate.refusal:
+            engine = f"{candidate.tensor_parallel_size} x {candidate.gpu} {candidate.weights}"
+            by_reason.setdefault(candidate.refusal, []).append(engine)
+    for reason, names in by_reason.items():
+        yield f"  not to be had: {', '.join(dict.fromkeys(names))}: {reason}"
+
+
+def _nothing(this: Planned) -> Iterator[str]:
+    for entry in this.entries:
+        yield f"  {entry.candidate.id:<38} {status(this, entry)}"
+    yield from _refusals(this)
+
+
+def trust(this: Planned) -> list[str]:
+    """Returns how far the answer lies from measured territory."""
+    assert this.winner is not None
+    mine = this.winner.candidate
+    return backing(mine.config, mean(this.runs[mine.id], "mean_input_tokens"))

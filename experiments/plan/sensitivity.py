@@ -1,0 +1,107 @@
+"""Whether a plan's choice holds when acceptance, output length or rate are not as expected."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specfleet.experiments.plan.bounds import Bound, Lengths, bound
+from specfleet.experiments.plan.candidates import Candidate
+from specfleet.experiments.plan.search import Entry, Search
+from specfleet.experiments.plan.traffic import Traffic
+from specfleet.experiments.plan.trials import Laboratory
+from specfleet.experiments.point.build import requests
+
+if TYPE_CHECKING:
+    from specfleet.experiments.plan.planned import Planned
+
+SHORTLIST = 8
+"""Candidates searched again: the winner, its rival, and the next cheapest, one K each."""
+
+
+@dataclass(frozen=True)
+class Changed:
+    """The choice under other traffic.
+
+    Attributes:
+        name: what is different.
+        ratio: to the SLO of the plan as chosen, and the limit that binds.
+        limit: that limit.
+        replicas: of the winner's engine that meet the SLO; None where the plan allows too few.
+        cost: dollars an hour of them.
+        best: the cheapest of the shortlist, its replicas and its cost; None where none meets the SLO.
+        best_replicas, best_cost: of it.
+    """
+
+    name: str
+    ratio: float
+    limit: str
+    replicas: int | None
+    cost: float
+    best: Candidate | None
+    best_replicas: int
+    best_cost: float
+
+
+def changes(traffic: Traffic) -> dict[str, Traffic]:
+    """Returns what may turn out differently, by name."""
+    return {
+        "acceptance -20 %": dataclasses.replace(traffic, acceptance_factor=0.8),
+        "output length +30 %": dataclasses.replace(traffic, output_factor=1.3),
+        "request rate +25 %": traffic.scaled(1.25),
+    }
+
+
+def sensitivity(laboratory: Laboratory, this: Planned, ordered: Sequence[Entry]) -> list[Changed]:
+    """Searches a shortlist again under each change, on the first seed.
+
+    Args:
+        laboratory: runs trials.
+        this: the plan.
+        ordered: entries, the winner first.
+    """
+    winner = ordered[0].candidate
+    shortlist = _shortlist(ordered)
+    found = []
+    for name, traffic in changes(this.traffic).items():
+        lengths = Lengths.of(requests(winner.config, this.seeds[0]), traffic.output_factor)
+        at = functools.partial(_bound, lengths, traffic.acceptance_factor)
+        bounds = dict(zip([c.id for c in shortlist], laboratory.each(at, shortlist), strict=True))
+        search = Search(laboratory, traffic, this.seeds[:1], this.plan.spare_replicas)
+        entries = search.entries(shortlist, bounds)
+        ((ratio, limit),) = search.judge([(winner, ordered[0].high or 1)])
+        best = search.run(entries)
+        mine = search.run(entries[:1])
+        found.append(
+            Changed(
+                name=name,
+                ratio=ratio,
+                limit=limit,
+                replicas=mine.high if mine else None,
+                cost=search.cost(mine, mine.high) if mine else 0.0,
+                best=best.candidate if best else None,
+                best_replicas=(best.high or 0) if best else 0,
+                best_cost=search.cost(best, best.high) if best else 0.0,
+            )
+        )
+    return found
+
+
+def _bound(lengths: Lengths, acceptance_factor: float, candidate: Candidate) -> Bound:
+    return bound(candidate.config, lengths, acceptance_factor)
+
+
+def _shortlist(ordered: Sequence[Entry]) -> list[Candidate]:
+    """The first few engines, each with the K it did best with, and without drafting."""
+    chosen: list[Candidate] = []
+    seen: set[tuple[object, ...]] = set()
+    for entry in ordered:
+        candidate = entry.candidate
+        kind = (candidate.gpu, candidate.tensor_parallel_size, candidate.quantization, candidate.method)
+        if kind not in seen and len(chosen) < SHORTLIST:
+            seen.add(kind)
+            chosen.append(candidate)
+    return chosen

@@ -1,0 +1,1 @@
+"""From one point of the grid to a scenario and its requests."""

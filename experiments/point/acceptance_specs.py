@@ -1,0 +1,57 @@
+"""From an `acceptance:` block to the process it states."""
+
+from __future__ import annotations
+
+from specfleet.experiments.point.acceptance_traces import read_traces
+from specfleet.experiments.schema import lookups
+from specfleet.experiments.schema.blocks.acceptance import QUANTITIES, Process
+from specfleet.experiments.schema.lookups import found
+from specfleet.sim.speculation.bursts import Burst, HotCold
+from specfleet.sim.speculation.overlap import Overlap
+from specfleet.sim.speculation.spec import AcceptanceSpec, context_knee
+from specfleet.sim.speculation.spread import LowAtom
+
+
+def written_out(given: Process) -> Process:
+    """A process with the numbers of its profile in place of the name; keys beside the name win."""
+    others = [key for key in QUANTITIES if key != "profile" and getattr(given, key) is not None]
+    name = given.profile
+    if name is None or others:
+        return given
+    profile = found(lambda: lookups.acceptance_profile(name))
+    if profile is None:
+        return given
+    own = {key: getattr(given, key) for key in given.model_fields_set if key != "profile"}
+    stated = {"source": f"profile {name}: {profile.source}", **own, "profile": None}
+    return profile.model_copy(update=stated)
+
+
+def acceptance_spec(process: Process) -> AcceptanceSpec:
+    """Returns what a block states, for chains."""
+    probability = process.proposal_probability
+    nodes = process.context_multiplier or ()
+    if process.context_knee is not None:
+        nodes = context_knee(process.context_knee)
+    traces = None
+    if process.replay is not None:
+        traces = read_traces(process.replay, process.replay_counts)
+    return AcceptanceSpec(
+        by_position=process.by_position,
+        conditional_acceptance=process.conditional_acceptance,
+        acceptance_length=process.acceptance_length,
+        draft_acceptance_rate=process.draft_acceptance_rate,
+        replay=traces,
+        measured_at_k=process.measured_at_k,
+        concentration=process.concentration,
+        low_atom=LowAtom(**process.low_atom.model_dump()) if process.low_atom else None,
+        decay=process.decay,
+        burst=Burst(**process.burst.model_dump()) if process.burst else None,
+        hot_cold=HotCold(**process.hot_cold.model_dump()) if process.hot_cold else None,
+        context_multiplier=nodes,
+        temperature_multiplier=process.temperature_multiplier or (),
+        overlap=Overlap(**process.overlap.model_dump()) if process.overlap else None,
+        length_rank_correlation=process.length_rank_correlation,
+        proposal_probability=1.0 if probability is None else probability,
+        proposal_persistence=process.proposal_persistence,
+        source=process.source,
+    )

@@ -1,0 +1,375 @@
+"""From one validated point of an experiment to what a run needs: scenario, prices, memory, requests."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from specfleet.experiments.point.acceptance_specs import acceptance_spec
+from specfleet.experiments.schema import lookups
+from specfleet.experiments.schema.blocks.acceptance import processes
+from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.experiments.schema.blocks.memory import given as given_memory
+from specfleet.experiments.schema.blocks.serve import Serve, SpeculativeConfig
+from specfleet.experiments.schema.blocks.workload import Lengths, PerConcurrency, Workload
+from specfleet.hardware.aiconfigurator import AiconfiguratorCost
+from specfleet.hardware.engine_profile import EngineProfile
+from specfleet.hardware.memory import KvBudget, kv_budget
+from specfleet.hardware.model import DrafterSpec
+from specfleet.hardware.placement import Placement
+from specfleet.hardware.roofline import RooflineCost
+from specfleet.hardware.stepcost import KernelCost, StepCost
+from specfleet.sim import config as sim_config
+from specfleet.sim.config import ON_HOST
+from specfleet.sim.simulation import Scenario
+from specfleet.sim.speculation.policy import PolicySpec
+from specfleet.sim.speculation.spec import AcceptanceSpec
+from specfleet.sim.speculation.trees import TreeSpec
+from specfleet.sim.summarise import Source, Table
+from specfleet.workloads.arrivals import open_loop
+from specfleet.workloads.build import Purpose, RequestStream, WorkloadSpec, build_requests, stream
+from specfleet.workloads.lengths import Capped, Empirical, Fixed, LengthDistribution, LogNormal, Uniform
+from specfleet.workloads.phases import Phase
+from specfleet.workloads.requests import RequestTable
+from specfleet.workloads.traces.azure import read_azure
+
+COST_MODELS: dict[str, Callable[[Placement], StepCost]] = {
+    "kernels": KernelCost,
+    "roofline": RooflineCost,
+    "aiconfigurator": AiconfiguratorCost,
+}
+
+SCHEDULER_RULES = (
+    "lookahead_at_admission",
+    "pads_one_token_admission",
+    "trims_drafts_to_max_tokens",
+    "prefix_hash_covers_next_token",
+    "spares_lone_long_prefill",
+    "skips_unused_drafts",
+)
+"""Fields that an engine profile and `EngineConfig` share."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A point, ready to run.
+
+    Args:
+        scenario: what is simulated.
+        plain_cost: prices the same engine without a drafter, to tell what speculation adds.
+        budget: the KV pool, line by line.
+        slo: limits, or None.
+        gpus: GPUs of the whole deployment.
+    """
+
+    scenario: Scenario
+    plain_cost: StepCost
+    budget: KvBudget
+    slo: sim_config.Slo | None
+    gpus: int
+
+
+def build(config: Experiment) -> Built:
+    """Builds a point.
+
+    Raises:
+        ValueError: when model, GPU, drafter and settings do not go together.
+        hardware.memory.DoesNotFit: when no KV block is left; the message is the budget.
+    """
+    serve = config.serve
+    place = placement(serve)
+    budget = pool(serve)
+    text = serve.model_dump_json()
+    cost = _priced(text, drafting=True)
+    plain = _priced(text, drafting=False) if place.drafter is not None else cost
+    scenario = Scenario(
+        engine=engine_config(serve, place.profile, budget.num_gpu_blocks),
+        cost=cost,
+        acceptance=acceptance_specs(config),
+        deployment=sim_config.DeploymentConfig(config.deployment.replicas, config.deployment.router),
+        client=client_config(config),
+        load=sim_config.LoadConfig(
+            config.workload.max_concurrency, requests_asked(config.workload, config.workload.num_warmups)
+        ),
+        policy=policy_spec(serve),
+    )
+    slo = None
+    if config.slo is not None:
+        asked = config.slo
+        limits_ms = asked.request_limits_ms
+        limits = [_seconds(limits_ms.get(name)) for name in ("ttft", "tpot", "e2el")]
+        slo = sim_config.Slo(limits[0], limits[1], limits[2], asked.attainment)
+    gpus = serve.tensor_parallel_size * config.deployment.replicas
+    return Built(scenario, plain, budget, slo, gpus)
+
+
+@lru_cache(maxsize=16)
+def _priced(serve_json: str, drafting: bool) -> StepCost:
+    """Prices an engine, with or without its drafter. Kept, since the points of a sweep share few engines."""
+    serve = Serve.model_validate_json(serve_json)
+    place = placement(serve)
+    if not drafting:
+        place = dataclasses.replace(place, drafter=None, num_speculative_tokens=0, draft_pass_tokens=())
+    return COST_MODELS[serve.cost_model](place)
+
+
+def placement(serve: Serve) -> Placement:
+    """Returns what the engine runs on; raises ValueError when the parts do not go together."""
+    speculative = serve.speculative_config
+    return Placement.of(
+        lookups.model(serve.model),
+        lookups.accelerator(serve.gpu),
+        lookups.engine(serve.engine),
+        tensor_parallel_size=serve.tensor_parallel_size,
+        drafter=drafter(speculative) if speculative else None,
+        num_speculative_tokens=(speculative.num_speculative_tokens or 0) if speculative else 0,
+        draft_pass_tokens=tree.pass_tokens if speculative and (tree := drafted_tree(serve)) else (),
+        draft_tensor_parallel_size=speculative.draft_tensor_parallel_size if speculative else None,
+        async_scheduling=serve.async_scheduling,
+        max_num_seqs=serve.max_num_seqs,
+        max_num_batched_tokens=serve.max_num_batched_tokens,
+        gpu_memory_utilization=serve.gpu_memory_utilization,
+        quantization=serve.quantization,
+        dtype=serve.dtype,
+        kv_cache_dtype=serve.kv_cache_dtype,
+        block_size=serve.block_size,
+    )
+
+
+def drafted_tree(serve: Serve) -> TreeSpec | None:
+    """Returns the tree of a resolved `serve` block, None for a chain."""
+    if serve.draft_tree is None:
+        return None
+    assert serve.draft_tree.paths is not None, "defaults write every form out as paths"
+    return TreeSpec(serve.draft_tree.paths)
+
+
+def pool(serve: Serve) -> KvBudget:
+    """Returns the KV pool of an engine; raises DoesNotFit when it has no block."""
+    return kv_budget(
+        placement(serve),
+        given=given_memory(serve.memory),
+        max_model_len=serve.max_model_len,
+        num_gpu_blocks_override=serve.num_gpu_blocks_override,
+        kv_cache_memory_bytes=serve.kv_cache_memory_bytes,
+    )
+
+
+def drafter(speculative: SpeculativeConfig) -> DrafterSpec:
+    """Returns the drafter of a speculative_config."""
+    if speculative.method in ON_HOST:
+        return lookups.drafter(speculative.method)
+    assert speculative.model is not None, "the rules ask for a drafter model"
+    spec = lookups.drafter(speculative.model)
+    if speculative.parallel_drafting is not None and speculative.parallel_drafting != spec.parallel_drafting:
+        spec = dataclasses.replace(spec, parallel_drafting=speculative.parallel_drafting)
+    return spec
+
+
+def engine_config(serve: Serve, profile: EngineProfile, num_gpu_blocks: int) -> sim_config.EngineConfig:
+    """Returns the scheduler's limits and rules for a resolved `serve` block."""
+    assert serve.max_num_seqs and serve.max_num_batched_tokens and serve.max_model_len
+    speculative = serve.speculative_config
+    model = lookups.model(serve.model)
+    window = model.sliding_window if model.num_windowed_layers else 0
+    drafting = None
+    if speculative is not None:
+        assert speculative.method is not None and speculative.num_speculative_tokens
+        drafting = sim_config.SpeculativeConfig(
+            speculative.method,
+            speculative.num_speculative_tokens,
+            drafter_max_model_len=speculative.max_model_len,
+            parallel_drafting=bool(speculative.parallel_drafting),
+            reroll_on_reject=serve.reroll_on_reject,
+            draft_depth=tree.depth if (tree := drafted_tree(serve)) else None,
+        )
+    return sim_config.EngineConfig(
+        max_num_seqs=serve.max_num_seqs,
+        max_num_batched_tokens=serve.max_num_batched_tokens,
+        num_gpu_blocks=num_gpu_blocks,
+        block_size=serve.block_size,
+        max_model_len=serve.max_model_len,
+        enable_prefix_caching=serve.enable_prefix_caching,
+        enable_chunked_prefill=serve.enable_chunked_prefill,
+        long_prefill_token_threshold=serve.long_prefill_token_threshold,
+        policy=serve.scheduling_policy,
+        watermark=serve.watermark,
+        async_scheduling=bool(serve.async_scheduling),
+        scheduler_reserve_full_isl=bool(serve.scheduler_reserve_full_isl),
+        speculative=drafting,
+        sliding_window=window,
+        **{rule: getattr(profile, rule) for rule in SCHEDULER_RULES},
+    )
+
+
+def policy_spec(serve: Serve) -> PolicySpec | None:
+    """Returns how K is chosen while running; None is always num_speculative_tokens."""
+    speculative = serve.speculative_config
+    if speculative is None:
+        return None
+    if speculative.num_speculative_tokens_per_batch_size is not None:
+        return PolicySpec("batch_size", {"schedule": speculative.num_speculative_tokens_per_batch_size})
+    chosen = serve.draft_policy.chosen if serve.draft_policy else None
+    if chosen is None:
+        return None
+    name, block = chosen
+    parameters = block.model_dump()
+    if "tpot_ms" in parameters:
+        parameters["tpot_s"] = parameters.pop("tpot_ms") / 1e3
+    return PolicySpec(name, parameters)
+
+
+def acceptance_specs(config: Experiment) -> dict[str, AcceptanceSpec]:
+    """Returns the acceptance process of each traffic class; empty without speculation."""
+    speculative = config.serve.speculative_config
+    if speculative is None:
+        return {}
+    k = speculative.num_speculative_tokens or 0
+    if speculative.rejection_sample_method == "synthetic":
+        if speculative.synthetic_acceptance_rates is not None:
+            return {"": AcceptanceSpec.synthetic_rates(speculative.synthetic_acceptance_rates)}
+        assert speculative.synthetic_acceptance_length is not None
+        return {"": AcceptanceSpec.synthetic_length(speculative.synthetic_acceptance_length, k)}
+    tree = drafted_tree(config.serve)
+    by_rank = config.serve.draft_tree.by_rank if config.serve.draft_tree else None
+    return {
+        name: dataclasses.replace(acceptance_spec(process), tree=tree, by_rank=by_rank)
+        for name, process in processes(config.acceptance).items()
+    }
+
+
+def client_config(config: Experiment) -> sim_config.ClientConfig:
+    """Returns the client's delays in seconds."""
+    names = ("send", "receive", "turn", "send_serial", "chunk")
+    return sim_config.ClientConfig(*(getattr(config.client, f"{name}_ms") / 1e3 for name in names))
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1e3
+
+
+def requests_asked(workload: Workload, asked: int | PerConcurrency | None) -> int:
+    """Returns a number of requests; a number per concurrency needs `max_concurrency`."""
+    if isinstance(asked, PerConcurrency):
+        assert workload.max_concurrency, "the rules ask for max_concurrency"
+        return max(asked.per_concurrency * workload.max_concurrency, asked.min)
+    return asked or 0
+
+
+def counted_requests(workload: Workload) -> int:
+    """Returns the requests of a synthetic workload that count."""
+    if workload.phases is not None:
+        warmups = requests_asked(workload, workload.num_warmups)
+        return sum(phase.num_prompts for phase in workload.phases) - warmups
+    return requests_asked(workload, workload.num_prompts)
+
+
+def _phases(workload: Workload) -> tuple[Phase, ...]:
+    """The stretches of a workload that changes, each with its rate."""
+    default = math.inf if workload.request_rate is None else workload.request_rate
+    return tuple(
+        Phase(phase.num_prompts, phase.request_rate or default, phase.traffic_class)
+        for phase in workload.phases or ()
+    )
+
+
+def _law(lengths: Lengths) -> LengthDistribution:
+    """Returns the distribution a `input:` or `output:` block describes."""
+    if lengths.fixed is not None:
+        return Fixed(lengths.fixed)
+    if lengths.uniform is not None:
+        return Uniform(lengths.uniform.low, lengths.uniform.high)
+    if lengths.lognormal is not None:
+        law = lengths.lognormal
+        return LogNormal(law.mu, law.sigma, law.min, law.max)
+    assert lengths.quantiles is not None, "the rules ask for exactly one distribution"
+    return Empirical(tuple(p for p, _ in lengths.quantiles), tuple(v for _, v in lengths.quantiles))
+
+
+def workload_spec(workload: Workload) -> WorkloadSpec:
+    """Returns the synthetic workload of a block without a trace."""
+    if workload.preset is not None:
+        preset = lookups.preset(workload.preset)
+        prompts, outputs, correlation = preset.input, preset.output, preset.rank_correlation
+        cap: int | None = preset.max_tokens
+    else:
+        assert workload.input_len or workload.input, "the rules ask for lengths"
+        prompts = Fixed(workload.input_len) if workload.input_len else _law(workload.input or Lengths())
+        outputs = Fixed(workload.output_len) if workload.output_len else _law(workload.output or Lengths())
+        correlation, cap = 0.0, None
+    if workload.output_cap is not None:
+        outputs = Capped(outputs, workload.output_cap)
+        cap = workload.output_cap if cap is None else min(cap, workload.output_cap)
+    prefix = workload.prefix
+    return WorkloadSpec(
+        num_prompts=counted_requests(workload),
+        num_warmups=requests_asked(workload, workload.num_warmups),
+        input=prompts,
+        output=outputs,
+        rank_correlation=correlation if workload.rank_correlation is None else workload.rank_correlation,
+        max_tokens=workload.max_tokens or cap,
+        ignore_eos=workload.ignore_eos,
+        request_rate=math.inf if workload.request_rate is None else workload.request_rate,
+        burstiness=workload.burstiness,
+        prefix_tokens=prefix.tokens if prefix else 0,
+        prefix_groups=prefix.groups if prefix else 1,
+        temperature=workload.temperature,
+        class_mix=tuple(workload.mix.items()) if workload.mix else (),
+        phases=_phases(workload),
+    )
+
+
+def requests(config: Experiment, seed: int) -> RequestTable:
+    """Returns the requests of a point; the same for every K and GPU at the same seed."""
+    workload = config.workload
+    if workload.trace is None:
+        return build_requests(workload_spec(workload), seed)
+    assert config.serve.max_model_len
+    table = _trace_requests(workload, config.serve.max_model_len)
+    if workload.request_rate is None:
+        return table
+    arrivals = open_loop(
+        len(table), workload.request_rate, workload.burstiness, stream(seed, Purpose.ARRIVAL)
+    )
+    return dataclasses.replace(table, arrival_s=arrivals)
+
+
+def source(config: Experiment, seed: int) -> Source:
+    """Returns the requests of a point as something that gives them in portions; equal to `requests`."""
+    if config.workload.trace is None:
+        return RequestStream(workload_spec(config.workload), seed)
+    return Table(requests(config, seed))
+
+
+@lru_cache(maxsize=4)
+def _trace_requests(workload: Workload, max_model_len: int) -> RequestTable:
+    """Returns the rows of a trace that are asked for, arrivals as recorded."""
+    assert workload.trace is not None
+    table = read_azure(
+        Path(workload.trace), speed=workload.speed, limit=workload.limit, max_tokens=workload.max_tokens
+    ).requests
+    keep = np.ones(len(table), dtype=bool)
+    if workload.on_too_long == "drop":
+        keep = table.prompt_tokens + table.output_tokens <= max_model_len
+    rows = np.flatnonzero(keep)
+    if workload.num_prompts is not None:
+        rows = rows[
+            : requests_asked(workload, workload.num_warmups) + requests_asked(workload, workload.num_prompts)
+        ]
+    output = table.output_tokens[rows]
+    most = np.minimum(table.max_tokens[rows], max_model_len - table.prompt_tokens[rows])
+    if workload.ignore_eos:
+        most = output
+    return RequestTable.of(
+        table.prompt_tokens[rows],
+        np.minimum(output, most),
+        arrival_s=table.arrival_s[rows] - table.arrival_s[rows[0]],
+        max_tokens=most,
+        temperature=workload.temperature,
+    )

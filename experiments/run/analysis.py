@@ -1,0 +1,156 @@
+"""What a step's time went into, and what speculation added to it, from the recorded iterations."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from specfleet.hardware.stepcost import TERMS, StepCost, StepShape
+from specfleet.sim.latency import DECODE_PARTS, latency_split, without_drafts
+from specfleet.sim.metrics import Counted
+from specfleet.sim.recorder import FINISHED, Columns
+from specfleet.sim.simulation import RunResult, Scenario
+
+F64 = npt.NDArray[np.float64]
+Shapes = dict[str, npt.NDArray[np.int64]]
+
+
+def decode_shapes(iterations: Columns) -> Shapes:
+    """Returns the step shapes of the iterations in which somebody decodes, as integer columns."""
+    chosen = iterations["decode_sequences"] > 0
+    return {name: iterations[name][chosen].astype(np.int64) for name in StepShape._fields}
+
+
+class StepTotals:
+    """Sums over a run's steps, from which `step_split` and `overheads` follow.
+
+    Args:
+        cost: prices a step.
+        plain_cost: prices the same engine without a drafter; None: overheads are not asked for.
+    """
+
+    def __init__(self, cost: StepCost, plain_cost: StepCost | None = None) -> None:
+        self._cost, self._plain_cost = cost, plain_cost
+        self._steps = self._decoding = 0
+        self._terms = dict.fromkeys(TERMS, 0.0)
+        # seconds of a plain step, of verification and of drafting: without a prompt chunk, and of all steps
+        self._pure, self._all = np.zeros(3), np.zeros(3)
+        self._any_pure = False
+
+    @classmethod
+    def of(cls, scenario: Scenario, plain_cost: StepCost) -> StepTotals:
+        """Returns sums over no steps yet; `plain_cost` prices the engine without its drafter."""
+        return cls(scenario.cost, plain_cost if scenario.engine.num_speculative_tokens else None)
+
+    def add(self, iterations: Columns) -> None:
+        """Takes in iterations (columns as `RunResult.iterations`)."""
+        shapes = decode_shapes(iterations)
+        if not len(shapes["tokens"]):
+            return
+        self._steps += len(shapes["tokens"])
+        self._decoding += int(shapes["decode_sequences"].sum())
+        terms = self._cost.terms(shapes)
+        for name in TERMS:
+            self._terms[name] += float(terms[name].sum())
+        if self._plain_cost is not None:
+            pure = {name: column[shapes["prefill_sequences"] == 0] for name, column in shapes.items()}
+            self._any_pure |= bool(len(pure["tokens"]))
+            self._all += self._sides(self._plain_cost, shapes)
+            self._pure += self._sides(self._plain_cost, pure)
+
+    def _sides(self, plain_cost: StepCost, shapes: Shapes) -> F64:
+        terms, plain = self._cost.terms(shapes), plain_cost.terms(without_drafts(shapes))
+        verify = sum(float(terms[name].sum()) for name in TERMS if name != "drafter")
+        return np.array([sum(float(plain[name].sum()) for name in TERMS), verify, terms["drafter"].sum()])
+
+    def split(self) -> dict[str, float]:
+        """Returns the mean milliseconds of a decoding step by term, keyed `step_TERM_ms`, and `step_ms`."""
+        if not self._steps:
+            return {}
+        split = {f"step_{name}_ms": 1e3 * seconds / self._steps for name, seconds in self._terms.items()}
+        return split | {"step_ms": sum(split.values())}
+
+    def overheads(self, accepted: int) -> dict[str, float]:
+        """Returns the two sides of the trade, each relative to the plain step at the same batch and context.
+
+        Over the steps without a prompt chunk, or all of them where there are none: a prompt chunk costs the
+        same with and without drafts, and would hide what verification adds.
+
+        `verify_overhead`: the step without drafting, over the plain step, minus 1. `draft_overhead`: what
+        the drafter adds, over the plain step. `tokens_per_step`: tokens a sequence gets from a step in
+        which it decodes; equal to the acceptance length where every step drafts. `gain` is
+        `tokens_per_step / (1 + verify_overhead + draft_overhead)`: what a decoding step gains. Under load
+        the user gains less, since prompts take their share of the time whatever is drafted.
+
+        Args:
+            accepted: drafts accepted in the run.
+        """
+        if not self._steps or self._plain_cost is None:
+            return {}
+        plain, verified, drafted = (self._pure if self._any_pure else self._all).tolist()
+        verify, draft = verified / plain - 1.0, drafted / plain
+        per_step = 1.0 + accepted / self._decoding
+        return {
+            "verify_overhead": verify,
+            "draft_overhead": draft,
+            "tokens_per_step": per_step,
+            "gain": per_step / (1.0 + verify + draft),
+        }
+
+
+QUANTILES = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
+NEIGHBOURS = 0.005
+"""Requests within this share of the ranks around a quantile stand for it (at least three)."""
+
+
+def tpot_split(result: RunResult, plain_cost: StepCost) -> dict[str, dict[str, float]]:
+    """Returns what the TPOT of the median, P90 and P99 request consists of, milliseconds a token.
+
+    Each is the mean over the requests ranked around the quantile; the parts of `sim.latency` that
+    belong to decoding add up to `tpot_ms`, which is on the engine's clock (without the order in which
+    the client handles the chunks of a step).
+    """
+    requests = result.requests
+    done = requests["status"] == FINISHED
+    chosen = (requests["counted"][done] == 1) & (requests["output_tokens"][done] > 1)
+    if not chosen.any():
+        return {}
+    parts = {name: seconds[chosen] for name, seconds in latency_split(result, plain_cost).items()}
+    steps = (requests["output_tokens"][done][chosen] - 1).astype(np.float64)
+    decoding_s = requests["finished_s"][done][chosen] - requests["first_token_s"][done][chosen]
+    tpot = decoding_s / steps
+    order = np.argsort(tpot, kind="stable")
+    found = {}
+    for name, share in QUANTILES.items():
+        centre, reach = share * (len(order) - 1), max(NEIGHBOURS * len(order), 1.0)
+        near = order[max(int(np.ceil(centre - reach)), 0) : int(np.floor(centre + reach)) + 1]
+        values = {part[:-2]: float(1e3 * np.mean(parts[part][near] / steps[near])) for part in DECODE_PARTS}
+        found[name] = {f"{part}_ms": value for part, value in values.items()} | {
+            "tpot_ms": float(1e3 * np.mean(tpot[near]))
+        }
+    return found
+
+
+RESAMPLES = 400
+
+
+def intervals(result: RunResult) -> dict[str, list[float]]:
+    """Returns 95 % intervals of P99 TTFT and TPOT within one run, milliseconds, by bootstrap over requests.
+
+    Requests that share steps are not independent, so these are lower bounds of the width; replications
+    with other seeds give the whole of it.
+    """
+    counted = Counted.of(result.requests)
+    rng = np.random.Generator(np.random.Philox(key=np.array([result.seed, 99], dtype=np.uint64)))
+    found = {}
+    for name, values in (
+        ("p99_ttft_ms", counted.ttft_s),
+        ("p99_tpot_ms", counted.tpot_s[counted.tpot_s > 0.0]),
+    ):
+        if len(values) < 20:
+            continue
+        n = len(values)
+        p99 = [np.percentile(values[rng.integers(0, n, n)], 99.0) for _ in range(RESAMPLES)]
+        low, high = np.percentile(p99, [2.5, 97.5])
+        found[f"{name}_interval"] = [float(1e3 * low), float(1e3 * high)]
+    return found

@@ -1,0 +1,160 @@
+"""`specfleet compare A B`: two runs, paired request by request on common random numbers.
+
+Two runs with the same workload and seeds meet the same requests and the same luck, so the difference
+of a request's latency between them is due to what was changed. Intervals come from resampling the
+pairs (1,000 times, seeded): means and P99 alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specfleet.experiments.run.results import Results, load
+from specfleet.sim.samples import F64
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RESAMPLES = 1000
+METRICS = ("ttft", "tpot", "e2el")
+STATISTICS = ("mean", "p99")
+
+
+class NotComparable(ValueError):  # noqa: N818 - reads as the verdict it is
+    """The two runs have no point, seed or request in common."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One figure of one point in both runs.
+
+    Attributes:
+        point: what was compared.
+        name: such as `p99_tpot_ms`.
+        a, b: its value in each run.
+        low, high: 95 % interval of b - a.
+        pairs: requests compared.
+    """
+
+    point: str
+    name: str
+    a: float
+    b: float
+    low: float
+    high: float
+    pairs: int
+
+    @property
+    def difference(self) -> float:
+        """b - a."""
+        return self.b - self.a
+
+    @property
+    def settled(self) -> bool:
+        """Whether the interval excludes no difference."""
+        return self.low > 0.0 or self.high < 0.0
+
+
+def pairs_of_points(a: Results, b: Results) -> list[tuple[str, str]]:
+    """Returns the points to compare: those of the same name, or the only point of each run.
+
+    Raises:
+        NotComparable: if there is nothing to pair.
+    """
+    ours, theirs = [list(map(str, run.summary["point"])) for run in (a, b)]
+    common = [point for point in ours if point in theirs]
+    if common:
+        return [(point, point) for point in common]
+    if len(ours) == len(theirs) == 1:
+        return [(ours[0], theirs[0])]
+    raise NotComparable(
+        f"{a.folder} and {b.folder} have no point in common; run both with the same sweep, or one point each"
+    )
+
+
+def latencies(run: Results, point: str) -> pd.DataFrame:
+    """Returns ttft, tpot and e2el (ms) of a point's counted, finished requests by seed and request."""
+    frame = run.requests(point)
+    frame = frame[(frame["counted"] == 1) & (frame["status"] == 0)]
+    ttft = frame["first_chunk_ms"] - frame["sent_ms"]
+    e2el = frame["last_chunk_ms"] - frame["sent_ms"]
+    steps = (frame["output_tokens"] - 1).clip(lower=1)
+    kept = frame.assign(ttft=ttft, e2el=e2el, tpot=(e2el - ttft) / steps)
+    return kept.set_index(["seed", "request_id"])[["prompt_tokens", "output_tokens", *METRICS]]
+
+
+def _statistic(values: F64, name: str) -> F64:
+    """Returns the mean or P99 along the last axis."""
+    return np.asarray(values.mean(axis=-1) if name == "mean" else np.percentile(values, 99.0, axis=-1))
+
+
+def differences(a: pd.DataFrame, b: pd.DataFrame, point: str) -> list[Difference]:
+    """Compares the requests that both runs have.
+
+    Raises:
+        NotComparable: if they have none, or the same request differs in its lengths.
+    """
+    joined = a.merge(b, left_index=True, right_index=True, suffixes=("_a", "_b"))
+    if joined.empty:
+        raise NotComparable(f"{point}: the runs share no request; use the same seeds and workload")
+    if (joined["prompt_tokens_a"] != joined["prompt_tokens_b"]).any():
+        raise NotComparable(
+            f"{point}: the same request has other lengths in the other run; compare equal workloads"
+        )
+    rng = np.random.Generator(np.random.Philox(key=np.array([len(joined), 7], dtype=np.uint64)))
+    drawn = rng.integers(0, len(joined), (RESAMPLES, len(joined)))
+    found = []
+    for metric in METRICS:
+        left, right = joined[f"{metric}_a"].to_numpy(), joined[f"{metric}_b"].to_numpy()
+        for statistic in STATISTICS:
+            resampled = _statistic(right[drawn], statistic) - _statistic(left[drawn], statistic)
+            low, high = np.percentile(resampled, [2.5, 97.5])
+            found.append(
+                Difference(
+                    point,
+                    f"{statistic}_{metric}_ms",
+                    float(_statistic(left, statistic)),
+                    float(_statistic(right, statistic)),
+                    float(low),
+                    float(high),
+                    len(joined),
+                )
+            )
+    return found
+
+
+def compare(a: Path, b: Path) -> list[Difference]:
+    """Compares two runs, point by point.
+
+    Raises:
+        FileNotFoundError, NotComparable: when they cannot be.
+    """
+    left, right = load(a), load(b)
+    found = []
+    for ours, theirs in pairs_of_points(left, right):
+        name = ours if ours == theirs else f"{ours} | {theirs}"
+        found += differences(latencies(left, ours), latencies(right, theirs), name)
+    return found
+
+
+def compare_text(a: Path, b: Path) -> str:
+    """Returns the differences as a table, and what is settled in a sentence."""
+    found = compare(a, b)
+    lines = [f"A = {a}", f"B = {b}", ""]
+    header = f"{'figure':<14}{'A':>11}{'B':>11}{'B - A':>11}{'95 % interval':>24}{'B / A':>9}"
+    for point in dict.fromkeys(d.point for d in found):
+        mine = [d for d in found if d.point == point]
+        lines += [f"{point}: {mine[0].pairs} pairs of requests", header]
+        for d in mine:
+            interval = f"[{d.low:+.2f}, {d.high:+.2f}]"
+            ratio = f"{d.b / d.a:.3f}" if d.a else ""
+            mark = "" if d.settled else "   not settled"
+            lines.append(
+                f"{d.name:<14}{d.a:>11.2f}{d.b:>11.2f}{d.difference:>+11.2f}{interval:>24}{ratio:>9}{mark}"
+            )
+        lines.append("")
+    return "\n".join(lines[:-1])

@@ -1,0 +1,241 @@
+"""`specfleet explain`: where one decoding step's time goes, with and without drafts."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from specfleet.experiments.load.config import load
+from specfleet.experiments.load.sweep import expand
+from specfleet.experiments.point.build import COST_MODELS, placement
+from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.hardware.cudagraph import padded
+from specfleet.hardware.placement import Placement
+from specfleet.hardware.stepcost import TERMS, StepCost, StepShape
+
+C_Q_RANGE = (0.0, 0.15, 1.0)
+"""Cost of one more query token in decode attention: a kernel that reads KV once; one before query packing;
+one that reads KV once a query. No table of measured kernels has it for grouped-query attention."""
+
+MEANING = {
+    "weights": "streaming weights from HBM",
+    "kv": "reading the KV cache",
+    "compute": "arithmetic beyond the streaming",
+    "communication": "all-reduces between GPUs",
+    "launch": "fixed latency of kernels",
+    "host": "engine loop on the CPU",
+    "drafter": "proposing the next drafts",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One priced step.
+
+    Attributes:
+        k: drafts a sequence.
+        shape: its totals.
+        terms_ms: milliseconds by term, in `TERMS` order.
+        graph: tokens of the CUDA graph it is padded to; None when no graph is that large.
+    """
+
+    k: int
+    shape: StepShape
+    terms_ms: dict[str, float]
+    graph: int | None
+
+    @property
+    def total_ms(self) -> float:
+        """The sum of the terms in printed order."""
+        total = 0.0
+        for name in TERMS:
+            total += self.terms_ms[name]
+        return total
+
+    @property
+    def bound_by(self) -> str:
+        """The largest term."""
+        return max(TERMS, key=lambda name: self.terms_ms[name])
+
+
+def decode_shape(batch: int, context: int, k: int, passes: int) -> StepShape:
+    """Returns the totals of `batch` sequences with `context` cached tokens each, verifying `k` drafts."""
+    tokens = batch * (1 + k)
+    kv = batch * (context + 1 + k)
+    return StepShape(tokens, batch, 0, tokens, batch * k, kv, kv, 0, 1, passes)
+
+
+def with_drafts(place: Placement, k: int) -> Placement:
+    """Returns the placement with `k` drafts a round; 0 unloads the drafter."""
+    one_more = k - place.num_speculative_tokens in (0, 1)
+    tree = place.draft_pass_tokens if one_more else ()
+    return dataclasses.replace(
+        place, num_speculative_tokens=k, draft_pass_tokens=tree, drafter=place.drafter if k else None
+    )
+
+
+def passes_of(place: Placement) -> int:
+    """Returns drafter forwards a round."""
+    if place.drafter is None or not place.drafter.on_gpu:
+        return 0
+    if place.drafter.parallel_drafting or place.drafter.method == "medusa":
+        return 1
+    return len(place.draft_pass_tokens) or place.num_speculative_tokens
+
+
+def price(place: Placement, cost_model: str, batch: int, context: int) -> Step:
+    """Prices one step of a placement."""
+    k = place.num_speculative_tokens
+    cost: StepCost = COST_MODELS[cost_model](place)
+    shape = decode_shape(batch, context, k, passes_of(place))
+    columns = {name: np.array([value], dtype=np.int64) for name, value in shape._asdict().items()}
+    terms = {name: float(1e3 * value[0]) for name, value in cost.terms(columns).items()}
+    sizes = place.capture_sizes
+    graph = padded(shape.tokens, sizes) if sizes and shape.tokens <= sizes[-1] else None
+    return Step(k, shape, terms, graph)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One step explained.
+
+    Attributes:
+        place: what it runs on, with drafts.
+        cost_model: how it is priced.
+        batch, context: sequences and cached tokens each.
+        plain, drafting: the step without and with drafts (None for a plain experiment).
+        one_more_draft_ms, one_more_sequence_ms: marginal costs at this point.
+        c_q_ms: the KV term of the drafting step at each value of `C_Q_RANGE`.
+    """
+
+    place: Placement
+    cost_model: str
+    batch: int
+    context: int
+    plain: Step
+    drafting: Step | None
+    one_more_draft_ms: float | None
+    one_more_sequence_ms: float
+    c_q_ms: tuple[float, ...]
+
+
+def explain(config: Experiment, batch: int, context: int, k: int | None) -> Explanation:
+    """Explains a decoding step of a point.
+
+    Args:
+        config: a validated point.
+        batch: sequences decoding.
+        context: cached tokens of each.
+        k: drafts a round; None takes the point's own.
+
+    Raises:
+        ValueError: when k drafts are asked of a point without a drafter, or the batch exceeds a limit.
+    """
+    place, model = placement(config.serve), config.serve.cost_model
+    chosen = place.num_speculative_tokens if k is None else k
+    if chosen and place.drafter is None:
+        raise ValueError(f"--k {chosen} needs a drafter; the file has no speculative_config")
+    room = min(place.max_num_seqs, place.max_num_batched_tokens // (2 + chosen))
+    if batch + 1 > room:
+        raise ValueError(
+            f"--batch {batch} is too large: at most {room - 1} sequences of {1 + chosen} tokens fit a step"
+        )
+    base = price(with_drafts(place, 0), model, batch, context)
+    here = with_drafts(place, chosen)
+    step = price(here, model, batch, context) if chosen else None
+    after = price(here, model, batch + 1, context)
+    more = price(with_drafts(place, chosen + 1), model, batch, context) if place.drafter is not None else None
+    spread = tuple(
+        price(dataclasses.replace(here, c_q=c_q), model, batch, context).terms_ms["kv"] for c_q in C_Q_RANGE
+    )
+    now = step or base
+    return Explanation(
+        place=here,
+        cost_model=model,
+        batch=batch,
+        context=context,
+        plain=base,
+        drafting=step,
+        one_more_draft_ms=more.total_ms - now.total_ms if more else None,
+        one_more_sequence_ms=after.total_ms - now.total_ms,
+        c_q_ms=spread if chosen else (),
+    )
+
+
+def explain_text(said: Explanation) -> str:
+    """Returns the table and what follows from it."""
+    steps = [said.plain, *([said.drafting] if said.drafting else [])]
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    table.add_column("term")
+    for step in steps:
+        table.add_column(f"K = {step.k} ms", justify="right")
+        table.add_column("share", justify="right")
+    table.add_column("what it is")
+    for name in TERMS:
+        cells = [
+            c for s in steps for c in (f"{s.terms_ms[name]:.3f}", f"{s.terms_ms[name] / s.total_ms:.0%}")
+        ]
+        table.add_row(name, *cells, MEANING[name])
+    table.add_row("step", *[c for s in steps for c in (f"{s.total_ms:.3f}", "100%")], "sum of the above")
+    buffer = io.StringIO()
+    Console(file=buffer, width=140, color_system=None).print(table)
+    head = (
+        f"{said.place.model.name} on {said.place.tensor_parallel_size} x {said.place.accelerator.name}, "
+        f"engine {said.place.profile.name}, cost model {said.cost_model}: one step of {said.batch} sequences "
+        f"with {said.context:,} tokens of context each"
+    )
+    lines = [
+        head,
+        "",
+        *(line.rstrip() for line in buffer.getvalue().splitlines()),
+        "",
+        *_consequences(said, steps),
+    ]
+    return "\n".join(lines)
+
+
+def _consequences(said: Explanation, steps: Sequence[Step]) -> list[str]:
+    lines = []
+    for step in steps:
+        graph = f"padded to the CUDA graph of {step.graph}" if step.graph else "larger than any CUDA graph"
+        lines.append(f"K = {step.k}: largest term {step.bound_by}; {step.shape.tokens} tokens, {graph}")
+    if said.drafting is not None:
+        ratio = said.drafting.total_ms / said.plain.total_ms
+        lines.append(
+            f"a step with K = {said.drafting.k} takes {ratio:.2f} times a plain one: it pays above an "
+            f"acceptance length of {ratio:.2f}"
+        )
+    if said.one_more_draft_ms is not None:
+        lines.append(f"one more drafted token a sequence: {said.one_more_draft_ms:+.3f} ms a step")
+    lines.append(f"one more sequence: {said.one_more_sequence_ms:+.3f} ms a step")
+    if said.c_q_ms:
+        values = ", ".join(
+            f"{ms:.3f} ms at c_q = {c:g}" for c, ms in zip(C_Q_RANGE, said.c_q_ms, strict=True)
+        )
+        lines.append(
+            f"the KV term takes c_q = {said.place.c_q:g}, the cost of one more query token in attention, "
+            f"which no public table measures: {values}"
+        )
+    return lines
+
+
+def explain_file(
+    file: Path, overrides: Sequence[str], batch: int, context: int, k: int | None
+) -> tuple[Explanation, str]:
+    """Explains a step of the first point of an experiment that drafts, or of its first point.
+
+    Raises:
+        InputFaults: with everything that is wrong with the file.
+        ValueError: for a batch or K that the engine does not take.
+    """
+    points = expand(load(file, overrides).experiment)
+    drafting = [p for p in points if p.config.serve.speculative_config is not None]
+    said = explain((drafting or list(points))[0].config, batch, context, k)
+    return said, explain_text(said)

@@ -1,0 +1,217 @@
+"""A run's folder: reading it back, and the summary over replications.
+
+    results/NAME/  experiment.yaml  resolved.yaml  manifest.json  summary.csv  plots/
+                   points/ID/{requests.csv, bench.json, engine.json, _SUCCESS}
+
+`load(RUN)` gives pandas DataFrames.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specfleet.experiments.load.sweep import Point
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Row = dict[str, object]
+
+STUDENT_T_95 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+"""Two-sided 95 % points of Student's t for 1 to 30 degrees of freedom (standard table)."""
+
+NOT_SUMMARISED = (
+    "latencies",
+    "queue_times",
+    "refusals",
+    "replicas",
+    "tpot_split",
+    "spec_decode_per_position_acceptance_rates",
+)
+SPEEDUPS = {
+    "speedup_output_throughput": ("output_throughput", 1),
+    "speedup_mean_tpot": ("mean_tpot_ms", -1),
+    "speedup_p99_tpot": ("p99_tpot_ms", -1),
+}
+"""Ratio to the baseline: (metric, +1 where more is better, -1 where less is)."""
+
+
+def half_width_95(values: Sequence[float]) -> float:
+    """Returns the half width of the 95 % interval of a mean; NaN for a single value."""
+    n = len(values)
+    if n < 2:
+        return math.nan
+    mean = sum(values) / n
+    deviation = math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1))
+    t = STUDENT_T_95[min(n - 2, len(STUDENT_T_95) - 1)]
+    return t * deviation / math.sqrt(n)
+
+
+def point_figures(folder: Path) -> Mapping[str, object]:
+    """Returns the figures of one finished (point, seed) folder."""
+    bench = json.loads((folder / "bench.json").read_text())
+    engine = json.loads((folder / "engine.json").read_text())
+    return {**bench, **engine}
+
+
+def summarise(
+    points: Sequence[Point], seeds: Sequence[int], folder: Path, baseline: Mapping[str, object] | None
+) -> list[Row]:
+    """Returns a row a point: axes, means over seeds, 95 % half widths, and ratios to the baseline.
+
+    Ratios are taken seed by seed, on the same requests and the same luck, and then averaged. A
+    point none of whose seeds finished is left out.
+    """
+    found = {
+        (point.id, seed): point_figures(path)
+        for point in points
+        for seed in seeds
+        if ((path := folder / "points" / f"{point.id},seed={seed}") / "_SUCCESS").exists()
+    }
+    rows: list[Row] = []
+    for point in points:
+        mine = [found[point.id, seed] for seed in seeds if (point.id, seed) in found]
+        if not mine:
+            continue
+        row: Row = {"point": point.id, **point.axes, "replications": len(mine)}
+        for key in mine[0]:
+            values = [figures.get(key) for figures in mine]
+            numbers = [float(v) for v in values if isinstance(v, int | float)]
+            if key in NOT_SUMMARISED or key in ("date", "label") or len(numbers) < len(mine):
+                continue
+            row[key] = sum(numbers) / len(numbers)
+            row[f"{key}_ci95"] = half_width_95(numbers)
+        row |= _speedups(point, points, seeds, found, baseline)
+        rows.append(row)
+    return rows
+
+
+def baseline_of(point: Point, points: Sequence[Point], baseline: Mapping[str, object]) -> Point | None:
+    """Returns the point that `point` is compared with: its axes with the baseline's values in place."""
+    wanted = {**point.axes, **baseline}
+    return next((other for other in points if dict(other.axes) == wanted), None)
+
+
+def _speedups(
+    point: Point,
+    points: Sequence[Point],
+    seeds: Sequence[int],
+    found: Mapping[tuple[str, int], Mapping[str, object]],
+    baseline: Mapping[str, object] | None,
+) -> Row:
+    other = baseline_of(point, points, baseline) if baseline else None
+    if other is None:
+        return {}
+    pairs = [
+        (found[point.id, seed], found[other.id, seed])
+        for seed in seeds
+        if (point.id, seed) in found and (other.id, seed) in found
+    ]
+    row: Row = {}
+    by_class = [key for key in (pairs[0][0] if pairs else ()) if key.startswith("class:") and "tpot" in key]
+    speedups = SPEEDUPS | {f"speedup:{key}": (key, -1) for key in by_class}
+    for name, (metric, sign) in speedups.items():
+        ratios = []
+        for mine, theirs in pairs:
+            a, b = float(str(mine[metric])), float(str(theirs[metric]))
+            if a > 0 and b > 0:
+                ratios.append((a / b) ** sign)
+        if ratios:
+            row[name] = sum(ratios) / len(ratios)
+            row[f"{name}_ci95"] = half_width_95(ratios)
+    return row
+
+
+def write_summary(path: Path, rows: Sequence[Row]) -> None:
+    """Writes summary.csv: the columns of all rows in order of appearance, empty where a row has none."""
+    header = list(dict.fromkeys(key for row in rows for key in row))
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        for row in rows:
+            writer.writerow([_cell(row.get(key)) for key in header])
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.9g}"
+    return "" if value is None else value
+
+
+@dataclass(frozen=True)
+class Results:
+    """A finished run, as pandas reads it.
+
+    Attributes:
+        folder: the run's folder.
+        manifest: versions, seeds, points, notices.
+        summary: a row a point (`summary.csv`); axes are columns under their dotted keys.
+    """
+
+    folder: Path
+    manifest: Mapping[str, object]
+    summary: pd.DataFrame
+
+    def requests(self, point: str, seed: int | None = None) -> pd.DataFrame:
+        """Returns the requests of a point, a row each, times in milliseconds.
+
+        Args:
+            point: the value of the summary's `point` column.
+            seed: one replication; None gives all, with a column `seed`.
+
+        Raises:
+            FileNotFoundError: the run kept no requests (`report.requests: none`).
+        """
+        import pandas as pd
+
+        frames = []
+        for folder in self._folders(point, seed):
+            if not (folder / "requests.csv").is_file():
+                raise FileNotFoundError(
+                    f"{folder} has no requests.csv: the run kept figures alone (report.requests: none); "
+                    "run it with report.requests: all"
+                )
+            frame = pd.read_csv(folder / "requests.csv")
+            frame["seed"] = int(folder.name.rpartition("seed=")[2])
+            frames.append(frame)
+        return pd.concat(frames, ignore_index=True)
+
+    def bench(self, point: str, seed: int | None = None) -> Mapping[str, object]:
+        """Returns the `vllm bench serve` result of a point (its first seed if none is given)."""
+        found: Mapping[str, object] = json.loads((self._folders(point, seed)[0] / "bench.json").read_text())
+        return found
+
+    def _folders(self, point: str, seed: int | None) -> list[Path]:
+        pattern = f"{point},seed={'*' if seed is None else seed}"
+        folders = sorted(p for p in (self.folder / "points").glob(pattern) if (p / "_SUCCESS").exists())
+        if not folders:
+            names = ", ".join(map(str, self.summary["point"][:5]))
+            raise KeyError(f"no finished point {pattern!r} in {self.folder}; there are {names}, ..")
+        return folders
+
+
+def load(run: Path | str) -> Results:
+    """Reads a run's folder.
+
+    Raises:
+        FileNotFoundError: if it is not the folder of a finished run.
+    """
+    import pandas as pd
+
+    folder = Path(run)
+    for name in ("manifest.json", "summary.csv"):
+        if not (folder / name).is_file():
+            raise FileNotFoundError(f"{folder} has no {name}; it is not the folder of a finished run")
+    if not (folder / "summary.csv").read_text().strip():
+        raise FileNotFoundError(f"{folder} holds no finished point; see its manifest.json for the failures")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    return Results(folder, manifest, pd.read_csv(folder / "summary.csv"))

@@ -1,0 +1,296 @@
+"""Runs the points of an experiment and writes what each found.
+
+A point's folder appears whole or not at all: it is written beside its place and renamed, and
+`_SUCCESS` is its last file. So an interrupted run leaves finished points behind, and `--resume`
+goes on from them.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import multiprocessing
+import os
+import shutil
+import signal
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from specfleet.experiments.load.sweep import Point
+from specfleet.experiments.point.build import Built, build, counted_requests, requests, source
+from specfleet.experiments.run.analysis import StepTotals, intervals, tpot_split
+from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.sim.metrics import Counted, Value, benchmark, by_class, by_replica, engine_load
+from specfleet.sim.recorder import FINISHED, Columns
+from specfleet.sim.simulation import RunResult, simulate
+from specfleet.sim.speculation.spec import unfit_for_tails
+from specfleet.sim.summarise import summarise
+
+Figures = dict[str, Value]
+Started = Callable[[str], None]
+Files = Mapping[str, Callable[[Path], None]]
+"""What writes each of a task's files."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One simulation: a point and a seed.
+
+    Args:
+        point: where in the sweep.
+        seed: of requests and luck.
+        folder: the run's folder.
+    """
+
+    point: Point
+    seed: int
+    folder: Path
+
+    @property
+    def id(self) -> str:
+        """Names the task's folder under `points/`."""
+        return f"{self.point.id},seed={self.seed}"
+
+    @property
+    def path(self) -> Path:
+        """The task's folder."""
+        return self.folder / "points" / self.id
+
+    @property
+    def done(self) -> bool:
+        """Whether its folder is complete."""
+        return (self.path / "_SUCCESS").exists()
+
+    @property
+    def weight(self) -> int:
+        """Rough size, to start the longest first."""
+        workload = self.point.config.workload
+        return counted_requests(workload) or 1
+
+
+def tasks(points: tuple[Point, ...], replications: int, seed: int, folder: Path) -> list[Task]:
+    """Returns every (point, seed), point by point."""
+    return [Task(point, seed + i, folder) for point in points for i in range(replications)]
+
+
+def run_task(task: Task) -> str:
+    """Simulates one task and writes its folder; returns its id.
+
+    Raises:
+        SimulationError, ValueError: when the point cannot be run; nothing is left behind.
+    """
+    config = task.point.config
+    built = build(config)
+    forgets = config.report.requests == "none"
+    files = _summed_up(config, built, task.seed) if forgets else _in_full(config, built, task.seed)
+    unfinished = task.path.with_name(f".{task.id}.{os.getpid()}")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    for name, write in files.items():
+        write(unfinished / name)
+    (unfinished / "_SUCCESS").touch()
+    shutil.rmtree(task.path, ignore_errors=True)
+    unfinished.rename(task.path)
+    return task.id
+
+
+def _in_full(config: Experiment, built: Built, seed: int) -> Files:
+    """Simulates a point and returns its files, every request among them."""
+    table = requests(config, seed)
+    result = simulate(built.scenario, table, seed)
+    figures, totals = benchmark(result, built.slo), StepTotals.of(built.scenario, built.plain_cost)
+    totals.add(result.iterations)
+    measured = result.requests["counted"] == 1
+    counted = Counted.of(result.requests)
+    due = np.where(measured, table.arrival_s, 0.0)[measured & (result.requests["status"] == FINISHED)]
+    lists = {
+        "rtfx": 0.0,
+        "latencies": counted.e2el_s.tolist(),
+        "queue_times": (counted.sent_s - due).tolist(),
+    }
+    figures_of = by_class(result, table.class_names) if len(table.class_names) > 1 else {}
+    load = engine_load(result)
+    engine = {
+        **_loads(figures, load),
+        **totals.split(),
+        **totals.overheads(int(result.requests["accepted_tokens"].sum())),
+        "tpot_split": tpot_split(result, built.plain_cost),
+        **intervals(result),
+        "slo_attainment": float(counted.attained(built.slo).mean())
+        if built.slo and len(counted.sent_s)
+        else None,
+        **_rates(figures, load, built),
+        "steps": len(result.iterations["start_s"]),
+        **_by_class(figures_of),
+        "refusals": dict(result.refusals),
+        "warning": unfit_for_tails(built.scenario.acceptance.values()),
+        "replicas": by_replica(result, built.slo),
+    }
+    return {
+        "bench.json": partial(write_json, content=bench_json(config, figures, int(measured.sum())) | lists),
+        "engine.json": partial(write_json, content=engine),
+        "requests.csv": partial(write_requests, result=result),
+    }
+
+
+def _summed_up(config: Experiment, built: Built, seed: int) -> Files:
+    """Simulates a point whose requests are forgotten; returns the files, without what only they could tell.
+
+    `held_whole` says why the run had to be held in memory after all, or is null.
+    """
+    tries: list[StepTotals] = []
+
+    def begin() -> Callable[[Columns], None]:
+        tries.append(StepTotals.of(built.scenario, built.plain_cost))
+        return tries[-1].add
+
+    summary = summarise(built.scenario, source(config, seed), seed, built.slo, begin)
+    totals = tries[-1]
+    figures, load = summary.benchmark(), summary.engine_load()
+    engine = {
+        **_loads(figures, load),
+        **totals.split(),
+        **totals.overheads(summary.all.accepted),
+        "slo_attainment": summary.attainment,
+        **_rates(figures, load, built),
+        "steps": summary.steps,
+        **_by_class(summary.by_class()),
+        "refusals": dict(summary.refusals),
+        "warning": unfit_for_tails(built.scenario.acceptance.values()),
+        "replicas": summary.by_replica(),
+        "held_whole": summary.whole,
+    }
+    bench = {**bench_json(config, figures, summary.all.counted), "rtfx": 0.0}
+    return {
+        "bench.json": partial(write_json, content=bench),
+        "engine.json": partial(write_json, content=engine),
+    }
+
+
+def bench_json(config: Experiment, figures: Figures, num_prompts: int) -> dict[str, object]:
+    """Returns the result file of `vllm bench serve --save-result`, key for key, without its lists.
+
+    `date` is fixed: the same seed gives the same bytes.
+    """
+    workload, model = config.workload, config.serve.model
+    name = model if isinstance(model, str) else str(model.get("name", "inline"))
+    rate = workload.request_rate
+    shown = {key: value for key, value in figures.items() if not key.startswith(("p90", "p95"))}
+    return {
+        "date": "19700101-000000",
+        "endpoint_type": "specfleet",
+        "backend": "specfleet",
+        "label": None,
+        "model_id": name,
+        "tokenizer_id": name,
+        "num_prompts": num_prompts,
+        "request_rate": "inf" if rate is None or np.isinf(rate) else rate,
+        "burstiness": workload.burstiness,
+        "max_concurrency": workload.max_concurrency,
+        **{key: value for key, value in shown.items() if "itl_per_token" not in key},
+    }
+
+
+def _loads(figures: Figures, load: Mapping[str, float]) -> dict[str, Value]:
+    """Returns percentiles that `vllm bench serve` does not print, the acceptance length, and the load."""
+    ours = {k: v for k, v in figures.items() if "itl_per_token" in k or k.startswith(("p90", "p95"))}
+    return {**ours, "acceptance_length": figures.get("spec_decode_acceptance_length") or 1.0, **load}
+
+
+def _rates(figures: Figures, load: Mapping[str, float], built: Built) -> dict[str, Value]:
+    """Returns throughput by GPU and by user, and the size of the KV cache."""
+    throughput = float(str(figures["output_throughput"]))
+    users = load.get("mean_running", 0.0) * built.scenario.deployment.replicas
+    return {
+        "output_throughput_per_gpu": throughput / built.gpus,
+        "output_throughput_per_user": throughput / users if users else 0.0,
+        "kv_cache_tokens": built.budget.tokens,
+    }
+
+
+def _by_class(classes: Mapping[str, Mapping[str, float]]) -> Figures:
+    """Returns the figures of each traffic class as `class:NAME:FIGURE`."""
+    return {
+        f"class:{name}:{figure}": value
+        for name, figures in classes.items()
+        for figure, value in figures.items()
+    }
+
+
+def write_requests(path: Path, result: RunResult) -> None:
+    """Writes a row a request: counts as they are, times in milliseconds."""
+    columns = result.requests
+    order = ["request_id", "class_id", "counted", "status", "replica", "prompt_tokens", "max_tokens"]
+    times = [name for name in columns if name.endswith("_s")]
+    counts = [name for name in columns if name not in order and name not in times]
+    header = [*order, *counts, *(f"{name[:-2]}_ms" for name in times)]
+    values: list[list[object]] = [columns[name].astype(np.int64).tolist() for name in [*order, *counts]]
+    values += [[f"{1e3 * t:.6f}" if t == t else "" for t in columns[name].tolist()] for name in times]
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(zip(*values, strict=True))
+
+
+def write_json(path: Path, content: object) -> None:
+    """Writes JSON with a final newline; infinities, which JSON lacks, as vLLM writes them ("inf")."""
+    path.write_text(json.dumps(_finite(content), indent=1, allow_nan=False) + "\n")
+
+
+def _finite(content: object) -> object:
+    if isinstance(content, float) and math.isinf(content):
+        return "inf" if content > 0 else "-inf"
+    if isinstance(content, Mapping):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return content
+
+
+def run_tasks(
+    todo: list[Task], jobs: int, started: Started, failed: Callable[[Task, BaseException], None]
+) -> Generator[Task, None, None]:
+    """Runs tasks, the largest first, in `jobs` processes; yields each as it finishes.
+
+    Args:
+        todo: what to run.
+        jobs: processes; 1 runs here.
+        started: told what is running.
+        failed: told of a task that could not be run; the others go on.
+    """
+    ordered = sorted(todo, key=lambda task: -task.weight)
+    if jobs <= 1 or len(ordered) <= 1:
+        for task in ordered:
+            started(task.id)
+            try:
+                run_task(task)
+            except Exception as error:
+                failed(task, error)
+            yield task
+        return
+    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    context = multiprocessing.get_context(method)
+    with ProcessPoolExecutor(min(jobs, len(ordered)), context, _leave_interrupts_alone) as pool:
+        futures: dict[Future[str], Task] = {pool.submit(run_task, task): task for task in ordered}
+        try:
+            for future in as_completed(futures):
+                if (raised := future.exception()) is not None:
+                    failed(futures[future], raised)
+                yield futures[future]
+                started(", ".join([task.id for f, task in futures.items() if f.running()][:jobs]))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
+
+
+def _leave_interrupts_alone() -> None:
+    """Ctrl-C reaches workers too, but the main process stops them: a half-written folder is never renamed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,1 @@
+"""The experiment file as text and as data: YAML with its lines, faults in the user's words, the blocks."""

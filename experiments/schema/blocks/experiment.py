@@ -1,0 +1,133 @@
+"""The experiment file: its blocks, keys and plain defaults. Attribute names are the YAML's keys.
+
+Rules about one value are here; rules about several are in `rules.py`, defaults that depend on the catalogue
+in `defaults.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Field, StringConstraints
+
+from specfleet.experiments.schema.blocks.acceptance import Acceptance
+from specfleet.experiments.schema.blocks.base import Block, Count, Milliseconds
+from specfleet.experiments.schema.blocks.expect import Claim
+from specfleet.experiments.schema.blocks.plan import Plan, Slo
+from specfleet.experiments.schema.blocks.serve import Serve
+from specfleet.experiments.schema.blocks.workload import Workload
+
+
+class Client(Block):
+    """The time between the benchmark's clock and the engine's; defaults of one measured client."""
+
+    send_ms: Milliseconds = 8.0
+    """From the client's send to the engine's queue."""
+    receive_ms: Milliseconds = 2.5
+    """From the engine's output to the client."""
+    turn_ms: Milliseconds = 1.5
+    """From a finished request to the next one of the same slot."""
+    send_serial_ms: Milliseconds = 0.5
+    """Between two sends: the client sends one request at a time."""
+    chunk_ms: Milliseconds = 0.02
+    """For each chunk received before this one in a step."""
+
+
+def _no_client(value: object) -> object:
+    """`client: none` is a client that takes no time."""
+    return dict.fromkeys(Client.model_fields, 0.0) if value == "none" else value
+
+
+class Deployment(Block):
+    """How many engine replicas there are, and who gets a request."""
+
+    replicas: Count = 1
+    """Engines with the same `serve` settings."""
+    router: Literal["round_robin", "random", "least_outstanding"] = "round_robin"
+    """How a request chooses its replica."""
+
+
+Axis: TypeAlias = Annotated[tuple[object, ...], Field(min_length=1)]
+
+
+class Sweep(Block):
+    """The points of the experiment: every combination of the axes' values, the last axis fastest."""
+
+    axes: dict[str, Axis] = Field(default_factory=dict)
+    """Dotted key -> its values."""
+
+
+def _one_or_several(value: object) -> object:
+    """A lone metric is a list of one."""
+    return (value,) if isinstance(value, str) else value
+
+
+class Report(Block):
+    """What is plotted against what, and what is kept."""
+
+    x: str | None = None
+    """An axis or a metric; the first axis if left out."""
+    lines: str | None = None
+    """An axis, one line a value; the second axis if left out."""
+    y: Annotated[tuple[str, ...], BeforeValidator(_one_or_several), Field(min_length=1)] = (
+        "output_throughput",
+        "mean_tpot_ms",
+        "p99_tpot_ms",
+        "p99_itl_ms",
+        "p99_ttft_ms",
+    )
+    """Metrics, one plot each."""
+    baseline: dict[str, object] | None = None
+    """Axis -> the value that the others are compared with."""
+    requests: Literal["all", "none"] = "all"
+    """`none` keeps figures alone, in memory that does not grow with the number of requests: no requests.csv,
+    percentiles within 0.05 %. For millions of requests in an open loop."""
+
+
+class Experiment(Block):
+    """A whole experiment file, or one point of it."""
+
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "experiment"
+    """Names the results folder; the file's own name if left out."""
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
+    """Of the first replication; the next ones count up."""
+    replications: Count = 1
+    """Seeds a point is run with."""
+    serve: Serve
+    """What is served and on what: model, gpu, engine and its settings."""
+    acceptance: Acceptance | None = None
+    client: Annotated[Client, BeforeValidator(_no_client)] = Client()
+    deployment: Deployment = Deployment()
+    workload: Workload
+    """What is asked: lengths (preset, trace, or input_len and output_len) and the load."""
+    slo: Slo | None = None
+    sweep: Sweep = Sweep()
+    report: Report = Report()
+    plan: Plan | None = None
+    """What may be bought, for `specfleet plan`."""
+    claim: Claim | None = None
+    """What the run is expected to show; it then says whether it did."""
+
+
+_FIGURES = """
+    duration completed failed total_input_tokens total_output_tokens request_throughput request_goodput
+    output_throughput total_token_throughput max_output_tokens_per_s max_concurrent_requests
+    spec_decode_acceptance_rate spec_decode_acceptance_length spec_decode_num_drafts spec_decode_draft_tokens
+    spec_decode_accepted_tokens acceptance_length tokens_per_step verify_overhead draft_overhead gain
+    mean_batch mean_running mean_waiting peak_kv_usage gpu_busy preemptions rejected prefix_hit_share
+    drafter_off_share slo_attainment output_throughput_per_gpu output_throughput_per_user kv_cache_tokens
+    steps
+    speedup_output_throughput speedup_mean_tpot speedup_p99_tpot
+    step_ms step_weights_ms step_kv_ms step_compute_ms step_communication_ms step_launch_ms step_host_ms
+    step_drafter_ms
+"""
+_LATENCIES = ("ttft", "tpot", "itl", "itl_per_token", "e2el")
+_STATISTICS = ("mean", "median", "std", "p90", "p95", "p99")
+
+METRICS = frozenset(_FIGURES.split()) | {f"{s}_{latency}_ms" for s in _STATISTICS for latency in _LATENCIES}
+"""What `report` can show: the columns of summary.csv."""
+
+
+def is_metric(name: str) -> bool:
+    """Whether a name is a metric of a point."""
+    return name in METRICS

@@ -1,0 +1,127 @@
+"""The `slo:` and `plan:` blocks: what must be met, and what may be bought to meet it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from specfleet.experiments.schema.blocks.acceptance import Acceptance
+from specfleet.experiments.schema.blocks.base import Block, Count, Fraction, Named
+from specfleet.experiments.schema.blocks.serve import Speculation
+
+Limit = Annotated[float, Field(gt=0)]
+
+LATENCIES = ("ttft", "tpot", "itl", "e2el")
+PERCENTILES = ("p50", "p90", "p95", "p99")
+
+
+class Slo(Block):
+    """Limits on the client's clock, in one of two forms.
+
+    By request: `ttft_ms`, `tpot_ms`, `e2el_ms` and `attainment`; a request is good when it meets all that are
+    given. By percentile: `p99_ttft_ms` and so on; each percentile by itself.
+    """
+
+    ttft_ms: Limit | None = None
+    """Longest time to first token of one request."""
+    tpot_ms: Limit | None = None
+    """Longest time per output token after the first of one request."""
+    e2el_ms: Limit | None = None
+    """Longest time from send to last token of one request."""
+    attainment: Fraction = 0.99
+    """Share of requests that must be good, in the form by request."""
+    p50_ttft_ms: Limit | None = None
+    """Limit on the 50th percentile of the time to first token."""
+    p90_ttft_ms: Limit | None = None
+    """Limit on the 90th percentile of the time to first token."""
+    p95_ttft_ms: Limit | None = None
+    """Limit on the 95th percentile of the time to first token."""
+    p99_ttft_ms: Limit | None = None
+    """Limit on the 99th percentile of the time to first token."""
+    p50_tpot_ms: Limit | None = None
+    """Limit on the 50th percentile of the time per output token after the first."""
+    p90_tpot_ms: Limit | None = None
+    """Limit on the 90th percentile of the time per output token after the first."""
+    p95_tpot_ms: Limit | None = None
+    """Limit on the 95th percentile of the time per output token after the first."""
+    p99_tpot_ms: Limit | None = None
+    """Limit on the 99th percentile of the time per output token after the first."""
+    p50_itl_ms: Limit | None = None
+    """Limit on the 50th percentile of the wait for a chunk."""
+    p90_itl_ms: Limit | None = None
+    """Limit on the 90th percentile of the wait for a chunk."""
+    p95_itl_ms: Limit | None = None
+    """Limit on the 95th percentile of the wait for a chunk."""
+    p99_itl_ms: Limit | None = None
+    """Limit on the 99th percentile of the wait for a chunk."""
+    p50_e2el_ms: Limit | None = None
+    """Limit on the 50th percentile of the time from send to last token."""
+    p90_e2el_ms: Limit | None = None
+    """Limit on the 90th percentile of the time from send to last token."""
+    p95_e2el_ms: Limit | None = None
+    """Limit on the 95th percentile of the time from send to last token."""
+    p99_e2el_ms: Limit | None = None
+    """Limit on the 99th percentile of the time from send to last token."""
+
+    @property
+    def percentile_limits_ms(self) -> dict[str, float]:
+        """Metric such as `p99_ttft_ms` -> limit, of the form by percentile; empty in the other."""
+        keys = [f"{p}_{latency}_ms" for latency in LATENCIES for p in PERCENTILES]
+        return {key: limit for key in keys if (limit := getattr(self, key)) is not None}
+
+    @property
+    def request_limits_ms(self) -> dict[str, float]:
+        """`ttft`, `tpot`, `e2el` -> limit of one request.
+
+        In the form by percentile that of the highest percentile given: goodput counts the requests within it.
+        """
+        found: dict[str, float] = {}
+        for latency in ("ttft", "tpot", "e2el"):
+            keys = [f"{latency}_ms", *(f"{p}_{latency}_ms" for p in PERCENTILES)]
+            given = [limit for key in keys if (limit := getattr(self, key)) is not None]
+            if given:
+                found[latency] = given[-1]
+        return found
+
+
+class Drafting(Block):
+    """One way to draft: a drafter, the K to try, and what it achieves."""
+
+    speculative_config: Speculation
+    """vLLM's `--speculative-config`; its num_speculative_tokens is the only K if no list is given."""
+    num_speculative_tokens: tuple[Count, ...] = ()
+    """Drafts a round (K) to try."""
+    acceptance: Acceptance | None = None
+    """What this drafter achieves on this traffic; the file's own block if left out."""
+
+
+class Candidates(Block):
+    """What may be bought: every combination. What is left out is as in `serve:`."""
+
+    gpu: tuple[Named, ...] = ()
+    """GPUs by name or mapping."""
+    tensor_parallel_size: tuple[Count, ...] = ()
+    """GPUs of one replica."""
+    quantization: tuple[Literal["fp8"] | None, ...] = ()
+    """Of the weights; null keeps them in `dtype`."""
+    drafting: tuple[Drafting, ...] = ()
+    """Ways to draft; plain decoding is always a candidate."""
+
+
+class Plan(Block):
+    """`specfleet plan`: the cheapest deployment that meets the SLO."""
+
+    candidates: Candidates = Candidates()
+    prices_per_hour_usd: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    """GPU as named in `candidates` -> price of one for an hour; the catalogue's if left out."""
+    gpus_available: dict[str, Count] = Field(default_factory=dict)
+    """GPU as named in `candidates` -> the most of it that can be had."""
+    max_gpus: Count | None = None
+    """The most GPUs of a deployment, of whichever kind."""
+    schedule: tuple[tuple[Annotated[float, Field(ge=0, lt=24)], Annotated[float, Field(gt=0)]], ...] = ()
+    """[hour of the day, requests/s from then on] pairs, in place of workload.request_rate."""
+    growth: Annotated[float, Field(gt=0)] = 1.0
+    """Factor on the traffic: 1.3 plans for 30 % more."""
+    spare_replicas: Annotated[int, Field(ge=0)] = 0
+    """Replicas bought beyond those needed, counted in the cost: 1 is N + 1."""

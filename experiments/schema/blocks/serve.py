@@ -1,0 +1,195 @@
+"""The `serve:` block, spelled as in `vllm serve`."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
+
+from specfleet.experiments.schema.blocks.base import Block, Count, Fraction, Named
+from specfleet.experiments.schema.blocks.memory import Memory
+from specfleet.experiments.schema.blocks.policy import DraftPolicy
+from specfleet.experiments.schema.blocks.tree import DraftTree
+from specfleet.experiments.schema.yamlfile import Value, whole
+
+Method: TypeAlias = Literal["eagle3", "eagle", "mtp", "draft_model", "medusa", "ngram", "suffix"]
+"""The drafting methods that are simulated."""
+
+
+class SpeculativeConfig(Block):
+    """vLLM's `--speculative-config`, every field of it, as a mapping or as the JSON text unchanged.
+
+    Fields that cannot change a prediction are accepted and noted; fields that would, and are not modelled,
+    are refused (`rules_speculation.py` has both lists).
+    """
+
+    method: Method | None = None
+    """How drafts are made; inferred from `model` where vLLM's inference is unambiguous."""
+    model: Named | None = None
+    """The drafter: catalogue name, Hugging Face id or inline mapping; none for ngram."""
+    num_speculative_tokens: Annotated[int, Field(ge=0)] | None = None
+    """Drafts a round (K). 0, which vLLM refuses, means no drafter is loaded."""
+    draft_tensor_parallel_size: Count | None = None
+    """1 or the target's; the target's if left out."""
+    max_model_len: Count | None = None
+    """Tokens; no drafting in a step whose longest sequence + K exceeds it. The drafter's own if left out."""
+    prompt_lookup_max: Count | None = None
+    """Longest n-gram looked up (ngram); 5 if both are left out."""
+    prompt_lookup_min: Count | None = None
+    """Shortest n-gram looked up (ngram)."""
+    parallel_drafting: bool | None = None
+    """All K drafts in one drafter pass (P-EAGLE, PARD); as the drafter was made if left out."""
+    rejection_sample_method: Literal["standard", "synthetic", "block"] = "standard"
+    """`synthetic` takes the acceptance from the next two fields: no spread between requests."""
+    synthetic_acceptance_rates: tuple[Annotated[float, Field(ge=0, le=1)], ...] | None = None
+    """P(first i drafts all accepted), i = 1 .. K."""
+    synthetic_acceptance_length: Annotated[float, Field(ge=1)] | None = None
+    """Mean tokens a round, 1 .. K + 1."""
+    draft_sample_method: Literal["greedy", "probabilistic"] = "greedy"
+    """How the drafter picks its tokens; only greedy is modelled."""
+    num_speculative_tokens_per_batch_size: tuple[tuple[int, ...], ...] | None = None
+    """(lowest batch, highest batch, K) triples: K by the number of scheduled requests."""
+    quantization: str | None = None
+    """Of the drafter; not modelled."""
+    kv_cache_dtype: str | None = None
+    """Of the drafter; only the target's."""
+    enforce_eager: bool | None = None
+    """Drafter without CUDA graphs; not modelled."""
+    disable_padded_drafter_batch: bool = False
+    """Not modelled."""
+    disable_eagle_block_drop: bool = False
+    """Not modelled."""
+    use_local_argmax_reduction: bool = False
+    """Not modelled."""
+    use_heterogeneous_vocab: bool = False
+    """Not modelled."""
+    enable_adaptive_verification: bool = False
+    """Not modelled."""
+    suffix_decoding_max_tree_depth: int | None = None
+    """Of method suffix; not modelled."""
+    suffix_decoding_max_cached_requests: int | None = None
+    """Of method suffix; not modelled."""
+    suffix_decoding_max_spec_factor: float | None = None
+    """Of method suffix; not modelled."""
+    suffix_decoding_min_token_prob: float | None = None
+    """Of method suffix; not modelled."""
+    dspark_draft_topk: int | None = None
+    """Of method dspark; not modelled."""
+    index_share_for_mtp_iteration: bool | None = None
+    """Of method mtp; not modelled."""
+    moe_backend: str | None = None
+    """No effect here."""
+    attention_backend: str | None = None
+    """No effect here."""
+    revision: str | None = None
+    """No effect here."""
+    code_revision: str | None = None
+    """No effect here."""
+    draft_load_config: dict[str, object] | None = None
+    """No effect here."""
+
+
+def from_json(value: Value) -> Value:
+    """The mapping that a JSON text holds, lists as tuples; anything but text as it is.
+
+    ValueError says what is wrong with the text: no JSON, no mapping, or a key given twice.
+    """
+    if not isinstance(value, str):
+        return value
+    try:
+        found = json.loads(value, object_pairs_hook=_unique_keys)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg} at character {error.pos + 1}") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError("not a JSON mapping; write {...}")
+    return _tuples(found)
+
+
+def _unique_keys(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
+    """A JSON object. ValueError for a key given twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [key for key, _ in pairs]
+        twice = next(key for key in names if names.count(key) > 1)
+        raise ValueError(f"{twice} is given twice; keep one")
+    return found
+
+
+def _tuples(value: object) -> Value:
+    """JSON's lists as the tuples that YAML's sequences are."""
+    if isinstance(value, dict):
+        return {whole(key): _tuples(child) for key, child in value.items()}
+    if isinstance(value, list):
+        return tuple(_tuples(child) for child in value)
+    assert value is None or isinstance(value, bool | int | float | str)
+    return whole(value) if isinstance(value, str) else value
+
+
+def _mapping_or_json(value: Value) -> Value:
+    """`from_json` with the fault that pydantic expects."""
+    try:
+        return from_json(value)
+    except ValueError as error:
+        raise PydanticCustomError("json", "{what}", {"what": str(error)}) from None
+
+
+Speculation: TypeAlias = Annotated[SpeculativeConfig | None, BeforeValidator(_mapping_or_json)]
+
+
+class Serve(Block):
+    """One engine replica; what is null is decided by the engine profile and written to resolved.yaml."""
+
+    engine: str = "vllm-0.33"
+    """Engine profile: graph ladder, asynchronous scheduling, host cost, memory rules."""
+    model: Named
+    """The target: catalogue name, Hugging Face id or inline mapping."""
+    quantization: Literal["fp8"] | None = None
+    """Of the weights; null keeps them in `dtype`."""
+    dtype: Literal["bfloat16", "float16"] = "bfloat16"
+    """Activations, and weights that are not quantized."""
+    kv_cache_dtype: Literal["auto", "fp8"] = "auto"
+    """`auto` stores the KV cache in `dtype`."""
+    gpu: Named
+    """The accelerator: catalogue name or mapping, such as {base: h100-sxm, hbm_bytes_per_s: 2.4e12}."""
+    tensor_parallel_size: Count = 1
+    gpu_memory_utilization: Fraction | None = None
+    """Share of the GPU's memory the engine may use."""
+    max_model_len: Count | None = None
+    """Tokens of prompt and output together; the model's own limit if left out."""
+    max_num_seqs: Count | None = None
+    """Sequences running at once."""
+    max_num_batched_tokens: Count | None = None
+    """Tokens in one step."""
+    block_size: Count = 16
+    """Tokens in one KV block."""
+    enable_chunked_prefill: bool = True
+    enable_prefix_caching: bool = True
+    long_prefill_token_threshold: Annotated[int, Field(ge=0)] = 0
+    """Most prompt tokens of one request in a step; 0 is no limit."""
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    scheduler_reserve_full_isl: bool | None = None
+    """Admit a request only when its whole prompt fits in the KV cache."""
+    watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the KV blocks kept free at admission."""
+    num_gpu_blocks_override: Annotated[int, Field(ge=2)] | None = None
+    """KV blocks, whatever the memory model says."""
+    kv_cache_memory_bytes: Count | None = None
+    """Bytes of KV cache a GPU, whatever the memory model says."""
+    memory: Memory | None = None
+    """Figures of a start-up log, in place of the memory model's own."""
+    async_scheduling: bool | None = None
+    """Schedule a step before the last one's output is known."""
+    draft_policy: DraftPolicy | None = None
+    """How K is chosen while running; always num_speculative_tokens if left out. Not vLLM's."""
+    draft_tree: DraftTree | None = None
+    """A tree of drafts in place of a chain; num_speculative_tokens is then its number of nodes. SGLang's."""
+    reroll_on_reject: bool = False
+    """Price a second target pass after a rejection: recurrent states that cannot be cut back need it."""
+    cost_model: Literal["kernels", "roofline", "aiconfigurator"] = "kernels"
+    """`kernels`: measured kernels; `roofline`: datasheet figures, wrong by a factor of about 2;
+    `aiconfigurator`: the tables of that package (extra `measured`)."""
+    speculative_config: Speculation = None

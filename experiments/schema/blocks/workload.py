@@ -1,0 +1,152 @@
+"""The `workload:` block, spelled as in `vllm bench serve`."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Discriminator, Field, Tag
+
+from specfleet.experiments.schema.blocks.base import Block, Count, Fraction
+
+
+class Uniform(Block):
+    """Lengths spread evenly."""
+
+    low: Count
+    """Tokens, the least."""
+    high: Count
+    """Tokens, the most, itself included."""
+
+
+class LogNormal(Block):
+    """Lengths whose logarithm is normal, cut at both ends."""
+
+    mu: float
+    """Mean of the natural logarithm of the tokens."""
+    sigma: Annotated[float, Field(gt=0)]
+    """Standard deviation of the same."""
+    min: Count = 1
+    """Tokens, the least."""
+    max: Count
+    """Tokens, the most."""
+
+
+class Lengths(Block):
+    """A distribution of lengths in tokens: exactly one of the four."""
+
+    fixed: Count | None = None
+    """All alike."""
+    uniform: Uniform | None = None
+    lognormal: LogNormal | None = None
+    quantiles: Annotated[tuple[tuple[float, Count], ...], Field(min_length=2)] | None = None
+    """[percentile, tokens] pairs from percentile 0 to 100, linear in between."""
+
+    @property
+    def maximum(self) -> int | None:
+        """The longest length that can come up, tokens; None while no distribution is given."""
+        if self.fixed is not None:
+            return self.fixed
+        if self.uniform is not None:
+            return self.uniform.high
+        if self.lognormal is not None:
+            return self.lognormal.max
+        return self.quantiles[-1][1] if self.quantiles else None
+
+
+class PerConcurrency(Block):
+    """A number of requests that grows with the load, so that every point is long enough to settle."""
+
+    per_concurrency: Count
+    """Requests for each of `max_concurrency`."""
+    min: Annotated[int, Field(ge=0)] = 0
+    """At least this many."""
+
+
+def _number_or_mapping(value: object) -> str:
+    """Which of the two forms of a count a value has."""
+    return "<mapping>" if isinstance(value, dict | PerConcurrency) else "<number>"
+
+
+_Counted: TypeAlias = Annotated[PerConcurrency, Tag("<mapping>")]
+Requests: TypeAlias = Annotated[
+    Annotated[int, Field(ge=1), Tag("<number>")] | _Counted, Discriminator(_number_or_mapping)
+]
+Warmups: TypeAlias = Annotated[
+    Annotated[int, Field(ge=0), Tag("<number>")] | _Counted, Discriminator(_number_or_mapping)
+]
+
+
+class Prefix(Block):
+    """Tokens shared by requests, put in front of every prompt (vLLM's `--random-prefix-len`)."""
+
+    tokens: Count
+    """Length of a shared prefix."""
+    groups: Count = 1
+    """Different prefixes, each request has one of them."""
+
+
+class Phase(Block):
+    """A stretch of requests with its own rate and class."""
+
+    num_prompts: Count
+    """Requests."""
+    request_rate: Annotated[float, Field(gt=0, allow_inf_nan=True)] | None = None
+    """Requests/s; workload.request_rate if left out."""
+    traffic_class: str = "default"
+    """Traffic class, as in `acceptance:`."""
+
+
+class Workload(Block):
+    """What is asked: lengths from exactly one of a preset, a trace, or input and output."""
+
+    preset: str | None = None
+    """Lengths by name; arrivals come from the keys below."""
+    input_len: Count | None = None
+    """Tokens of every prompt."""
+    output_len: Count | None = None
+    """Tokens of every output."""
+    input: Lengths | None = None
+    """Distribution of the prompt's tokens."""
+    output: Lengths | None = None
+    """Distribution of the output's tokens."""
+    rank_correlation: Annotated[float, Field(ge=-1, le=1)] | None = None
+    """Spearman's, of prompt and output; the preset's own, or 0, if left out."""
+    trace: str | None = None
+    """A trace file, relative to the experiment file."""
+    trace_format: Literal["azure"] | None = None
+    """azure if left out."""
+    speed: Annotated[float, Field(gt=0)] = 1.0
+    """How much faster than it was recorded a trace is replayed."""
+    limit: Count | None = None
+    """Rows of the trace to use, from its start."""
+    on_too_long: Literal["error", "drop"] = "error"
+    """What to do with rows that exceed max_model_len."""
+    max_concurrency: Count | None = None
+    """Most requests in flight; with request_rate .inf this is a closed loop."""
+    request_rate: Annotated[float, Field(gt=0, allow_inf_nan=True)] | None = None
+    """Requests/s; .inf offers all at once. If left out: the trace's own times, or .inf."""
+    burstiness: Annotated[float, Field(gt=0)] = 1.0
+    """Gamma shape of the gaps: 1 is Poisson, less is burstier."""
+    num_prompts: Requests | None = None
+    """Requests that count; the whole trace, or 1000, if left out."""
+    num_warmups: Warmups = 0
+    """Requests simulated first and not counted."""
+    max_tokens: Count | None = None
+    """Output limit every request states; the longest output possible if left out."""
+    output_cap: Count | None = None
+    """Longer outputs are cut to this many tokens."""
+    ignore_eos: bool = False
+    """Every request states exactly the output it writes, as `--ignore-eos` makes it."""
+    mix: Annotated[dict[str, Fraction], Field(min_length=2)] | None = None
+    """Traffic class -> share; `acceptance:` then has a process a class. Results are given by class too."""
+    phases: Annotated[tuple[Phase, ...], Field(min_length=1)] | None = None
+    """Traffic that changes: one stretch after another, in place of num_prompts and mix. Warm-ups are its
+    first requests."""
+    prefix: Prefix | None = None
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+
+    @property
+    def closed_loop(self) -> bool:
+        """Requests wait for a free slot and for nothing else."""
+        return self.request_rate is not None and math.isinf(self.request_rate)

@@ -1,0 +1,88 @@
+"""Catalogue names in an experiment, looked up; what is not found is an error in the user's words."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from specfleet.experiments.schema.faults import did_you_mean
+
+if TYPE_CHECKING:
+    from specfleet.experiments.schema.blocks.acceptance import Process
+    from specfleet.hardware.accelerator import Accelerator
+    from specfleet.hardware.engine_profile import EngineProfile
+    from specfleet.hardware.model import DrafterSpec, ModelSpec
+    from specfleet.workloads.profiles import Preset
+
+Record = TypeVar("Record")
+PROFILES = Path(__file__).parents[1] / "presets" / "acceptance"
+
+
+def _plain(find: Callable[[], Record]) -> Record:
+    """What `find` finds; ValueError with the catalogue's message for a bad name or mapping."""
+    try:
+        return find()
+    except (KeyError, ValueError, TypeError) as error:
+        raise ValueError(str(error.args[0]) if error.args else str(error)) from None
+
+
+def engine(name: str) -> EngineProfile:
+    """The engine profile called `name`. ValueError with the closest names if there is none."""
+    from specfleet.hardware import catalog
+
+    return _plain(lambda: catalog.engine_profile(name))
+
+
+def accelerator(named: str | dict[str, object]) -> Accelerator:
+    """A GPU by name or mapping. ValueError says what is wrong with it."""
+    from specfleet.hardware import catalog
+
+    return _plain(lambda: catalog.accelerator(named))
+
+
+def model(named: str | dict[str, object]) -> ModelSpec:
+    """A target model by name, Hugging Face id or mapping. ValueError says what is wrong with it."""
+    from specfleet.hardware import catalog
+
+    return _plain(lambda: catalog.model(named))
+
+
+def drafter(named: str | dict[str, object]) -> DrafterSpec:
+    """A drafter by name, Hugging Face id or mapping. ValueError says what is wrong with it."""
+    from specfleet.hardware import catalog
+
+    return _plain(lambda: catalog.drafter(named))
+
+
+def preset(name: str) -> Preset:
+    """A workload preset. ValueError with the closest names if there is none."""
+    from specfleet.workloads import profiles
+
+    return _plain(lambda: profiles.preset(name))
+
+
+def acceptance_profile_names() -> tuple[str, ...]:
+    """Names of all shipped acceptance profiles, sorted."""
+    return tuple(sorted(path.stem for path in PROFILES.glob("*.yaml")))
+
+
+@functools.cache
+def acceptance_profile(name: str) -> Process:
+    """A measured acceptance process. ValueError with the closest names if there is none."""
+    from specfleet.experiments.schema.blocks.acceptance import Process
+    from specfleet.experiments.schema.yamlfile import read_yaml
+
+    names = acceptance_profile_names()
+    if name not in names:
+        raise ValueError(f"no acceptance profile {name!r}; {did_you_mean(name, names)}")
+    return Process.model_validate(read_yaml(PROFILES / f"{name}.yaml").data)
+
+
+def found(find: Callable[[], Record]) -> Record | None:
+    """What a look-up finds, or None: for rules about records whose absence another rule reports."""
+    try:
+        return find()
+    except ValueError:
+        return None

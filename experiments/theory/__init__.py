@@ -1,0 +1,1 @@
+"""`specfleet theory`: closed forms as tables and figures."""

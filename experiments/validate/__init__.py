@@ -1,0 +1,1 @@
+"""`specfleet validate`: measured points read, simulated and scored."""

@@ -1,0 +1,317 @@
+"""Reads measured points from CSV by column name: one reader for every file with these columns.
+
+Three kinds of header are known: benchmark runs with and without speculation, served points collected from
+elsewhere (the same names where the meaning is the same), and served TPOT by nominal lengths. A column that
+a file lacks counts as empty. What an empty column leaves open comes from the engine profile; a row is
+unusable only if what cannot be known otherwise is missing.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from specfleet.experiments.schema import lookups
+from specfleet.experiments.validate import profiles
+from specfleet.experiments.validate.lengths import monotone, workload
+from specfleet.experiments.validate.points import BENCH_KEYS, TTFT_STEPS_CONCURRENCY, Point, Readout, Unusable
+from specfleet.hardware.accelerator import Accelerator
+from specfleet.hardware.model import DrafterSpec
+from specfleet.hardware.placement import Placement
+from specfleet.sim.speculation.acceptance import AcceptanceSpec
+
+GIB = 2**30
+SERVED = "measured_tpot_ms"
+"""The column by which a file of served TPOT is known."""
+
+_NEEDED = (
+    "target_model",
+    "gpu",
+    "tp",
+    "engine",
+    "method",
+    "num_prompts",
+    "request_rate_rps",
+    "mean_input_tokens_per_request",
+    "mean_output_tokens_per_request",
+)
+"""Columns without which a benchmark row cannot be simulated."""
+
+_YES, _NO = ("true", "on", "yes", "1", "1.0"), ("false", "off", "no", "0", "0.0", "flag off")
+_METHODS = {"eagle-3": "eagle3", "eagle3": "eagle3", "eagle-1": "eagle", "eagle": "eagle"}
+
+
+class Row:
+    """One row by column name; "" is a missing value, and so is a column that the file lacks."""
+
+    def __init__(self, cells: Mapping[str, str | None]) -> None:
+        self._cells = {key: (value or "").strip() for key, value in cells.items() if key}
+
+    def text(self, column: str) -> str:
+        """Returns a cell, "" if it is empty."""
+        return self._cells.get(column, "")
+
+    def need(self, column: str) -> str:
+        """Returns a cell; Unusable if it is empty."""
+        if not self.text(column):
+            raise Unusable(f"{column} is empty")
+        return self.text(column)
+
+    def number(self, column: str) -> float | None:
+        """Returns a number, None if the cell is empty or holds no number."""
+        try:
+            return float(self.text(column))
+        except ValueError:
+            return None
+
+    def need_number(self, column: str) -> float:
+        """Returns a number; Unusable if there is none."""
+        value = self.number(column)
+        if value is None or math.isnan(value):
+            raise Unusable(f"{column} is empty" if not self.text(column) else f"{column} is no number")
+        return value
+
+    def whole(self, column: str) -> int | None:
+        """Returns a whole number, None if the cell is empty."""
+        value = self.number(column)
+        return None if value is None else round(value)
+
+    def flag(self, column: str) -> bool | None:
+        """Returns true or false, None where the cell says neither."""
+        word = self.text(column).lower()
+        return True if word in _YES else False if word in _NO else None
+
+
+def read_csv(path: Path, frozen: bool) -> Readout:
+    """Reads every row of a file.
+
+    Args:
+        path: CSV with a header.
+        frozen: published constants instead of those found for a machine.
+
+    Raises:
+        ValueError: if the header is none of the known kinds.
+    """
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        rows = csv.DictReader(file)
+        header = rows.fieldnames or []
+        if SERVED in header:
+            make = served_point
+        elif {"target_model", "gpu"} <= set(header):
+            make = bench_point
+        else:
+            raise ValueError(
+                f"{path}: no column target_model with gpu, and no {SERVED}; "
+                "use a file of measured points, or `vllm bench serve` JSON with --serve"
+            )
+        readout = Readout()
+        for line, cells in enumerate(rows, 2):
+            _add(readout, f"{path.name}:{line}", Row(cells), make, frozen)
+    return readout
+
+
+def _add(readout: Readout, name: str, row: Row, make: object, frozen: bool) -> None:
+    assert callable(make)
+    try:
+        readout.points.append(make(name, row, frozen))
+    except Unusable as reason:
+        readout.skipped[str(reason)] += 1
+    except ValueError as error:
+        readout.errors[str(error)] += 1
+
+
+def bench_point(name: str, row: Row, frozen: bool) -> Point:
+    """Returns the point of a benchmark row.
+
+    Raises:
+        Unusable: the row says that it is, or lacks what is needed.
+        ValueError: unknown model, GPU, drafter or engine; or they do not go together.
+    """
+    if row.text("quality_flag") not in ("", "ok"):
+        raise Unusable(f"quality_flag is {row.text('quality_flag')}")
+    for column in _NEEDED:
+        row.need(column)
+    measured = _measured(row)
+    k = _drafts(row)
+    place = _placement(row, k, frozen)
+    acceptance = _acceptance(row, place, k) if k else None
+    offered = workload(
+        dataset=row.text("dataset"),
+        model=place.model.name,
+        num_prompts=round(row.need_number("num_prompts")),
+        mean_input=row.need_number("mean_input_tokens_per_request"),
+        mean_output=row.need_number("mean_output_tokens_per_request"),
+        cap=row.whole("output_cap_tokens"),
+        ignore_eos=bool(row.flag("ignore_eos")),
+        request_rate=row.need_number("request_rate_rps"),
+        burstiness=math.inf if "constant rate" in row.text("arrival_process") else row.number("burstiness"),
+    )
+    length = row.whole("max_model_len_tokens") or place.model.max_position_embeddings
+    return Point(
+        name=row.text("run_id") or " ".join(filter(None, (row.text("record_id"), row.text("point")))) or name,
+        campaign=row.text("campaign") or row.text("record_id"),
+        dataset=row.text("dataset"),
+        placement=place,
+        max_model_len=length,
+        drafter_max_model_len=(row.whole("drafter_max_model_len_tokens") or length) if k else None,
+        enable_prefix_caching=bool(row.flag("prefix_caching")),
+        workload=offered,
+        max_concurrency=row.whole("max_concurrency") or _client_cap(row.text("arrival_process")),
+        acceptance=acceptance,
+        rounds=row.number("draft_rounds") or 1.0,
+        measured=measured,
+    )
+
+
+def _client_cap(arrivals: str) -> int | None:
+    """Returns the client's cap where only the description of the arrivals has it."""
+    found = re.search(r"cap (\d+) in flight", arrivals)
+    return int(found[1]) if found else None
+
+
+def _drafts(row: Row) -> int:
+    """Returns K, 0 for plain rows; Unusable where a drafting row lacks its drafter or its acceptance."""
+    if row.need("method") == "none":
+        return 0
+    k = round(row.need_number("K"))
+    if row.text("method").lower() != "ngram":
+        row.need("draft_model")
+    if row.number("acceptance_length_exact") is None and row.number("acceptance_length") is None:
+        for position in range(1, k + 1):
+            row.need_number(f"accept_pos{position}")
+    return k
+
+
+def _measured(row: Row) -> dict[str, float]:
+    """Returns the measured values by metric; Unusable if there is none."""
+    columns = {metric: metric for metric in BENCH_KEYS} | {
+        "output_throughput": "output_throughput_tok_s",
+        "kv_pool_tokens": "kv_pool_tokens",
+    }
+    found = {metric: row.number(column) for metric, column in columns.items()}
+    found["acceptance_length"] = row.number("acceptance_length_exact") or row.number("acceptance_length")
+    if row.text("method") == "none":
+        found["acceptance_length"] = None
+    measured = {metric: value for metric, value in found.items() if value}
+    c = row.whole("max_concurrency") or 0
+    if {"ttft_median_ms", "itl_median_ms"} <= measured.keys() and c in TTFT_STEPS_CONCURRENCY:
+        measured["ttft_steps"] = measured["ttft_median_ms"] / measured["itl_median_ms"]
+    if not measured:
+        raise Unusable("nothing that is scored was measured")
+    return measured
+
+
+def _accelerator(row: Row, frozen: bool) -> Accelerator:
+    """Returns the row's GPU with the memory, bandwidth class and peer-to-peer access of its columns."""
+    base = profiles.gpu(row.need("gpu"))
+    changes: dict[str, int | float | bool | None] = {}
+    if memory := row.number("gpu_mem_total_gib"):
+        changes["hbm_bytes"] = round(memory * GIB)
+    if assumed := row.number("gpu_hbm_peak_tb_per_s_assumed"):
+        changes["hbm_bytes_per_s"] = profiles.found_bandwidth(base, assumed * 1e12, frozen)
+    if row.text("p2p").lower() in ("unavailable", *_NO):
+        changes["p2p"] = False
+    return base.override(**changes)
+
+
+def _placement(row: Row, k: int, frozen: bool) -> Placement:
+    """Returns what the row's server ran on."""
+    model_name = row.need("target_model")
+    tp = round(row.need_number("tp"))
+    drafter = _drafter(row) if k else None
+    model = profiles.model(model_name)
+    engine = profiles.engine(f"{row.need('engine')} {row.text('engine_version')}".strip())
+    return Placement.of(
+        model,
+        _accelerator(row, frozen),
+        profiles.on_machine(engine, row.text("campaign"), frozen),
+        tensor_parallel_size=tp,
+        drafter=drafter,
+        num_speculative_tokens=k,
+        async_scheduling=row.flag("async_scheduling"),
+        max_num_seqs=row.whole("max_num_seqs"),
+        max_num_batched_tokens=row.whole("max_num_batched_tokens"),
+        gpu_memory_utilization=row.number("gpu_memory_utilization"),
+        quantization=profiles.quantization(row.text("target_weights_dtype"), model_name),
+        kv_cache_dtype="fp8" if row.text("kv_cache_dtype").lower().startswith("fp8") else "auto",
+        block_size=row.whole("kv_block_tokens") or 16,
+    )
+
+
+def _drafter(row: Row) -> DrafterSpec:
+    """Returns the drafter; one of another family than the row's method is an error."""
+    stated = row.need("method").lower()
+    if stated == "ngram":
+        return lookups.drafter("ngram")
+    drafter = lookups.drafter(row.need("draft_model"))
+    method = _METHODS.get(stated, stated)
+    if drafter.method != method:
+        raise ValueError(
+            f"method {stated} with {drafter.name}, which is a drafter of method {drafter.method}"
+        )
+    return drafter
+
+
+def _acceptance(row: Row, place: Placement, k: int) -> AcceptanceSpec:
+    """Returns the measured acceptance: by position, else by length."""
+    assert place.drafter is not None
+    spread = profiles.concentration(place.model, place.drafter.method, row.text("dataset"))
+    rates = [row.number(f"accept_pos{i + 1}") for i in range(k)]
+    if all(rate is not None for rate in rates):
+        steps = tuple(rate for rate in rates if rate is not None)
+        return AcceptanceSpec(by_position=monotone(steps), concentration=spread)
+    length = row.number("acceptance_length_exact") or row.number("acceptance_length")
+    assert length is not None, "_drafts asks for one of the two"
+    return AcceptanceSpec(acceptance_length=length, measured_at_k=k, concentration=spread)
+
+
+def served_point(name: str, row: Row, frozen: bool) -> Point:
+    """Returns the point of a served-TPOT row; its settings are assumptions by GPU and engine.
+
+    Raises:
+        Unusable: a column that it needs is empty.
+        ValueError: unknown model, GPU or engine.
+    """
+    gpu_name, engine_name, dtype = row.need("system"), row.need("backend"), row.need("dtype")
+    c, tp = round(row.need_number("max_concurrency")), round(row.need_number("tensor_parallel_size"))
+    set_ = profiles.served_settings(gpu_name, engine_name, dtype)
+    hosts = profiles.table("served")["hosts"]
+    engine = profiles.engine(engine_name)
+    if frozen:
+        engine = profiles.on_machine(engine, "", frozen)
+    elif engine_name in hosts:
+        engine = profiles.with_host(engine, True, profiles.Host.of(hosts[engine_name]))
+    place = Placement.of(
+        profiles.model(row.need("model")),
+        profiles.gpu(gpu_name),
+        engine,
+        tensor_parallel_size=tp,
+        async_scheduling=True,
+        quantization=profiles.quantization(dtype, ""),
+        kv_cache_dtype=set_["kv_cache_dtype"],
+    )
+    lengths = [set_["lengths"] * row.need_number(column) for column in ("input_len", "output_len")]
+    assumed = f"{gpu_name} {engine_name} {dtype}: KV cache {set_['kv_cache_dtype']}, "
+    assumed += f"lengths {set_['lengths']:g} of nominal ({set_['source']})"
+    return Point(
+        name=name,
+        campaign=f"{gpu_name} {engine_name} {row.text('model')} {dtype}",
+        dataset="nominal lengths",
+        placement=place,
+        max_model_len=max(place.model.max_position_embeddings, round(sum(lengths)) + 1),
+        workload=workload(
+            dataset="",
+            model=place.model.name,
+            num_prompts=c * int(profiles.table("datasets")["requests_per_user"]),
+            mean_input=lengths[0],
+            mean_output=lengths[1],
+            ignore_eos=True,
+        ),
+        max_concurrency=c,
+        measured={"tpot_mean_ms": row.need_number(SERVED)},
+        closed_form=True,
+        assumptions=(assumed,),
+    )

@@ -1,0 +1,205 @@
+"""What the simulator, or the closed form, says about a measured point."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from specfleet.experiments.validate.acceptance import predicted_acceptance
+from specfleet.experiments.validate.points import BENCH_KEYS, Point, drafter_passes, pool_tokens, scenario
+from specfleet.experiments.validate.sample import matched, requests
+from specfleet.hardware.closedform import closed_form_tpot
+from specfleet.hardware.memory import DoesNotFit
+from specfleet.hardware.stepcost import KernelCost, StepCost, StepShape
+from specfleet.sim.errors import SimulationError
+from specfleet.sim.metrics import benchmark
+from specfleet.sim.simulation import simulate
+from specfleet.sim.speculation.acceptance import survival_table
+from specfleet.sim.speculation.spread import pooled_length
+
+METHODS = ("simulate", "closed_form")
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A point with its prediction.
+
+    Args:
+        point: the measurement.
+        predicted: values by metric, of those that were measured.
+        failure: why there is no prediction, or "".
+    """
+
+    point: Point
+    predicted: Mapping[str, float]
+    failure: str = ""
+
+    def errors(self) -> dict[str, float]:
+        """Returns predicted / measured - 1 in percent by metric; `ttft_steps` as a difference in steps."""
+        out = {}
+        for metric, value in self.predicted.items():
+            measured = self.point.measured[metric]
+            out[metric] = value - measured if metric == "ttft_steps" else 100.0 * (value / measured - 1.0)
+        return out
+
+
+def predict(point: Point, seeds: int, method: str | None) -> Scored:
+    """Returns the prediction for a point.
+
+    Args:
+        point: what to predict.
+        seeds: simulations averaged; the closed form needs none.
+        method: one of `METHODS`; None takes the point's own.
+    """
+    try:
+        closed = point.closed_form if method is None else method == "closed_form"
+        found = closed_form(point) if closed else simulated(point, seeds)
+    except (DoesNotFit, SimulationError, ValueError, IndexError) as error:
+        return Scored(point, {}, f"{type(error).__name__}: {str(error).splitlines()[0]}")
+    return Scored(point, {metric: found[metric] for metric in point.measured if metric in found})
+
+
+def simulated(point: Point, seeds: int) -> dict[str, float]:
+    """Returns every metric, averaged over `seeds` simulations of other requests and other luck."""
+    built = scenario(point)
+    runs = []
+    for seed in range(seeds):
+        table = requests(point.workload, seed)
+        if point.acceptance is not None:
+            built = replace(built, acceptance={"": matched(point.acceptance, point.k, table, seed)})
+        runs.append(benchmark(simulate(built, table, seed)))
+    found = {
+        metric: float(np.mean([float(str(run[key])) for run in runs]))
+        for metric, key in BENCH_KEYS.items()
+        if key in runs[0]
+    }
+    steps = [float(str(run["median_ttft_ms"])) / float(str(run["median_itl_ms"])) for run in runs]
+    return found | {"ttft_steps": float(np.mean(steps)), "kv_pool_tokens": float(pool_tokens(point))}
+
+
+def closed_form(point: Point) -> dict[str, float]:
+    """Returns TPOT, ITL and the KV pool of a closed loop by `hardware.closedform`.
+
+    With speculation a step verifies and yields the acceptance length, tau: `T(B) / tau + (B - 1) / osl x
+    (T(B + isl) - T(B))`.
+
+    Raises:
+        ValueError: under an open loop, whose batch no formula gives.
+    """
+    if point.concurrency is None:
+        raise ValueError("the closed form needs a closed loop (max_concurrency); use --method simulate")
+    place = point.placement
+    prompt, output = point.workload.input.mean + point.workload.prefix_tokens, point.workload.output.mean
+    spec = point.acceptance
+    length = pooled_length(survival_table(spec, point.k)) if spec is not None else 1.0
+    cost: StepCost = KernelCost(place)
+    if point.k:
+        cost = _Verifying(cost, point.k, drafter_passes(point), round((output - output / length) / 2))
+    batch = min(point.concurrency, place.max_num_seqs)
+    step = closed_form_tpot(
+        cost, batch, prompt, output / length, place.max_num_batched_tokens // (1 + point.k)
+    )
+    return {
+        "tpot_mean_ms": 1e3 * step / length,
+        "itl_mean_ms": 1e3 * step,
+        "kv_pool_tokens": float(pool_tokens(point)),
+    }
+
+
+@dataclass(frozen=True)
+class _Verifying:
+    """Prices decoding rows as verifying ones: K drafts each, and a context of `more` tokens above."""
+
+    cost: StepCost
+    k: int
+    passes: int
+    more: int
+
+    def seconds(self, shape: StepShape) -> float:
+        """Seconds of the step with drafts."""
+        rows = shape.decode_sequences
+        return self.cost.seconds(
+            shape._replace(
+                tokens=shape.tokens + rows * self.k,
+                logit_rows=shape.logit_rows + rows * self.k,
+                draft_tokens=rows * self.k,
+                kv_tokens=shape.kv_tokens + rows * (self.k + self.more),
+                kv_tokens_in_window=shape.kv_tokens_in_window + rows * (self.k + self.more),
+                draft_passes=self.passes,
+            )
+        )
+
+    def terms(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Not asked of the closed form: as priced without drafts."""
+        return self.cost.terms(columns)
+
+    def summary(self) -> str:
+        """What is priced."""
+        return self.cost.summary()
+
+
+def in_mode(points: Sequence[Point], mode: str) -> tuple[list[Point], int]:
+    """Returns the points with the acceptance of a mode, and how many no other row could predict.
+
+    Args:
+        points: all of them, since rows predict each other.
+        mode: "given" takes each row's own measurement; "predicted" that of the other rows.
+    """
+    if mode == "given":
+        return list(points), 0
+    out, lost = [], 0
+    for point in points:
+        if not point.k:
+            out.append(point)
+            continue
+        spec = predicted_acceptance(point, points)
+        if spec is None:
+            lost += 1
+        else:
+            out.append(replace(point, acceptance=spec))
+    return out, lost
+
+
+def predict_all(
+    points: Sequence[Point], seeds: int, method: str | None, jobs: int, finished: Callable[[str], None]
+) -> list[Scored]:
+    """Returns all predictions in the order of `points`, the largest first in `jobs` processes."""
+    found: dict[int, Scored] = {}
+    order = sorted(range(len(points)), key=lambda index: -points[index].workload.num_prompts)
+    for index, scored in _predictions(points, order, seeds, method, jobs):
+        found[index] = scored
+        finished(points[index].name)
+    return [found[index] for index in range(len(points))]
+
+
+def _predictions(
+    points: Sequence[Point], order: Sequence[int], seeds: int, method: str | None, jobs: int
+) -> Iterator[tuple[int, Scored]]:
+    if jobs <= 1 or len(order) <= 1 or all(_closed(point, method) for point in points):
+        for index in order:
+            yield index, predict(points[index], seeds, method)
+        return
+    kind = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    context = multiprocessing.get_context(kind)
+    with ProcessPoolExecutor(min(jobs, len(order)), context, _leave_interrupts_alone) as pool:
+        futures = {pool.submit(predict, points[index], seeds, method): index for index in order}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _closed(point: Point, method: str | None) -> bool:
+    return method == "closed_form" or (method is None and point.closed_form)
+
+
+def _leave_interrupts_alone() -> None:
+    """Ctrl-C reaches workers too; the main process stops them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

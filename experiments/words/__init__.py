@@ -1,0 +1,1 @@
+"""What a run says in words: verdicts, tails, claims, backing."""

@@ -1,0 +1,125 @@
+"""What `specfleet run` prints: the table, the answer in words, and what is backed by measurement."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from specfleet.experiments.figures.data import text
+from specfleet.experiments.run.results import Row
+from specfleet.experiments.run.run import Run
+from specfleet.experiments.words.backing import backing
+from specfleet.experiments.words.claims import claim_text
+from specfleet.experiments.words.tail import at_highest_load
+from specfleet.experiments.words.verdict import in_words
+from specfleet.sim.speculation.spec import UNFIT_FOR_TAILS
+
+COLUMNS = (
+    ("output_throughput", "output tok/s", "{:,.0f}"),
+    ("speedup_output_throughput", "x plain", "{:.2f}"),
+    ("mean_ttft_ms", "TTFT ms", "{:,.0f}"),
+    ("p99_ttft_ms", "P99", "{:,.0f}"),
+    ("mean_tpot_ms", "TPOT ms", "{:.1f}"),
+    ("p99_tpot_ms", "P99", "{:.1f}"),
+    ("speedup_p99_tpot", "x plain", "{:.2f}"),
+    ("p99_itl_ms", "P99 ITL", "{:,.0f}"),
+    ("acceptance_length", "acc. length", "{:.2f}"),
+    ("verify_overhead", "verify", "{:+.0%}"),
+    ("draft_overhead", "draft", "{:+.0%}"),
+    ("mean_batch", "batch", "{:.1f}"),
+    ("slo_attainment", "SLO met", "{:.1%}"),
+)
+"""Metric, heading, format. A column none of whose rows has a value is left out."""
+
+RARE_COLUMNS = (
+    ("preemptions", "preempted", "{:,.0f}"),
+    ("rejected", "refused", "{:,.0f}"),
+    ("drafter_off_share", "drafter off", "{:.1%}"),
+)
+"""Shown only where some point has a value above zero."""
+
+
+def table_text(rows: Sequence[Row], axes: Sequence[str], lines: str | None) -> str:
+    """Returns the summary as a table of plain text, a gap between the values of the axis `lines`."""
+    shown = [column for column in COLUMNS if any(isinstance(row.get(column[0]), float) for row in rows)]
+    shown += [column for column in RARE_COLUMNS if any(_number(row, column[0]) > 0 for row in rows)]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for axis in axes:
+        table.add_column(
+            "K" if axis.endswith("num_speculative_tokens") else axis.rpartition(".")[2], justify="right"
+        )
+    for _, heading, _ in shown:
+        table.add_column(heading, justify="right")
+    ordered = sorted(rows, key=lambda row: _position(rows, row, lines)) if lines else list(rows)
+    previous: object = None
+    for row in ordered:
+        if lines and previous is not None and row[lines] != previous:
+            table.add_row()
+        previous = row[lines] if lines else None
+        cells = [text(row.get(axis, "")) for axis in axes]
+        table.add_row(*cells, *(_cell(row, key, form) for key, _, form in shown))
+    buffer = io.StringIO()
+    Console(file=buffer, width=220, color_system=None).print(table)
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
+
+
+def _position(rows: Sequence[Row], row: Row, lines: str) -> int:
+    values = [other[lines] for other in rows]
+    return values.index(row[lines])
+
+
+def _number(row: Row, key: str) -> float:
+    value = row.get(key)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _cell(row: Row, key: str, form: str) -> str:
+    value = row.get(key)
+    if not isinstance(value, int | float) or math.isnan(value):
+        return ""
+    if key in ("verify_overhead", "draft_overhead") and "gain" not in row:
+        return ""
+    return form.format(value)
+
+
+def report(run: Run, rows: Sequence[Row]) -> str:
+    """Returns everything a run prints on stdout."""
+    experiment = run.loaded.experiment
+    axes = list(experiment.sweep.axes)
+    parts = [table_text(rows, axes, experiment.report.lines), ""]
+    baseline, x, lines = experiment.report.baseline, experiment.report.x, experiment.report.lines
+    if baseline and x and lines and lines in baseline and all(x in row for row in rows):
+        parts += [*in_words(rows, x, lines, baseline[lines]), ""]
+        if x != lines and all(isinstance(row[x], int | float) for row in rows):
+            parts += [*at_highest_load(run.folder, list(rows), x, lines), ""]
+    if experiment.claim is not None:
+        parts += [*claim_text(experiment.claim, rows), ""]
+    parts += _warnings(rows)
+    configs = [point.config.serve.speculative_config for point in run.points]
+    if any(config is not None and config.rejection_sample_method == "synthetic" for config in configs):
+        parts += [f"Warning: {UNFIT_FOR_TAILS}.", ""]
+    drafting = [p.config for p in run.points if p.config.serve.speculative_config is not None]
+    config = drafting[0] if drafting else run.points[0].config
+    prompts = [_number(r, "total_input_tokens") / max(_number(r, "completed"), 1.0) for r in rows]
+    parts += backing(config, sum(prompts) / len(prompts))
+    return "\n".join(parts)
+
+
+def _warnings(rows: Sequence[Row]) -> list[str]:
+    said = []
+    off = max(_number(row, "drafter_off_share") for row in rows)
+    if off > 0:
+        said.append(
+            f"Warning: in up to {off:.0%} of a point's steps the longest sequence was past the drafter's "
+            "max_model_len, so the drafter did not run; speculative_config.max_model_len sets the limit."
+        )
+    refused = sum(_number(row, "rejected") for row in rows)
+    if refused:
+        said.append(
+            f"Warning: {refused:.0f} requests could never fit and were refused; see engine.json of the point."
+        )
+    return [*said, ""] if said else []

@@ -1,0 +1,74 @@
+"""What drives the tail: the P99 request's time per token beside the median's, in one sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from specfleet.experiments.run.results import Row
+
+WORDS = {
+    "decode_ms": "slower plain steps",
+    "low_acceptance_ms": "fewer drafts accepted than on average",
+    "others_prefill_ms": "prompts of other requests in its steps",
+    "verify_ms": "verification",
+    "draft_ms": "drafting",
+    "host_ms": "host time",
+    "paused_ms": "steps it did not run in (preemption or a full token budget)",
+}
+
+Split = Mapping[str, Mapping[str, float]]
+
+
+def read_split(folder: Path, point: str) -> Split | None:
+    """Returns the TPOT split of a point, the mean over its seeds; None if it has none."""
+    found = [
+        json.loads(path.read_text()).get("tpot_split")
+        for path in sorted(folder.glob(f"points/{point},seed=*/engine.json"))
+    ]
+    splits = [split for split in found if split]
+    if not splits:
+        return None
+    return {
+        quantile: {
+            part: sum(split[quantile][part] for split in splits) / len(splits) for part in splits[0][quantile]
+        }
+        for quantile in splits[0]
+    }
+
+
+def driver(split: Split) -> tuple[str, float]:
+    """Returns the part that grows most from the median to the P99 request, and its share of the growth."""
+    grown = {part: split["p99"][part] - split["p50"][part] for part in WORDS}
+    growth = split["p99"]["tpot_ms"] - split["p50"]["tpot_ms"]
+    part = max(grown, key=lambda name: grown[name])
+    return part, grown[part] / growth if growth > 0 else 0.0
+
+
+def sentence(label: str, split: Split) -> str:
+    """Says what drives the tail of a point."""
+    part, share = driver(split)
+    median, p99 = split["p50"]["tpot_ms"], split["p99"]["tpot_ms"]
+    if p99 < 1.02 * median:
+        return f"{label}: the P99 request takes {p99:.1f} ms a token, hardly more than the median."
+    return (
+        f"{label}: the P99 request takes {p99:.1f} ms a token, the median {median:.1f}; "
+        f"{min(share, 1.0):.0%} of the difference is {WORDS[part]}."
+    )
+
+
+def at_highest_load(folder: Path, rows: list[Row], x: str, lines: str) -> list[str]:
+    """Returns a sentence for each line at the largest x that was run."""
+    from specfleet.experiments.figures.data import text
+
+    last = max(float(str(row[x])) for row in rows)
+    said = []
+    for row in rows:
+        if float(str(row[x])) != last:
+            continue
+        split = read_split(folder, str(row["point"]))
+        if split is not None:
+            name = "K" if lines.endswith("num_speculative_tokens") else lines.rpartition(".")[2]
+            said.append(sentence(f"{name} = {text(row[lines])} at {x.rpartition('.')[2]} {last:g}", split))
+    return said

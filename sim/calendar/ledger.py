@@ -1,0 +1,159 @@
+"""Where the chunks of a run are counted: by iteration and by the tokens they carry."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from specfleet.sim.calendar.luck import I64, U8
+from specfleet.sim.calendar.trajectories import BLOCK, Block, Trajectories
+
+Counts = npt.NDArray[np.integer]
+LARGE = 1 << 15
+"""Counts below it fit in 16 bits."""
+
+
+class Ledger:
+    """Counts verification rounds by (engine, iteration, tokens kept), block by block.
+
+    A round's iteration follows from its request's first token, so a block is booked in a dozen
+    numpy calls when all its requests have theirs. Who is preempted is booked back from there on.
+
+    Args:
+        lives: the requests.
+        k: drafts a round, at least 1.
+        num_warmups: requests with a lower row number are counted apart.
+        lanes: engines that share the requests.
+        most_rows: of one step: how far a count can go.
+
+    Attributes:
+        lane_of: the engine of each place.
+        base: iterations before it are forgotten.
+    """
+
+    def __init__(
+        self, lives: Trajectories, k: int, num_warmups: int, lanes: int = 1, most_rows: int = LARGE
+    ) -> None:
+        self.lives = lives
+        lives.book = self.book
+        self.width = k + 2
+        self.num_warmups = num_warmups
+        self.lanes = lanes
+        self.lane_of = np.zeros(len(lives.order), dtype=np.int32)
+        # what is booked twice for a moment, or past a request's end (column 0), may wrap: sums come back
+        self._one = np.int16(1) if most_rows < LARGE else np.int32(1)
+        self._planes = lanes * (2 if num_warmups else 1)
+        self._capacity = 1 << 12
+        self.base = 0
+        self._counts = np.zeros(self._planes * self._capacity * self.width, dtype=self._one.dtype)
+        self.accepted = np.zeros(self.width, dtype=np.int64)
+        """Counted rounds by tokens sampled, 1 + accepted (the last round of a request uncut)."""
+
+    def reserve(self, iterations: int) -> None:
+        """Makes room for iteration numbers below `iterations`."""
+        iterations -= self.base
+        if iterations <= self._capacity:
+            return
+        old, self._capacity = self._capacity, max(2 * self._capacity, iterations)
+        counts = np.zeros((self._planes, self._capacity, self.width), dtype=self._one.dtype)
+        counts[:, :old] = self._counts.reshape(self._planes, old, self.width)
+        self._counts = counts.reshape(-1)
+
+    def book(self, block: Block) -> None:
+        """Counts the rounds of a block all of whose requests have their first token."""
+        assert block.gains is not None
+        low, starts, rounds = block.first_place, block.starts, block.rounds_column
+        first = self.lives.first[low : low + BLOCK].astype(np.int64)
+        ids = self.lives.order[low : low + BLOCK]
+        places = len(block.gains)
+        some = rounds > 0
+        last = starts[some] + rounds[some] - 1
+        live = np.zeros(places, dtype=np.uint8)
+        live[starts] = 1
+        live[starts + rounds] -= 1
+        gains = np.multiply(block.gains, np.add.accumulate(live, out=live), dtype=np.uint8)
+        sampled = np.bincount(gains, minlength=self.width)
+        gains[last] = block.kept[some]
+        lengths = np.diff(starts, append=places)
+        self.reserve(int(first.max()) + int(lengths.max()) + 2)
+        origin = first + 1 - self.base - starts
+        if self.lanes > 1:
+            origin = origin + self._capacity * self.lane_of[low : low + BLOCK].astype(np.int64)
+        if self.num_warmups and ids.min() < self.num_warmups:
+            warm = ids < self.num_warmups
+            origin = origin + self._capacity * self.lanes * warm
+            counted = np.repeat(~warm, lengths)
+            sampled = np.bincount(gains[counted], minlength=self.width)
+            np.subtract.at(sampled, block.kept[some & ~warm], 1)
+            np.add.at(sampled, block.gains[(starts + rounds - 1)[some & ~warm]], 1)
+        keys = np.repeat(origin, lengths)
+        keys += np.arange(places)
+        keys *= self.width
+        keys += gains
+        np.add.at(self._counts, keys, self._one)
+        self.accepted += sampled
+
+    def book_stay(self, lane: int, place: int, first: int, gains: U8, kept: int, sign: int) -> None:
+        """Books the rounds of one stay, or takes them back.
+
+        Args:
+            lane: the engine.
+            place: of the request.
+            first: iteration in which the stay's prefill ended.
+            gains: tokens sampled in each round.
+            kept: of the last round, if it is the request's last; 0 if it is kept whole.
+            sign: 1 or -1.
+        """
+        if not len(gains):
+            return
+        tokens = gains.astype(np.int64)
+        warm = int(self.lives.order[place]) < self.num_warmups
+        if not warm:
+            self.accepted += sign * np.bincount(tokens, minlength=self.width)
+        if kept:
+            tokens[-1] = kept
+        self.reserve(first + len(gains) + 2)
+        first -= self.base
+        keys = np.arange(first + 1, first + 1 + len(gains)) + self._capacity * (lane + self.lanes * warm)
+        keys *= self.width
+        keys += tokens
+        self._counts[keys] += sign * self._one  # one round an iteration: no key comes twice
+
+    def book_flat(self, lane: int, its: I64, tokens: I64, sampled: I64 | None, ids: I64) -> None:
+        """Books rounds one by one.
+
+        Args:
+            lane: the engine.
+            its: their iterations.
+            tokens: kept of each.
+            sampled: tokens sampled in each; None if they verified nothing.
+            ids: their requests.
+        """
+        if not len(its):
+            return
+        self.reserve(int(its.max()) + 2)
+        warm = ids < self.num_warmups
+        keys = its - self.base + self._capacity * (lane + self.lanes * warm)
+        keys *= self.width
+        keys += tokens
+        np.add.at(self._counts, keys, self._one)
+        if sampled is not None:
+            self.accepted += np.bincount(sampled[~warm], minlength=self.width)
+
+    def counts(self, lane: int, iterations: int) -> tuple[Counts, Counts | None]:
+        """Returns an engine's rounds by iteration from `base` on, and tokens: counted, warm-ups'.
+
+        Shape `(iterations, k + 2)`.
+        """
+        self.reserve(self.base + iterations)
+        planes = self._counts.reshape(self._planes, self._capacity, self.width)[:, :iterations]
+        planes[:, :, 0] = 0  # places beyond a request's last round
+        return planes[lane], planes[lane + self.lanes] if self.num_warmups else None
+
+    def forget(self, before: int) -> None:
+        """Forgets the iterations before a number; nothing may be booked there any more."""
+        over = min(before - self.base, self._capacity)
+        planes = self._counts.reshape(self._planes, self._capacity, self.width)
+        planes[:, : self._capacity - over] = planes[:, over:].copy()
+        planes[:, self._capacity - over :] = 0
+        self.base = before

@@ -1,0 +1,67 @@
+"""What a lane writes down while it runs."""
+
+from __future__ import annotations
+
+from array import array
+
+from specfleet.sim.calendar.seat import Counts
+
+
+class Log:
+    """What an engine's iterations did, in the fewest numbers the columns can be computed from.
+
+    Attributes:
+        end_s: when each iteration ended. sums: its packed running sum, newcomers included.
+        beyond: context outside the sliding window, by iteration, where a request outgrows it.
+        prefills: 6 numbers for each iteration with a prefill: iteration, prompt tokens, rows, rows of
+            one token (priced as decode rows), their context, pairs.
+        padded: 2 numbers for each iteration with placeholder drafts: iteration, drafts.
+        cached: 2 numbers for each hit in the prefix cache: place, tokens.
+        one_pass: iterations none of whose drafts could be used.
+        waiting: 2 numbers for each iteration with a queue: iteration, length.
+        wakes, wake_s: iterations scheduled while nothing was in flight, and when.
+        admitted: iteration of admission by place, where it is not that of the first token.
+        odd_gaps: 3 numbers for each: iteration, iteration of the chunk before, place.
+        stays: (place, iteration of the prefill's end, rounds, newcomers before it) after a preemption.
+        cut: rounds before its first preemption, by place.
+        totals: counts and last iteration by place, of who had several stays.
+        preemptions: by place.
+        stepped: iterations that `Engine` stepped.
+        admitted_s, first_rank, last_rank: by place, where `Engine` saw it: time of admission, and the
+            places of the first and the last chunk within their steps.
+        skipped: iterations between first and last chunk without one, by place, where K changes.
+    """
+
+    def __init__(self) -> None:
+        self.end_s = array("d")
+        self.sums = array("q")
+        self.beyond = array("q")
+        self.prefills = array("q")
+        self.padded = array("q")
+        self.cached = array("q")
+        self.one_pass = array("q")
+        self.waiting = array("q")
+        self.wakes = array("q")
+        self.wake_s = array("d")
+        self.admitted: dict[int, int] = {}
+        self.odd_gaps = array("q")
+        self.stays: list[list[int]] = []
+        self.cut: dict[int, int] = {}
+        self.totals: dict[int, tuple[Counts, int]] = {}
+        self.stepped = array("q")
+        self.admitted_s: dict[int, float] = {}
+        self.first_rank: dict[int, int] = {}
+        self.last_rank: dict[int, int] = {}
+        self.skipped: dict[int, int] = {}
+        self.preemptions: dict[int, int] = {}
+
+    def forget_iterations(self) -> None:
+        """Drops what the iteration columns were made of."""
+        self.end_s = array("d")
+        self.sums, self.prefills, self.one_pass = array("q"), array("q"), array("q")
+        self.beyond, self.waiting, self.padded = array("q"), array("q"), array("q")
+
+    @property
+    def is_eventful(self) -> bool:
+        """Whether a request did something that its trajectory does not say."""
+        return bool(self.admitted or self.preemptions or self.totals or self.skipped or self.admitted_s)

@@ -1,0 +1,314 @@
+"""Sequences between two changes of K, or between two times of being stepped: what they did, and their seats.
+
+Such a change ends a *term*. Everybody who was running in it is booked for the rounds it had, and
+whoever is left is drawn again from there: all of them together, in some sixty numpy
+calls, because that is what a change costs.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from collections.abc import Sequence as Rows
+from copy import copy
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from specfleet.sim.calendar.admission import Stay
+from specfleet.sim.calendar.ledger import Ledger
+from specfleet.sim.calendar.luck import I64, U8
+from specfleet.sim.calendar.seat import Seat
+from specfleet.sim.calendar.trajectories import BLOCK, Block, Trajectories, unused_places
+from specfleet.workloads.requests import RequestTable
+
+
+class Standing(NamedTuple):
+    """Where sequences stand between two steps, a value each, in the order of the running list.
+
+    Attributes:
+        place: of the request. computed: KV tokens.
+        known: output tokens known before the last step (0: its prompt was computed in it).
+        asked: KV tokens the last step was scheduled for.
+        held: KV blocks.
+    """
+
+    place: I64
+    computed: I64
+    known: I64
+    asked: I64
+    held: I64
+
+    @classmethod
+    def nobody(cls) -> Standing:
+        """Returns an empty one."""
+        return cls(*np.zeros((5, 0), dtype=np.int64))
+
+
+@dataclass(slots=True)
+class Term:
+    """Sequences seated together at one K, in the iteration `begin`: a value a sequence, and flat arrays.
+
+    Attributes:
+        standing: of each at the beginning.
+        rounds, starts: that each needs at this K; its first flat place.
+        gains, footprint: as in `Block`; gains is None at K = 0 (one token each).
+        kept: tokens kept of the last round, if it has one.
+        unused: place, from its first, of its row none of whose drafts can be used, or -1.
+    """
+
+    begin: int
+    standing: Standing
+    rounds: I64
+    starts: I64
+    gains: U8 | None
+    footprint: I64
+    kept: I64
+    unused: I64
+
+
+class Seated(NamedTuple):
+    """What sequences seated together add to the calendars, flat; places count from their first iteration.
+
+    Attributes:
+        offsets, row, side: places, and what they get of both packed words.
+        unused: places of rows none of whose drafts can be used.
+    """
+
+    offsets: I64
+    row: I64
+    side: I64 | None
+    unused: I64
+
+
+def _runs(lengths: I64) -> tuple[I64, I64]:
+    """Returns 0, 1, .. for each length, one after another, and the number of the run each belongs to."""
+    of = np.repeat(np.arange(len(lengths)), lengths)
+    return np.arange(len(of)) - (np.cumsum(lengths) - lengths)[of], of
+
+
+def _joined(stays: Rows[Stay]) -> tuple[I64, list[tuple[Block | Seat, int]]]:
+    """Returns those who joined during a term, and where to find their gains and footprints.
+
+    Returns:
+        Place, first iteration with a row, rounds to the end and blocks held, shape `(4, n)`; and the
+        home of each with the first place of its rounds there.
+    """
+    numbers = array("q")
+    homes: list[tuple[Block | Seat, int]] = []
+    for _, first, place, home in stays:
+        if isinstance(home, Block):
+            j = place % BLOCK
+            numbers.extend((place, first + 1, home.rounds[j], home.blocks[j]))
+            homes.append((home, home.start[j]))
+        else:
+            numbers.extend((place, first + 1, home.rounds, home.blocks))
+            homes.append((home, 0))
+    columns: I64 = np.frombuffer(numbers, dtype=np.int64).reshape(-1, 4).T
+    return columns, homes
+
+
+class Members:
+    """All sequences of one engine, term by term.
+
+    Args:
+        table: the requests.
+        by_k: their trajectories by K; the last is the largest.
+        ledger: counts rounds; None without speculation.
+
+    Attributes:
+        lane: the engine's number in the ledger.
+        rounds, verifications, accepted, drafts: by place, of all engines.
+    """
+
+    def __init__(
+        self,
+        table: RequestTable,
+        by_k: Mapping[int, Trajectories],
+        ledger: Ledger | None,
+    ) -> None:
+        order = by_k[max(by_k)].order
+        self.order = order
+        self.ledger = ledger
+        self.lane = 0
+        self.prompt = table.prompt_tokens[order]
+        self.final = self.prompt + table.output_tokens[order] - 1
+        self.most = table.max_tokens[order]
+        self.rules = {k: lives.rules for k, lives in by_k.items()}
+        self.luck = {k: lives.luck for k, lives in by_k.items()}
+        totals = np.zeros((4, len(order)), dtype=np.int64)
+        self.rounds, self.verifications, self.accepted, self.drafts = totals
+        self.nobody(0)
+
+    def of_lane(self, lane: int) -> Members:
+        """Returns the sequences of one engine: nobody yet; what is known by place is shared."""
+        own = copy(self)
+        own.lane = lane
+        own.nobody(0)
+        return own
+
+    def close(self, now: int, k: int, stays: Rows[Stay]) -> Standing:
+        """Ends the term of `k` before iteration `now`: books its rounds; returns who is left.
+
+        Args:
+            now: the first iteration that does not belong to it.
+            k: drafts of its rows.
+            stays: who joined during it, in the order of the running list.
+        """
+        rules, term = self.rules[k], self.term
+        pack, lag, was = rules.packing, rules.lag, term.standing
+        (new_place, new_begin, new_rounds, new_held), homes = _joined(stays)
+        place = np.concatenate([was.place, new_place])
+        begin = np.concatenate([np.full(len(was.place), term.begin), new_begin])
+        rounds = np.concatenate([term.rounds, new_rounds])
+        final, prompt = self.final[place], self.prompt[place]
+        had = np.minimum(rounds, now - begin)
+        ends = np.cumsum(had)
+        lows = ends - had
+        flat = np.arange(int(ends[-1]) if len(ends) else 0)
+        old = len(was.place)
+        split = int(ends[old - 1]) if old else 0
+        base = np.repeat(term.starts - lows[:old], had[:old]) + flat[:split]
+        lives = [(home, low, low + n) for (home, low), n in zip(homes, had[old:].tolist(), strict=True)]
+        parts = [home.footprint[low:high] for home, low, high in lives if home.footprint is not None]
+        prints = np.concatenate([term.footprint[base], *parts])
+        gains = np.ones(len(flat), dtype=np.int64)
+        if k:
+            gains[:split] = 0 if term.gains is None else term.gains[base]
+            drawn = [home.gains[low:high] for home, low, high in lives if home.gains is not None]
+            gains[split:] = np.concatenate([base[:0], *drawn])
+        over = had == rounds
+        context = (prints & pack.context_mask) - rules.query
+        last, some = np.maximum(ends - 1, 0), had > 0
+        nothing = np.zeros(1, dtype=np.int64)
+        before = np.where(some, (context if len(flat) else nothing)[last], 0)
+        latest = before + (gains if len(flat) else nothing)[last]
+        computed = np.where(some, latest, np.concatenate([was.computed, prompt[old:]]))
+        held = ((prints if len(flat) else nothing)[last] >> pack.blocks) & pack.blocks_mask
+        standing = Standing(
+            place,
+            np.where(over, final, computed),
+            np.where(some, before - prompt + 1, np.concatenate([was.known, 0 * new_place])),
+            np.where(some, before + rules.query, np.concatenate([was.asked, prompt[old:]])),
+            np.where(some, held, np.concatenate([was.held, new_held])),
+        )
+        self._book(place, begin, had, over, lows, flat, before, gains, k)
+        left = ~over if not lag else (~over | (begin + rounds == now))
+        return Standing(*(column[left] for column in standing))
+
+    def _book(
+        self,
+        place: I64,
+        begin: I64,
+        had: I64,
+        over: npt.NDArray[np.bool_],
+        lows: I64,
+        flat: I64,
+        before: I64,
+        gains: I64,
+        k: int,
+    ) -> None:
+        """Adds a term's rounds to what its requests and its iterations have had."""
+        self.rounds[place] += had
+        ended = over & (had > 0)
+        kept = (self.final[place] - before)[ended]
+        last = (lows + had - 1)[ended]
+        tokens = gains.copy()
+        tokens[last] = kept
+        if k:
+            total = np.concatenate([[0], np.cumsum(gains)])
+            self.verifications[place] += had
+            self.accepted[place] += total[lows + had] - total[lows] - had
+            self.drafts[place] += k * had
+        its = np.repeat(begin - lows, had) + flat
+        assert self.ledger is not None
+        self.ledger.book_flat(self.lane, its, tokens, gains if k else None, np.repeat(self.order[place], had))
+
+    def seat(self, now: int, k: int, standing: Standing) -> Seated:
+        """Seats sequences at a K, from iteration `now` on."""
+        place, computed, known, asked, held = standing
+        rules, lag = self.rules[k], self.rules[k].lag
+        final, prompt, most = self.final[place], self.prompt[place], self.most[place]
+        gains, lows, starts, before, rounds = self._draw(k, place, final - computed)
+        lengths = np.diff(lows, append=len(before) - 1)
+        contexts = before[:-1] + np.repeat(computed - before[starts], lengths)
+        last, earlier = starts + np.maximum(rounds - 1, 0), starts + np.maximum(rounds - 2, 0)
+        known_last = np.where(rounds > 0, contexts[last] - prompt + 1, known)
+        known_earlier = np.where(rounds > 1, contexts[earlier] - prompt + 1, known)
+        certain = known_last + 1 >= most
+        ends = starts + rounds + lag
+        footprint = rules.footprints(contexts, ends, rounds, final, held, certain, asked)
+        offsets, of = _runs(rounds + lag + 1)
+        row = np.diff(footprint, prepend=0)
+        row[starts] = footprint[starts]
+        places = starts[of] + offsets
+        side = rules.sides(footprint, starts, asked)
+        unused = np.full(len(place), -1)
+        if rules.notes_unused:
+            unused = unused_places(lag, rounds, known_last, known_earlier, most, certain)
+        kept = final - contexts[last]
+        self.term = Term(now, standing, rounds, starts, gains, footprint, kept, unused)
+        return Seated(offsets, row[places], None if side is None else side[places], unused[unused >= 0])
+
+    def outcomes(self) -> tuple[I64, I64 | U8]:
+        """Returns the places of all rounds of this term, from its beginning, and the tokens each samples."""
+        term = self.term
+        offsets, of = _runs(term.rounds)
+        return offsets, np.ones_like(of) if term.gains is None else term.gains[term.starts[of] + offsets]
+
+    def seats(self, k: int) -> list[Seat]:
+        """Returns the sequences of this term one by one."""
+        term, rules = self.term, self.rules[k]
+        place, computed, _, asked, held = term.standing
+        side = rules.sides(term.footprint, term.starts, asked)
+        seats = []
+        for j, (start, rounds) in enumerate(zip(term.starts.tolist(), term.rounds.tolist(), strict=True)):
+            here = slice(start, start + rounds + rules.lag + 1)
+            footprint, who, blocks = term.footprint[here], int(place[j]), int(held[j])
+            seats.append(
+                Seat(
+                    place=who,
+                    prompt=int(self.prompt[who]),
+                    final=int(self.final[who]),
+                    most=int(self.most[who]),
+                    tokens=int(computed[j]),
+                    blocks=blocks,
+                    rounds=rounds,
+                    kept=int(term.kept[j]) if rounds else 0,
+                    gains=None if term.gains is None else term.gains[start : start + rounds],
+                    footprint=footprint,
+                    row=np.diff(footprint, prepend=rules.prefilling(blocks)),
+                    side=None if side is None else side[here],
+                    unused=int(term.unused[j]),
+                )
+            )
+        return seats
+
+    def nobody(self, now: int) -> None:
+        """Begins a term without anybody."""
+        none = np.zeros(0, dtype=np.int64)
+        self.term = Term(now, Standing.nobody(), none, none, None, none, none, none)
+
+    def _draw(self, k: int, place: I64, wanted: I64) -> tuple[U8 | None, I64, I64, I64, I64]:
+        """As `Trajectories._rounds`, from each request's next verification on; and where each begins."""
+        luck = self.luck[k]
+        if luck is None:
+            lengths = wanted + 2
+            starts = np.cumsum(lengths) - lengths
+            return None, starts, starts, np.arange(int(lengths.sum()) + 1), wanted
+        ids, past = self.order[place], self.verifications[place]
+        draw = luck.rounds_to_draw(ids, wanted)
+        while True:
+            hashes = (draw + 4) // 2
+            gains = luck.gains(ids, hashes, past // 2)
+            before = np.zeros(len(gains) + 1, dtype=np.int64)
+            np.cumsum(gains, out=before[1:])
+            lows = 2 * (np.cumsum(hashes) - hashes)
+            starts = lows + (past & 1)
+            rounds = np.searchsorted(before, before[starts] + wanted) - starts
+            short = rounds > draw
+            if not short.any():
+                return gains, lows, starts, before, rounds
+            draw = np.where(short, wanted, draw)

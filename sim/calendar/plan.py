@@ -1,0 +1,166 @@
+"""What the fast path needs to know before a run, and whether it applies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specfleet.sim.calendar.luck import Luck
+from specfleet.sim.calendar.plans import Plans, plans_of
+from specfleet.sim.calendar.trajectories import Rules
+from specfleet.sim.engine import Engine
+from specfleet.sim.recorder import Recorder
+from specfleet.sim.sequence import Sequence
+from specfleet.sim.speculation.lives import Lives
+from specfleet.sim.speculation.policies import make_policy
+from specfleet.sim.speculation.policy import OneForAll, Policy
+from specfleet.workloads.requests import RequestTable
+
+if TYPE_CHECKING:
+    from specfleet.sim.simulation import Scenario
+
+
+BLIND = ("round_robin", "random")
+"""Routers that ask replicas nothing."""
+
+
+class Plan:
+    """A run that has not begun, as the fast path sees it.
+
+    Args:
+        scenario: the configuration.
+        table: the requests.
+        seed: of luck and random routing.
+        lives: luck of the requests; None without speculation.
+
+    Attributes:
+        served: rows that are not refused, in row order.
+        refused: the other rows.
+    """
+
+    def __init__(self, scenario: Scenario, table: RequestTable, seed: int, lives: Lives | None) -> None:
+        self.scenario, self.table, self.seed = scenario, table, seed
+        self.config = scenario.engine
+        self.engine = Engine(self.config, scenario.cost, Recorder(0, 1))
+        total = table.prompt_tokens + table.max_tokens
+        fits = total <= self._longest(int(total.max(initial=2)))
+        self.served = np.flatnonzero(fits)
+        self.refused = np.flatnonzero(~fits)
+        self.lives = lives
+        self.luck: Luck | None = None
+        k = self.config.num_speculative_tokens
+        if k and lives is not None and lives.by_class:
+            first = next(iter(lives.by_class.values()))
+            other = lives.by_class.get("", first)  # a class without requests may have none
+            each = [lives.by_class.get(name, other) for name in table.class_names]
+            self.luck = Luck(table.class_id, each, k, seed, lives.accepted, table.output_tokens)
+        self.policy = self.make_policy()
+
+    def make_policy(self) -> Policy | None:
+        """Returns the policy of one more engine; None is always K."""
+        scenario, k = self.scenario, self.config.num_speculative_tokens
+        return make_policy(scenario.policy, k, scenario.cost) if k else None
+
+    def plans(self) -> Plans | None:
+        """Returns the plans of one more engine; None for always K, and for what `obstacle` names."""
+        return plans_of(self.make_policy(), self.config.max_num_seqs)
+
+    @property
+    def reads_kv(self) -> bool:
+        """Whether the policy looks at the KV tokens of the batch."""
+        return isinstance(self.policy, OneForAll) and self.policy.reads_kv
+
+    def _longest(self, most: int) -> int:
+        """Returns the largest prompt + max_tokens that is not refused: refusals depend on it alone."""
+        refused = self.engine.refusal
+        low, high = 1, most
+        while low < high:
+            middle = (low + high + 1) // 2
+            if refused(Sequence(0, 1, middle - 1)) is None:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def refusals(self) -> dict[str, int]:
+        """Returns the reasons with their counts, in order of appearance."""
+        counts: dict[str, int] = {}
+        for row in self.refused.tolist():
+            request = Sequence(row, int(self.table.prompt_tokens[row]), int(self.table.max_tokens[row]))
+            reason = self.engine.refusal(request)
+            assert reason is not None
+            counts[reason] = counts.get(reason, 0) + 1
+        return counts
+
+    @property
+    def longest_tokens(self) -> int:
+        """Prompt and output of the longest request that is served."""
+        return int((self.table.prompt_tokens + self.table.output_tokens)[self.served].max(initial=0))
+
+    @property
+    def shared(self) -> bool:
+        """Whether prompts may be found in a prefix cache."""
+        return self.config.enable_prefix_caching and self.table.segment_offset is not None
+
+    def rules(self) -> Rules | None:
+        """Returns what the engine makes of a sequence; None where its counts do not fit the packing."""
+        return Rules.of(self.config, self.longest_tokens, self.reads_kv, self.shared)
+
+    @property
+    def alone(self) -> bool:
+        """Whether each replica's requests are known before anything runs."""
+        blind = self.scenario.deployment.replicas == 1 or self.scenario.deployment.router in BLIND
+        return blind and self.scenario.load.max_concurrency is None
+
+    @property
+    def may_step(self) -> bool:
+        """Whether a step may come up that the calendar cannot take."""
+        config = self.config
+        slots = config.speculative.draft_slots if config.speculative else 0
+        rows = min(config.max_num_seqs, len(self.served))
+        charge = 1 + config.num_speculative_tokens + slots
+        return self.policy is not None or rows * charge > config.max_num_batched_tokens
+
+    def never_short(self, rules: Rules) -> bool:
+        """Whether the pool holds the largest requests together, so that nobody is ever preempted."""
+        rows = self.served
+        tokens = self.table.prompt_tokens[rows] + self.table.output_tokens[rows]
+        blocks = (tokens + 2 * rules.query + rules.lookahead) // rules.block_size + 1
+        most = min(self.config.max_num_seqs, len(rows))
+        return int(np.sort(blocks)[len(rows) - most :].sum()) <= self.config.usable_blocks
+
+    def obstacle(self) -> str | None:
+        """Returns what this run has that only `Engine` can do, or None."""
+        config, table = self.config, self.table
+        speculative, k = config.speculative, config.num_speculative_tokens
+        if self.policy is not None:
+            plans = self.plans()
+            if plans is None:
+                return "a policy that looks at single requests"
+            if max(plans.table, default=0) > k:
+                return "a policy with more drafts than num_speculative_tokens"
+        if config.policy != "fcfs":
+            return "priority scheduling"
+        if config.long_prefill_token_threshold > 0:
+            return "long_prefill_token_threshold"
+        if k and config.trims_drafts_to_max_tokens:
+            return "drafts trimmed to max_tokens"
+        if speculative is not None and speculative.reroll_on_reject:
+            return "reroll_on_reject"
+        if not len(self.served):
+            return "no request is served"
+        pads = k and config.pads_one_token_admission and self.policy is None
+        if pads and (table.prompt_tokens[self.served] == 1).any():
+            return "prompts of one token"
+        longest = self.longest_tokens + 3 * (k + 1)
+        limit = speculative.drafter_max_model_len if speculative is not None else None
+        if limit is not None and longest > limit:
+            return "requests that reach drafter_max_model_len"
+        if longest > config.max_model_len:
+            return "requests that reach max_model_len"
+        if k and self.luck is None:
+            return "no acceptance process"
+        if self.luck is not None and not self.luck.every_step:
+            return "drafts that are not proposed every step"
+        return None

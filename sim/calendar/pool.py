@@ -1,0 +1,332 @@
+"""A KV pool that knows its blocks' contents, spoken to once a request instead of once a step.
+
+It answers as `kvcache.PrefixCache` does. Only blocks that another prompt may ask for are objects here.
+Of the others no more than their number and their turn in the free list matters: blocks without a key
+stand in front of it, those with one behind, in runs.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from heapq import heappop, heappush
+from itertools import chain
+from operator import attrgetter
+
+from specfleet.sim.sequence import NEVER
+
+NOBODYS, ITS_OWNERS = -1, -2
+"""Keys of runs: of blocks that nobody asks for; that one request asks for, which was thrown out."""
+
+
+class Cached:
+    """A block that prompts may share; or, in the free list, a run of blocks that nobody asks for.
+
+    Attributes:
+        key: of its content.
+        users: how many hold it.
+        until: the iteration in which the last of them leaves, while somebody holds it.
+    """
+
+    __slots__ = ("key", "until", "users")
+
+    def __init__(self, key: int, until: int) -> None:
+        self.key = key
+        self.users = 1
+        self.until = until
+
+
+class Holder:
+    """One request and the blocks it holds that others may ask for, from the first on.
+
+    Attributes:
+        place: of the request.
+        keys: of all its blocks that others may ask for.
+        blocks: those that are computed, or found.
+        before: while it computes its prompt in pieces, when the blocks it found were to be given back, 0
+            where nobody held them.
+        unkeyed, private: its other blocks when it leaves: without a key, and with one.
+        until: the iteration in which it leaves. number: of those who leave together, the lower goes first.
+    """
+
+    __slots__ = ("before", "blocks", "keys", "number", "place", "private", "unkeyed", "until")
+
+    def __init__(self, place: int, keys: list[int], hit: list[Cached]) -> None:
+        self.place = place
+        self.keys = keys
+        self.blocks = hit
+        self.before: list[int] = []
+        self.unkeyed = self.private = self.until = self.number = 0
+
+    def note_others(self) -> None:
+        """Notes who holds what it found, before it does."""
+        self.before = [block.until if block.users else 0 for block in self.blocks]
+
+
+class Pool:
+    """The blocks of one engine.
+
+    Args:
+        blocks: how many can be held.
+
+    Attributes:
+        used: blocks held, as far as it has been told: up to iteration `told`.
+    """
+
+    def __init__(self, blocks: int) -> None:
+        self.used = 0
+        self.told = -1
+        self._admissions = 0
+        self._unkeyed = blocks
+        self._idle: OrderedDict[Cached, int] = OrderedDict()
+        self._with: dict[int, list[Cached]] = {}
+        self._thrown_out: dict[int, Cached] = {}
+        self._leavers: dict[int, list[Holder]] = {}
+        self._due: list[int] = []
+
+    @property
+    def next_leave(self) -> int:
+        """The iteration in which blocks come back next."""
+        return self._due[0] if self._due else NEVER
+
+    def advance(self, it: int, used: int, used_at: Callable[[int], int]) -> None:
+        """Brings it to where `it` is scheduled, before anybody is admitted.
+
+        What is held beyond what was told, the running sequences have taken: nobody asks for those blocks,
+        so their number is enough.
+
+        Args:
+            it: the iteration.
+            used: blocks held now.
+            used_at: blocks held in an iteration that is over.
+        """
+        self.release(it, used_at, not used)
+        self.told = it
+        self.take(used - self.used)
+
+    def release(self, it: int, used_at: Callable[[int], int], everybody: bool = False) -> None:
+        """Takes back the blocks of those who have ended before iteration `it` is scheduled.
+
+        Args:
+            it: the iteration.
+            used_at: blocks held in an iteration that is over.
+            everybody: the last have ended, perhaps one iteration before they were to leave: the engine
+                found nothing to do and waited for it.
+        """
+        due = self._due
+        while due and (due[0] <= it or everybody):
+            at = heappop(due)
+            last = min(at, it) - 1
+            if last > self.told:
+                self.take(used_at(last) - self.used)
+                self.told = last
+            for holder in self._leavers.pop(at):
+                self._free(holder)
+
+    def catch_up(self, it: int, used_at: Callable[[int], int]) -> None:
+        """Brings it to where `it` is scheduled, before anybody takes a block; arguments as `release`."""
+        self.release(it, used_at)
+        if self.told < it - 1:
+            self.take(used_at(it - 1) - self.used)
+            self.told = it - 1
+
+    def withdraw(self, holder: Holder) -> None:
+        """Takes back what was expected of a request."""
+        self._leavers[holder.until].remove(holder)
+
+    def throw_out(self, place: int, keyed: int, held: int) -> None:
+        """Takes the blocks of a request back that may ask for them again.
+
+        Args:
+            place: of the request.
+            keyed: blocks from its first on that have a key.
+            held: blocks in all.
+        """
+        self.used -= held
+        self._unkeyed += held - keyed
+        self._thrown_out[place] = run = Cached(ITS_OWNERS, 0)
+        if keyed:
+            self._idle[run] = keyed
+
+    def left_of(self, place: int) -> int:
+        """Returns how many of its blocks, from the first on, a request would find that was thrown out."""
+        return self._idle.get(self._thrown_out[place], 0)
+
+    def take_back(self, place: int) -> None:
+        """Gives a request what it finds."""
+        self.used += self._idle.pop(self._thrown_out.pop(place))
+
+    def take(self, count: int) -> None:
+        """Hands out blocks from the front of the free list; their contents are gone."""
+        self.used += count
+        if count <= self._unkeyed:
+            self._unkeyed -= count
+            return
+        count -= self._unkeyed
+        self._unkeyed = 0
+        idle = self._idle
+        while count:
+            block = next(iter(idle))
+            there = idle[block]
+            if there > count:
+                idle[block] = there - count
+                return
+            del idle[block]
+            count -= there
+            if block.key >= 0:
+                found = self._with[block.key]
+                found.remove(block)
+                if not found:
+                    del self._with[block.key]
+
+    def lookup(self, keys: list[int], most: int) -> list[Cached]:
+        """Returns the longest prefix that is cached, of at most so many blocks."""
+        there, hit = self._with, []
+        for key in keys[:most]:
+            found = there.get(key)
+            if found is None:
+                break
+            hit.append(found[0])
+        return hit
+
+    def hold(self, holder: Holder, new: int, until: int) -> dict[int, int]:
+        """Gives a request the blocks that it found and `new` ones.
+
+        Args:
+            holder: the request.
+            new: blocks.
+            until: the iteration in which it leaves; `NEVER` if that is not known yet.
+
+        Returns:
+            How many blocks leave a holder in an iteration without being given back: by then, one of two
+            that hold a block has left.
+        """
+        kept: dict[int, int] = {}
+        idle = self._idle
+        for block in holder.blocks:
+            if block.users:
+                at = block.until
+                if at < until:
+                    block.until = until
+                else:
+                    at = until
+                kept[at] = kept.get(at, 0) + 1
+            else:
+                del idle[block]
+                self.used += 1
+                block.until = until
+            block.users += 1
+        self.take(new)
+        return kept
+
+    def register(self, holder: Holder, computed: int, until: int) -> None:
+        """Lets others find the first `computed` blocks of a request."""
+        blocks, there = holder.blocks, self._with
+        for key in holder.keys[len(blocks) : computed]:
+            block = Cached(key, until)
+            blocks.append(block)
+            found = there.get(key)
+            if found is None:
+                there[key] = [block]
+            else:
+                found.append(block)
+
+    def settle(self, holder: Holder, until: int) -> dict[int, int]:
+        """Says when a request leaves that holds its blocks already; returns the change of `hold`'s answer."""
+        kept: dict[int, int] = {}
+        before = holder.before
+        for index, block in enumerate(holder.blocks):
+            at = before[index] if index < len(before) else 0
+            block.until = max(at, until)
+            if at > until:
+                kept[at] = kept.get(at, 0) - 1
+                kept[until] = kept.get(until, 0) + 1
+        return kept
+
+    def expect(self, holder: Holder, until: int, held: int, keyed: int) -> None:
+        """Notes that a request leaves before iteration `until` is scheduled.
+
+        Args:
+            holder: the request.
+            until: the iteration.
+            held: blocks that it holds then.
+            keyed: of which have a key.
+        """
+        holder.unkeyed, holder.private = held - keyed, keyed - len(holder.blocks)
+        holder.until, holder.number = until, self._admissions
+        self._admissions += 1
+        leavers = self._leavers.get(until)
+        if leavers is None:
+            self._leavers[until] = [holder]
+            heappush(self._due, until)
+        else:
+            leavers.append(holder)
+
+    def reseat(
+        self, leaves: Mapping[int, tuple[int, int]], begun: Holder | None
+    ) -> tuple[int, dict[int, int]]:
+        """Says anew when everybody leaves.
+
+        Args:
+            leaves: by place, when and with how many blocks.
+            begun: who is still computing its prompt.
+
+        Returns:
+            Blocks held by more than one, a count for each further holder, and an answer as `hold`'s.
+        """
+        holders = sorted(chain.from_iterable(self._leavers.values()), key=attrgetter("number"))
+        self._leavers, twice = {}, 0
+        kept: dict[int, int] = {}
+        for holder in holders:
+            until, held = leaves[holder.place]
+            holder.unkeyed, holder.until = held - holder.private - len(holder.blocks), until
+            self._leavers.setdefault(until, []).append(holder)
+        self._due = sorted(self._leavers)
+        stay: set[Cached] = set()
+        for holder in sorted(holders, key=attrgetter("until"), reverse=True):
+            until, again = holder.until, len(stay.intersection(holder.blocks))
+            if again:
+                twice += again
+                kept[until] = kept.get(until, 0) + again
+            if again < len(holder.blocks):
+                for block in holder.blocks:
+                    if block not in stay:
+                        block.until = until
+                stay.update(holder.blocks)
+        if begun is not None:
+            twice += self._stay_on(begun, stay, kept)
+        return twice, kept
+
+    def _stay_on(self, begun: Holder, stay: set[Cached], kept: dict[int, int]) -> int:
+        """As `reseat`, for who is still computing its prompt: what others hold too goes when it does."""
+        twice, found = 0, begun.blocks[: len(begun.before)]
+        begun.before = [block.until if block in stay else 0 for block in found]
+        for at in begun.before:
+            if at:
+                twice += 1
+                kept[at] = kept.get(at, 0) + 1
+        for block in begun.blocks:
+            block.until = NEVER
+        return twice
+
+    def _free(self, holder: Holder) -> None:
+        """Takes a request's blocks back: its tail first, what has no key to the front."""
+        idle = self._idle
+        self._unkeyed += holder.unkeyed
+        free = holder.unkeyed + holder.private
+        if holder.private:
+            self._append_run(holder.private)
+        for block in reversed(holder.blocks):
+            block.users -= 1
+            if not block.users:
+                idle[block] = 1
+                free += 1
+        self.used -= free
+
+    def _append_run(self, count: int) -> None:
+        idle = self._idle
+        last = next(reversed(idle), None)
+        if last is not None and last.key == NOBODYS:
+            idle[last] += count
+        else:
+            idle[Cached(NOBODYS, 0)] = count

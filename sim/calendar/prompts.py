@@ -1,0 +1,91 @@
+"""What prompts have in common, as keys of their KV blocks, for the fast path.
+
+`sim.kvcache` makes a key of what a block holds. Here a key comes from where the block stands: prompts
+that begin with the same pieces of the same streams walk the same chain, and a chain numbers its blocks.
+Blocks that no other prompt can ask for get none: they need no identity.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from specfleet.sim.calendar.luck import I64
+from specfleet.workloads.requests import RequestTable
+
+Chain = tuple[int, list[int]]
+"""A number, and the keys of the blocks that end in one stream behind one beginning."""
+NO_KEYS: list[int] = []
+
+
+class Prompts:
+    """Prompts by their block keys.
+
+    Args:
+        table: the requests, with segments.
+        rows: those that are served.
+        block_size: tokens a block.
+        ahead: tokens past a block that its key covers.
+
+    Attributes:
+        shareable: blocks at the beginning of each prompt that another one may begin with, by row.
+    """
+
+    def __init__(self, table: RequestTable, rows: I64, block_size: int, ahead: int) -> None:
+        assert table.segment_offset is not None
+        assert table.segment_stream is not None
+        assert table.segment_tokens is not None
+        self._size = block_size
+        self._ahead = ahead
+        self._chains: dict[tuple[int, int, int], Chain] = {}
+        self._num_keys = 0
+        self._last: tuple[int, list[int]] = (-1, NO_KEYS)
+        offset, streams, tokens = table.segment_offset, table.segment_stream, table.segment_tokens
+        shared = _shared_tokens(len(table), rows, offset, streams, tokens)
+        blocks = np.maximum(shared - ahead, 0) // block_size
+        self.shareable, self._offset = blocks.data, offset.data
+        self._streams, self._tokens = streams.data, tokens.data
+
+    def keys(self, row: int) -> list[int]:
+        """Returns the keys of the blocks of a prompt that another one may begin with; not to be changed."""
+        count = self.shareable[row]
+        if not count:
+            return NO_KEYS
+        if self._last[0] == row:
+            return self._last[1]
+        size, ahead = self._size, self._ahead
+        keys: list[int] = []
+        parent, start = -1, 0
+        for segment in range(self._offset[row], self._offset[row + 1]):
+            place = parent, start, self._streams[segment]
+            found = self._chains.get(place)
+            if found is None:
+                found = self._chains[place] = len(self._chains), []
+            parent, chain = found
+            start += self._tokens[segment]
+            wanted = min(count, (start - ahead) // size) - len(keys)
+            while len(chain) < wanted:
+                chain.append(self._num_keys)
+                self._num_keys += 1
+            if wanted > 0:
+                keys += chain[:wanted]
+            if len(keys) == count:
+                break
+        self._last = row, keys
+        return keys
+
+
+def _shared_tokens(requests: int, rows: I64, offset: I64, streams: I64, tokens: I64) -> I64:
+    """Returns how many tokens of each prompt lie before the first stream that no other prompt has."""
+    row_of = np.repeat(np.arange(requests), np.diff(offset))
+    served = np.zeros(requests, dtype=np.bool_)
+    served[rows] = True
+    names, stream_of = np.unique(streams, return_inverse=True)
+    pairs = np.unique(np.stack([stream_of, row_of])[:, served[row_of]], axis=1)
+    known = np.bincount(pairs[0], minlength=len(names)) > 1
+    ends = np.cumsum(tokens)
+    before = np.concatenate([[0], ends])[offset[:-1]]
+    lone = np.flatnonzero(~known[stream_of])
+    stop = np.concatenate([[0], ends])[offset[1:]]
+    begins = (ends - tokens)[lone]
+    np.minimum.at(stop, row_of[lone], begins)
+    return np.asarray(stop - before)

@@ -1,0 +1,183 @@
+"""A request that the calendar cannot take as it was drawn: prefilled in pieces, or thrown out and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from specfleet.sim.calendar.luck import I64, U8
+from specfleet.sim.calendar.trajectories import Block, Rules
+
+
+@dataclass(slots=True)
+class Seat:
+    """One stay of a request in the running list, from its prefill to its end or its preemption.
+
+    Attributes:
+        place: of the request in its trajectories.
+        prompt, final, most: prompt tokens; KV tokens after the last round; max_tokens.
+        tokens: to prefill: the prompt, and after a preemption what had been written.
+        blocks: held after a prefill in one piece.
+        rounds, kept, gains: as in `Block`, from here to the end of the request.
+        footprint, row, side: as in `Block`, this request's part; row is relative to `blocks`.
+        unused: as in `Block`.
+        last_emission: iteration of its last chunk before the preemption, or -1.
+        extra: where this stay is noted among the stays after a preemption, or -1.
+    """
+
+    place: int
+    prompt: int
+    final: int
+    most: int
+    tokens: int
+    blocks: int
+    rounds: int
+    kept: int
+    gains: U8 | None
+    footprint: I64 | None
+    row: I64
+    side: I64 | None
+    unused: int
+    last_emission: int = -1
+    extra: int = -1
+
+    @classmethod
+    def fresh(cls, place: int, block: Block, index: int) -> Seat:
+        """Returns the first stay of a block's request."""
+        start, end, rounds = block.start[index], block.end[index], block.rounds[index]
+        return cls(
+            place=place,
+            prompt=block.prompt[index],
+            final=block.final[index],
+            most=block.most[index],
+            tokens=block.prompt[index],
+            blocks=block.blocks[index],
+            rounds=rounds,
+            kept=int(block.kept[index]),
+            gains=None if block.gains is None else block.gains[start : start + rounds],
+            footprint=None if block.footprint is None else block.footprint[start:end],
+            row=block.row[start:end],
+            side=None if block.side is None else block.side[start:end],
+            unused=block.unused[index] if block.unused else -1,
+        )
+
+    @property
+    def may_use_drafts(self) -> bool:
+        """Whether a draft proposed when its prompt is computed might be used."""
+        return self.tokens - self.prompt + 1 < self.most
+
+    def holding(self, blocks: int, rules: Rules) -> Seat:
+        """Returns the same stay after a prefill that took another number of blocks, being in pieces."""
+        more = (blocks - self.blocks) << rules.packing.blocks
+        if not more:
+            return self
+        row, footprint = self.row.copy(), self.footprint
+        row[0] -= more
+        decodes = (int(self.row[0]) + rules.prefilling(self.blocks)) >> rules.packing.rows
+        if rules.lag and not decodes & rules.packing.rows_mask:  # it ends: it holds them until that is known
+            row[:2] += more, -more
+            if footprint is not None:
+                footprint = footprint + np.array([more, *[0] * (len(footprint) - 1)])
+        return replace(self, blocks=blocks, row=row, footprint=footprint)
+
+    def rest(self, done: int, rules: Rules, last_emission: int) -> Seat:
+        """Returns the stay after a preemption.
+
+        The prefill that computes everything again emits a token of its own. So all later rounds stand
+        one token further on, and the last one falls away if that token was all it had to give.
+
+        Args:
+            done: rounds before the preemption, fewer than `rounds`.
+            rules: of the engine.
+            last_emission: iteration of the last chunk before it.
+        """
+        assert self.footprint is not None
+        computed = (self.footprint[done : self.rounds] & rules.packing.context_mask) - (rules.query - 1)
+        rounds = len(computed) - int(computed[-1] >= self.final)
+        tokens = int(computed[0])
+        blocks = rules.prefill_blocks(tokens)
+        known = (int(computed[rounds - 1]) + 1 if rounds else tokens) - self.prompt
+        before = (int(computed[rounds - 2]) + 1 if rounds > 1 else tokens) - self.prompt
+        footprint = rules.footprint(computed[:rounds], self.final, blocks, known + 1 >= self.most)
+        return Seat(
+            place=self.place,
+            prompt=self.prompt,
+            final=self.final,
+            most=self.most,
+            tokens=tokens,
+            blocks=blocks,
+            rounds=rounds,
+            kept=self.final - int(computed[rounds - 1]) if rounds else 0,
+            gains=None if self.gains is None else self.gains[done : done + rounds],
+            footprint=footprint,
+            row=np.diff(footprint, prepend=rules.prefilling(blocks)),
+            side=rules.sides(footprint, *np.array([[0], [tokens]])),
+            unused=_unused(rules, rounds, known, before, self.most),
+            last_emission=last_emission,
+        )
+
+
+def _unused(rules: Rules, rounds: int, known: int, before: int, most: int) -> int:
+    """As `Trajectories._unused`, for one."""
+    if not rules.notes_unused:
+        return -1
+    if not rules.lag:
+        return rounds - 1 if rounds and known + 1 >= most else -1
+    if known + 1 >= most:
+        return rounds - 1 if rounds and before + 2 >= most else -1
+    return rounds if known + 2 >= most else -1
+
+
+@dataclass(slots=True)
+class Prefill:
+    """The one prompt that is computed in pieces: under FCFS it is the tail of the running list.
+
+    Attributes:
+        seat: what it will be.
+        done, held: tokens computed, and blocks.
+        last: iteration of its last piece.
+    """
+
+    seat: Seat
+    done: int
+    held: int
+    last: int
+
+
+class Counts(NamedTuple):
+    """What a request has had so far."""
+
+    verifications: int
+    accepted: int
+    chunks: int
+    drafts: int
+
+    def plus(self, gains: U8 | None, rounds: int, k: int, chunks: int) -> Counts:
+        """Returns the counts after `rounds` more rounds of `k` drafts, and so many more chunks."""
+        if gains is None:
+            return Counts(self.verifications, self.accepted, self.chunks + chunks, self.drafts)
+        accepted = self.accepted + int(gains[:rounds].sum()) - rounds
+        return Counts(self.verifications + rounds, accepted, self.chunks + chunks, self.drafts + k * rounds)
+
+
+NOTHING_YET = Counts(0, 0, 0, 0)
+
+
+class Left(NamedTuple):
+    """A running sequence between two steps, for `Engine` to go on with.
+
+    Attributes:
+        place: of the request. computed: KV tokens.
+        known: output tokens known before the last step.
+        asked: KV tokens the last step was scheduled for. held: KV blocks.
+        counts: what it has had, the last step included.
+    """
+
+    place: int
+    computed: int
+    known: int
+    asked: int
+    held: int
+    counts: Counts

@@ -1,0 +1,271 @@
+"""`specfleet breakeven`: the search, what it says over seeds, and the files it leaves."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specfleet.experiments.breakeven.answers import Best, closed_form, schedule
+from specfleet.experiments.breakeven.question import (
+    Breakeven,
+    Cell,
+    assumed,
+    breakeven_command,
+    in_processes,
+    load_axis,
+    search,
+)
+from specfleet.experiments.breakeven.search import (
+    ALWAYS,
+    AT,
+    COARSE,
+    EQUAL,
+    NEVER,
+    QUESTIONS,
+    UNMET,
+    Curve,
+    Figures,
+    speedup,
+)
+from specfleet.experiments.load.config import load_experiment
+from specfleet.experiments.schema.faults import InputFaults
+from specfleet.sim.speculation.acceptance import AcceptanceSpec, LowAtom
+
+SMALL = """
+name: small
+seed: 3
+replications: 2
+serve:
+  model: meta-llama/Llama-3.1-8B-Instruct
+  gpu: h100-sxm
+  max_model_len: 2048
+  max_num_seqs: 64
+  speculative_config: {method: eagle3, model: yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, num_speculative_tokens: 2}
+acceptance: {conditional_acceptance: 0.6, concentration: 18}
+workload: {input_len: 100, output_len: 40, max_concurrency: 4, num_prompts: 24}
+slo: {tpot_ms: 20}
+sweep:
+  axes:
+    workload.max_concurrency: [1, 8]
+    serve.speculative_config.num_speculative_tokens: [0, 2]
+report: {baseline: {serve.speculative_config.num_speculative_tokens: 0}}
+"""
+PLAIN: Figures = {"output_throughput": 100.0, "mean_tpot_ms": 10.0, "p99_tpot_ms": 10.0}
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """An experiment of a few tenths of a second."""
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    return path
+
+
+def curve(ratio: Callable[[float], float], tolerance: float = 0.01) -> tuple[Curve, list[float]]:
+    """A curve with this speedup of throughput, the inverse on TPOT, and the acceptances it is asked for."""
+    asked: list[float] = []
+
+    def simulate(alpha: float) -> Figures:
+        asked.append(alpha)
+        tokens, tpot = 100.0 * ratio(alpha), 10.0 / max(ratio(alpha), 1e-9)
+        return {"output_throughput": tokens, "mean_tpot_ms": tpot, "p99_tpot_ms": 1.2 * tpot}
+
+    return Curve(simulate, PLAIN, tolerance), asked
+
+
+@given(st.floats(0.02, 0.98), st.floats(0.3, 4.0), st.sampled_from([0.01, 0.02, 0.05]))
+def test_a_crossing_is_found_within_the_tolerance(at: float, bend: float, tolerance: float) -> None:
+    found, _ = curve(lambda alpha: 0.5 + 0.5 * (alpha / at) ** bend, tolerance)
+    root = found.root("throughput")
+    assert root is not None and root.status == AT and root.alpha is not None
+    assert abs(root.alpha - at) <= tolerance
+    assert root.crossings == 1
+
+
+@given(st.floats(0.02, 0.98), st.floats(0.3, 4.0))
+def test_nothing_is_simulated_twice_and_little_at_all(at: float, bend: float) -> None:
+    found, asked = curve(lambda alpha: 0.5 + 0.5 * (alpha / at) ** bend)
+    for question in ("throughput", "mean TPOT", "P99 TPOT", "throughput"):
+        found.root(question)
+    assert len(asked) == len(set(asked)) == len(found.points)
+    assert len(asked) <= COARSE + 1 + 2 * 10
+
+
+@given(st.integers(0, 99), st.floats(0.01, 0.5), st.floats(0.01, 0.5))
+def test_a_step_is_found_as_well_as_a_slope(cell: int, below: float, above: float) -> None:
+    at = (cell + 0.5) / 100
+    found, asked = curve(lambda alpha: 1.0 - below if alpha < at else 1.0 + above)
+    root = found.root("throughput")
+    assert root is not None and root.alpha is not None and abs(root.alpha - at) <= 0.01
+    assert len(asked) <= COARSE + 1 + 12
+
+
+@pytest.mark.parametrize(
+    ("ratio", "status"),
+    [
+        (lambda alpha: 1.1 + alpha, ALWAYS),
+        (lambda alpha: 0.5 + 0.4 * alpha, NEVER),
+        (lambda alpha: 1.0 + 0.004 * (alpha - 0.5), EQUAL),
+        (lambda alpha: 0.0, UNMET),
+    ],
+)
+def test_what_no_acceptance_decides_is_said(ratio: Callable[[float], float], status: str) -> None:
+    root = curve(ratio)[0].root("throughput")
+    assert root is not None and (root.status, root.alpha) == (status, None)
+
+
+def test_of_several_crossings_the_last_counts() -> None:
+    root = curve(lambda alpha: 1.2 if alpha < 0.3 or alpha > 0.9 else 0.8)[0].root("throughput")
+    assert root is not None and root.alpha == pytest.approx(0.905, abs=0.01)
+    assert root.crossings == 2
+
+
+def test_a_question_without_a_figure_has_no_answer() -> None:
+    assert curve(lambda alpha: alpha)[0].root("goodput") is None
+
+
+def test_goodput_from_nothing_is_an_infinite_gain_and_nothing_from_nothing_none() -> None:
+    none, some = {"request_goodput": 0.0}, {"request_goodput": 2.0}
+    assert speedup("goodput", some, none) == math.inf
+    assert speedup("goodput", none, none) == 0.0
+    assert speedup("goodput", none, some) == 0.0
+    found = Curve(lambda alpha: some if alpha > 0.7 else none, none, 0.01).root("goodput")
+    assert found is not None and found.alpha == pytest.approx(0.71, abs=0.011)
+
+
+def test_the_search_keeps_the_spread_and_the_proposals_and_drops_the_rest() -> None:
+    given_spec = AcceptanceSpec(
+        by_position=(0.5, 0.4),
+        concentration=7.0,
+        low_atom=LowAtom(0.1, 0.0, 0.2),
+        context_multiplier=((10.0, 1.0), (100.0, 0.5)),
+        proposal_probability=0.4,
+    )
+    found = assumed(given_spec, 0.3)
+    assert (found.conditional_acceptance, found.by_position) == (0.3, None)
+    assert (found.concentration, found.proposal_probability) == (7.0, 0.4)
+    assert (found.low_atom, found.context_multiplier, found.decay) == (None, (), 1.0)
+
+
+@given(st.lists(st.tuples(st.floats(1.0, 300.0), st.integers(0, 7)), min_size=1, max_size=8))
+def test_a_schedule_covers_every_batch_once(pairs: list[tuple[float, int]]) -> None:
+    ranges = schedule([Best(batch, k, 1.0, batch) for batch, k in pairs], max_num_seqs=256)
+    assert (ranges[0][0], ranges[-1][1]) == (1, 256)
+    for before, after in itertools.pairwise(ranges):
+        assert after[0] == before[1] + 1
+        assert after[2] != before[2]
+
+
+def test_a_schedule_parts_between_the_batches_tested() -> None:
+    found = [Best(1, 5, 2.0, 1.0), Best(16, 3, 1.5, 16.0), Best(64, 3, 1.2, 60.0), Best(256, 0, 1.0, 240.0)]
+    assert schedule(found, 256) == [(1, 4, 5), (5, 120, 3), (121, 256, 0)]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["sweep.axes.serve.speculative_config.num_speculative_tokens=[0]"], "no K above 0"),
+        (["sweep.axes.serve.max_num_seqs=[32, 64]"], "looks at one setup"),
+        (["sweep.axes.workload.max_concurrency=[-1]"], "max_concurrency"),
+    ],
+)
+def test_a_file_without_a_question_is_refused(small: Path, overrides: list[str], said: str) -> None:
+    with pytest.raises(InputFaults, match=said):
+        Breakeven(small, overrides)
+
+
+def test_a_tolerance_or_folder_of_no_use_is_refused(small: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputFaults, match="--tolerance"):
+        Breakeven(small, tolerance=0.0)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").touch()
+    with pytest.raises(InputFaults, match=r"holds no breakeven\.json"):
+        Breakeven(small, out=tmp_path / "mine").prepare()
+
+
+def test_loads_come_from_the_sweep_or_the_file(small: Path) -> None:
+    assert Breakeven(small).loads == (1.0, 8.0)
+    lone = Breakeven(small, ["sweep={}", "report={}"])
+    assert (lone.axis, lone.loads, lone.drafts) == ("workload.max_concurrency", (4.0,), (2,))
+    rates = ["workload.max_concurrency=null", "sweep.axes={workload.request_rate: [1, .inf]}", "report={}"]
+    assert load_axis(load_experiment(small, rates)) == "workload.request_rate"
+    assert Breakeven(small, rates).loads == (1.0, math.inf)
+
+
+def test_k_0_is_added_where_the_file_leaves_it_out(small: Path) -> None:
+    axis = "sweep.axes.serve.speculative_config.num_speculative_tokens=[1, 3]"
+    found = Breakeven(small, [axis])
+    assert found.drafts == (1, 3)
+    assert found.configs[8.0, 0].serve.speculative_config is None
+    assert found.configs[8.0, 3].serve.speculative_config is not None
+
+
+def test_where_the_search_says_it_breaks_even_the_simulation_does(small: Path) -> None:
+    this = Breakeven(small, tolerance=0.02)
+    plain = search(Cell(this.configs[8.0, 0], 3, 8.0, 0, 0.02))
+    found = search(Cell(this.configs[8.0, 2], 3, 8.0, 2, 0.02, plain.own))
+    assert set(found.roots) == set(QUESTIONS)
+    assert found.alphas == tuple(sorted(found.alphas)) and found.alphas[0] == 0.0 and found.alphas[-1] == 1.0
+    root = found.roots["throughput"].alpha
+    assert root is not None
+    ratios = [speedup("throughput", figures, plain.own) for figures in found.figures]
+    pairs = [(a, r) for a, r in zip(found.alphas, ratios, strict=True) if r is not None]
+    assert max(r for a, r in pairs if a <= root) <= 1.0 <= min(r for a, r in pairs if a >= root)
+    nearest = [a for a, _ in pairs if abs(a - root) <= 0.02]
+    assert min(nearest) <= root <= max(nearest)
+
+
+def test_the_command_writes_the_same_answer_with_any_number_of_processes(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fewer = ["workload.output_len=20", "acceptance.decay=0.99"]
+    for jobs in (1, 2):
+        out = tmp_path / f"jobs{jobs}"
+        assert breakeven_command(small, fewer, jobs, out, tolerance=0.1, plots=jobs == 1, quiet=True) == 0
+    one, two = ((tmp_path / f"jobs{jobs}" / "breakeven.json").read_bytes() for jobs in (1, 2))
+    assert one == two
+    said = capsys.readouterr().out
+    assert "num_speculative_tokens_per_batch_size" in said
+    assert "the file's decay count only for its own acceptance" in said
+    assert sorted(path.name for path in (tmp_path / "jobs1" / "plots").iterdir()) == [
+        f"{name}.{end}" for name in ("break_even", "speedup_map") for end in ("png", "svg")
+    ]
+    content = json.loads(one)
+    with (tmp_path / "jobs1" / "breakeven.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(content["break_even"]) == 2 * len(QUESTIONS)
+    assert content["simulations"] == sum(1 + len(c["conditional_acceptance"]) for c in content["curves"]) + 4
+    row = next(r for r in rows if (r["load"], r["question"]) == ("8", "throughput"))
+    assert abs(float(row["own_conditional_acceptance"]) - 0.6) < 0.05
+    assert float(row["draft_acceptance_rate"]) == pytest.approx((float(row["acceptance_length"]) - 1) / 2)
+
+
+def test_throughput_breaks_even_near_the_closed_form(small: Path) -> None:
+    lone = ["sweep.axes.workload.max_concurrency=[8]", "replications=1", "acceptance.concentration=.inf"]
+    this = Breakeven(small, [*lone, "workload.output_len=150"], tolerance=0.02)
+    for cell in this.cells((0,)):
+        this.found[8.0, 0, cell.seed] = search(cell)
+    (cell,) = this.cells(this.drafts)
+    form, root = closed_form(this, 8.0, 2), search(cell).roots["throughput"].alpha
+    assert form is not None and form.conditional is not None and root is not None
+    assert root == pytest.approx(form.conditional, abs=0.06)
+
+
+def _half(number: int) -> float:
+    """Fails for 0."""
+    return 1 / number
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_one_failed_item_leaves_the_others(jobs: int) -> None:
+    found = dict(in_processes(_half, [1, 0, 2], jobs))
+    assert (found[1], found[2]) == (1.0, 0.5)
+    assert isinstance(found[0], ZeroDivisionError)

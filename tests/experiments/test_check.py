@@ -1,0 +1,94 @@
+"""`specfleet check`: the budget and the lines that a vLLM user looks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specfleet.experiments.run.check import check_text
+from specfleet.experiments.schema.blocks.memory import Memory, given
+from specfleet.experiments.schema.faults import InputFaults
+from specfleet.hardware.memory import GIB
+
+SERVE = "model: llama-3.1-8b-instruct, gpu: h100-sxm, max_model_len: 8192, gpu_memory_utilization: 0.95"
+WORKLOAD = "num_prompts: 8, max_concurrency: 4, input_len: 700, output_len: 100"
+
+
+def check(tmp_path: Path, serve: str = SERVE, workload: str = WORKLOAD, more: str = "") -> tuple[str, bool]:
+    file = tmp_path / "experiment.yaml"
+    file.write_text(f"name: check\nserve: {{{serve}}}\nworkload: {{{workload}}}\n{more}", encoding="utf-8")
+    return check_text(file, ())
+
+
+def test_the_lines_of_vllm_are_there(tmp_path: Path) -> None:
+    text, fits = check(tmp_path, f"{SERVE}, engine: vllm-0.19")
+    lines = text.splitlines()
+    assert fits
+    assert "GPU KV cache size: 476,016 tokens" in lines
+    assert "Maximum concurrency for 8,192 tokens per request: 58.11x" in lines
+
+
+def test_every_term_of_the_budget_is_printed(tmp_path: Path) -> None:
+    text, _ = check(tmp_path)
+    for term in (
+        "usable (0.95 of 79.19 GiB)",
+        "weights",
+        "activations",
+        "beyond torch",
+        "CUDA graphs",
+        "KV cache",
+    ):
+        assert f"\n{term}" in text
+    assert "131,072 B = 2 x 32 layers x 8 KV heads x 128 x 2 B" in text
+    assert "KV of one 8,192-token request" in text and "1.000 GiB (1.074 GB)" in text
+
+
+def test_the_workloads_own_mean_length_gets_a_second_concurrency_line(tmp_path: Path) -> None:
+    text, _ = check(tmp_path, f"{SERVE}, engine: vllm-0.19, num_gpu_blocks_override: 2666")
+    assert "Maximum concurrency for 800 tokens per request: 53.32x (this workload's mean)" in text
+
+
+@pytest.mark.parametrize(("engine", "assumed"), [("", True), (", engine: vllm-0.33", False)])
+def test_a_plan_without_a_version_says_which_one_it_assumes(
+    tmp_path: Path, engine: str, assumed: bool
+) -> None:
+    text, _ = check(tmp_path, SERVE + engine)
+    assert "engine vllm-0.33" in text
+    assert ("(assumed: serve.engine is not given)" in text) == assumed
+
+
+def test_a_swept_engine_is_not_an_assumed_one(tmp_path: Path) -> None:
+    text, _ = check(tmp_path, more="sweep: {axes: {serve.engine: [vllm-0.15, vllm-0.17]}}\n")
+    assert "assumed" not in text
+    assert text.count("GPU KV cache size") == 2
+
+
+def test_a_length_beyond_the_pool_is_refused_with_both_numbers(tmp_path: Path) -> None:
+    with pytest.raises(InputFaults) as caught:
+        check(tmp_path, f"{SERVE}, engine: vllm-0.19, num_gpu_blocks_override: 500")
+    text = caught.value.render()
+    assert "serve.max_model_len: " in text and "GPU KV cache size: 8,000 tokens" in text
+    assert "max_model_len 8,192 does not fit" in text
+    assert "needs 8,192 tokens (1.00 GiB), the KV cache has 8,000 (0.98 GiB)" in text
+    assert "largest max_model_len that fits is 8,000" in text
+
+
+def test_the_memory_of_the_workloads_concurrency_is_told(tmp_path: Path) -> None:
+    text, _ = check(tmp_path, f"{SERVE}, engine: vllm-0.19")
+    assert "Least gpu_memory_utilization for 4 requests of 8,192 tokens (4.00 GiB): 0.267" in text
+    assert "more than the GPU has" not in text
+
+
+def test_what_no_gpu_could_hold_says_so(tmp_path: Path) -> None:
+    text, _ = check(
+        tmp_path, workload="num_prompts: 800, max_concurrency: 400, input_len: 700, output_len: 100"
+    )
+    assert "for 400 requests of 8,192 tokens (400.00 GiB)" in text and "more than the GPU has" in text
+
+
+def test_the_memory_block_speaks_gib() -> None:
+    assert given(None) is None
+    found = given(Memory(device_gib=79.19, available_gib=6.51))
+    assert found is not None and found.available == round(6.51 * GIB)
+    assert (found.device, found.weights) == (round(79.19 * GIB), None)

@@ -1,0 +1,87 @@
+"""Runs compared on common random numbers, and what drives the tail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from specfleet.experiments.run.compare import NotComparable, compare, compare_text
+from specfleet.experiments.run.progress import Reporter
+from specfleet.experiments.run.run import Run
+from specfleet.experiments.words.tail import driver, read_split, sentence
+
+FILE = """
+name: small
+seed: 3
+serve:
+  model: llama-3.1-8b-instruct
+  gpu: h100-sxm
+  max_model_len: 4096
+  max_num_seqs: 64
+  num_gpu_blocks_override: 20000
+  speculative_config: {method: eagle3, model: yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, num_speculative_tokens: 3,
+    max_model_len: 4096}
+acceptance: {by_position: [0.7, 0.5, 0.35], concentration: 18}
+workload: {input_len: 300, output_len: 60, max_concurrency: 8, num_prompts: 60}
+"""
+
+
+def finished(folder: Path, *overrides: str) -> Path:
+    """Runs the file into a folder."""
+    folder.mkdir()
+    (folder / "x.yaml").write_text(FILE)
+    run = Run(folder / "x.yaml", overrides, folder / "out")
+    run.execute(run.prepare(resume=False), 1, Reporter(1, quiet=True))
+    assert not run.failures
+    run.summary()
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A plain and a drafting run of the same requests."""
+    root = tmp_path_factory.mktemp("runs")
+    plain = finished(root / "a", "serve.speculative_config.num_speculative_tokens=0")
+    return plain, finished(root / "b")
+
+
+def test_a_run_does_not_differ_from_itself(runs: tuple[Path, Path]) -> None:
+    for found in compare(runs[0], runs[0]):
+        assert found.difference == found.low == found.high == 0.0 and not found.settled
+
+
+def test_a_clear_gain_is_settled_and_signed(runs: tuple[Path, Path]) -> None:
+    found = {d.name: d for d in compare(*runs)}
+    gain = found["mean_tpot_ms"]
+    assert gain.settled and gain.low <= gain.difference <= gain.high < 0.0
+    assert gain.pairs == 60
+    back = {d.name: d for d in compare(*reversed(runs))}["mean_tpot_ms"]
+    assert back.difference == pytest.approx(-gain.difference)
+
+
+def test_runs_of_other_requests_are_not_compared(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    other = finished(tmp_path / "c", "workload.input_len=200")
+    with pytest.raises(NotComparable, match="other lengths"):
+        compare(runs[0], other)
+    seeds = finished(tmp_path / "d", "seed=9")
+    with pytest.raises(NotComparable, match="share no request"):
+        compare(runs[0], seeds)
+
+
+def test_the_table_names_both_runs_and_marks_what_is_not_settled(runs: tuple[Path, Path]) -> None:
+    text = compare_text(runs[0], runs[0])
+    assert str(runs[0]) in text and text.count("not settled") == 6
+
+
+def test_a_split_adds_up_and_its_driver_is_its_largest_growth(runs: tuple[Path, Path]) -> None:
+    split = read_split(runs[1], "point")
+    assert split is not None
+    for quantile in split.values():
+        parts = sum(ms for part, ms in quantile.items() if part != "tpot_ms")
+        assert parts == pytest.approx(quantile["tpot_ms"], rel=1e-6)
+    part, share = driver(split)
+    assert split["p99"][part] - split["p50"][part] == max(
+        split["p99"][p] - split["p50"][p] for p in split["p50"] if p != "tpot_ms"
+    )
+    assert share > 0 and "ms a token" in sentence("K = 3", split)

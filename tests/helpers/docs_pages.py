@@ -1,0 +1,184 @@
+"""The pages of the documentation as data: their blocks, links and headings, and how a block is run.
+
+A fenced block says what it is by its info string and its first line:
+
+* any language, first line `# file: NAME`: a file, written before what follows it on the page;
+* `yaml`, first line `# fragment of: BLOCK`: a part of that block (`experiment`: of the whole file);
+* `console`: commands after `$ `, run in order in one folder a page; what follows a command is its output;
+* `console unchecked`: run, and the output not compared (it has versions or times);
+* `console no-run`: cannot run in a test; `test_docs.py` lists each with the reason;
+* `console no-run shared`: as that, but runs where the measurements are.
+
+    python tests/helpers/docs_pages.py [PAGE.md]...     runs pages and writes the outputs into them
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FENCE = "```"
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block.
+
+    Attributes:
+        page: file name.
+        info: what stands behind the opening fence.
+        lines: between the fences.
+        start: index of the opening fence in the page's lines.
+    """
+
+    page: str
+    info: tuple[str, ...]
+    lines: tuple[str, ...]
+    start: int
+
+    @property
+    def language(self) -> str:
+        """The first word of the info string."""
+        return self.info[0] if self.info else ""
+
+    @property
+    def mark(self) -> tuple[str, str]:
+        """("file", NAME) or ("fragment of", BLOCK) of the first line; two empty texts without one."""
+        found = re.fullmatch(r"# (file|fragment of): (\S+)", self.lines[0] if self.lines else "")
+        return (found[1], found[2]) if found else ("", "")
+
+    @property
+    def text(self) -> str:
+        """The block as a file holds it."""
+        return "\n".join(self.lines) + "\n"
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.start + 1}"
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of a console block, with the output that the page shows."""
+
+    block: Block
+    text: str
+    output: tuple[str, ...]
+
+
+def pages() -> list[Path]:
+    """Returns README.md and the pages in docs/."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: Path) -> list[Block]:
+    """Returns the fenced blocks of a page."""
+    found: list[Block] = []
+    inside: tuple[int, tuple[str, ...], list[str]] | None = None
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines()):
+        if not line.startswith(FENCE):
+            if inside:
+                inside[2].append(line)
+        elif inside:
+            found.append(Block(page.name, inside[1], tuple(inside[2]), inside[0]))
+            inside = None
+        else:
+            inside = (number, tuple(line.removeprefix(FENCE).split()), [])
+    assert inside is None, f"{page.name}: a fence that does not close"
+    return found
+
+
+def commands(block: Block) -> list[Command]:
+    """Returns the commands of a console block; a line that ends with a backslash goes on."""
+    starts = [i for i, line in enumerate(block.lines) if line.startswith("$ ")]
+    assert starts[:1] == [0], f"{block}: a console block starts with `$ `"
+    found = []
+    for start, end in zip(starts, [*starts[1:], len(block.lines)], strict=True):
+        lines = list(block.lines[start:end])
+        text = [lines.pop(0).removeprefix("$ ")]
+        while text[-1].endswith("\\"):
+            text.append(lines.pop(0))
+        found.append(Command(block, "\n".join(text), tuple(lines)))
+    return found
+
+
+class Workshop:
+    """A folder with the presets and a `specfleet` command, in which a page's commands run in order."""
+
+    def __init__(self, folder: Path, measurements: Path | None = None) -> None:
+        self.folder = folder / "work"
+        self.measurements = measurements
+        self.folder.mkdir()
+        (self.folder / "experiments").symlink_to(ROOT / "experiments")
+        programs = folder / "bin"
+        programs.mkdir()
+        for name, arguments in (("specfleet", " -m specfleet"), ("python", "")):
+            program = programs / name
+            program.write_text(f'#!/bin/sh\nexec "{sys.executable}"{arguments} "$@"\n')
+            program.chmod(0o755)
+        path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+        self.environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "110"}
+        if measurements:
+            self.environment["SPECFLEET_SHARED"] = str(measurements)
+
+    def run(self, command: str) -> tuple[int, tuple[str, ...], str]:
+        """Runs a shell command; returns exit status, lines of stdout without trailing blanks, stderr."""
+        done = subprocess.run(
+            ["/bin/sh", "-c", command],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        shown = tuple(line.rstrip() for line in done.stdout.rstrip().splitlines())
+        return done.returncode, shown, done.stderr
+
+    def steps(self, found: Sequence[Block]) -> Iterator[Command]:
+        """Writes a page's files as they come, and yields the commands to run."""
+        for block in found:
+            kind, name = block.mark
+            if kind == "file":
+                (self.folder / name).write_text(block.text, encoding="utf-8")
+            elif block.language == "console" and self._runs(block):
+                yield from commands(block)
+
+    def _runs(self, block: Block) -> bool:
+        return "no-run" not in block.info or ("shared" in block.info and self.measurements is not None)
+
+
+def rewritten(page: Path, workshop: Workshop) -> str:
+    """Runs a page's commands and returns the page with what they print now."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    shown: dict[int, list[str]] = {}
+    for command in workshop.steps(blocks(page)):
+        status, output, said = workshop.run(command.text)
+        assert status == 0, f"{command.block}: {command.text}: {said}"
+        now = command.output if "unchecked" in command.block.info else output
+        shown.setdefault(command.block.start, []).extend([*f"$ {command.text}".split("\n"), *now])
+    for block in reversed(blocks(page)):
+        if block.start in shown:
+            lines[block.start + 1 : block.start + 1 + len(block.lines)] = shown[block.start]
+    return "\n".join(lines) + "\n"
+
+
+def main(names: Sequence[str]) -> None:
+    """Rewrites the named pages, all if none is named."""
+    shared = (ROOT / os.environ.get("SPECFLEET_SHARED", "../shared")).resolve()
+    measurements = shared if shared.is_dir() else None
+    for page in pages():
+        if names and page.name not in names:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            page.write_text(rewritten(page, Workshop(Path(folder), measurements)), encoding="utf-8")
+        print(page.name)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

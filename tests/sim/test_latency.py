@@ -1,0 +1,133 @@
+"""Every request's latency is split into parts that add up to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sim_toys import SPREAD, World, drafting, worlds
+
+from specfleet.hardware.stepcost import TERMS, StepShape
+from specfleet.sim.config import ClientConfig, LoadConfig
+from specfleet.sim.latency import DECODE_PARTS, PARTS, explained, latency_split
+from specfleet.sim.metrics import Counted
+from specfleet.sim.recorder import FINISHED
+from specfleet.sim.simulation import RunResult, Scenario, simulate
+from specfleet.workloads.requests import RequestTable
+
+F64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class SplitCost:
+    """A toy price with every term."""
+
+    drafter_s: float = 0.002
+
+    def terms(self, columns: Mapping[str, npt.NDArray[np.int64]]) -> dict[str, F64]:
+        """Seconds by term for many steps."""
+        nothing = np.zeros(len(columns["tokens"]))
+        found: dict[str, F64] = dict.fromkeys(TERMS, nothing)
+        sequences = columns["decode_sequences"] + columns["prefill_sequences"]
+        return found | {
+            "weights": nothing + 0.01,
+            "compute": np.asarray(
+                1e-4 * columns["tokens"] + 1e-6 * columns["prefill_pairs"], dtype=np.float64
+            ),
+            "kv": np.asarray(1e-6 * columns["kv_tokens"], dtype=np.float64),
+            "host": np.asarray(1e-3 + 1e-5 * sequences, dtype=np.float64),
+            "drafter": np.asarray(self.drafter_s * columns["draft_passes"], dtype=np.float64),
+        }
+
+    def seconds(self, shape: StepShape) -> float:
+        """Seconds of one step: its terms in order."""
+        terms = self.terms({name: np.array([value]) for name, value in shape._asdict().items()})
+        return float(sum(float(terms[name][0]) for name in TERMS))
+
+    def summary(self) -> str:
+        """A toy."""
+        return "toy"
+
+
+def end_to_end_s(result: RunResult) -> F64:
+    """Seconds from send to last chunk of the finished requests."""
+    done = result.requests["status"] == FINISHED
+    return np.asarray(result.requests["last_chunk_s"][done] - result.requests["sent_s"][done])
+
+
+def run(world: World, seed: int = 0) -> RunResult:
+    """Runs a world with the split price."""
+    return replace(world, cost=SplitCost()).run(seed)  # type: ignore[arg-type]
+
+
+@settings(max_examples=60, deadline=None)
+@given(worlds(), st.integers(0, 99))
+def test_the_parts_add_up_to_every_requests_latency(world: World, seed: int) -> None:
+    result = run(world, seed)
+    split = latency_split(result, SplitCost(0.0))
+    assert list(split) == list(PARTS)
+    total = sum(split.values(), np.zeros(len(end_to_end_s(result))))
+    np.testing.assert_allclose(total, end_to_end_s(result), rtol=0, atol=1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(worlds(), st.integers(0, 99))
+def test_no_part_but_luck_is_negative(world: World, seed: int) -> None:
+    for name, seconds in latency_split(run(world, seed), SplitCost(0.0)).items():
+        assert name == "low_acceptance_s" or (seconds >= -1e-12).all(), name
+
+
+def closed(k: int, n: int = 40, concurrency: int = 4) -> RunResult:
+    """A closed loop that never idles."""
+    engine = drafting(k)
+    scenario = Scenario(
+        engine,
+        SplitCost(),
+        {"": SPREAD},
+        client=ClientConfig(0.0, 0.0, 0.0, 0.0, 0.0),
+        load=LoadConfig(max_concurrency=concurrency),
+    )
+    return simulate(scenario, RequestTable.of([30] * n, [25] * n), 3)
+
+
+@pytest.mark.parametrize("k", [0, 3])
+def test_an_iterations_parts_are_the_time_it_took(k: int) -> None:
+    assert explained(closed(k), SplitCost(0.0)) < 1e-12
+
+
+def test_without_speculation_nothing_is_verified_drafted_or_lucky() -> None:
+    split = latency_split(closed(0), SplitCost())
+    for name in ("verify_s", "draft_s", "low_acceptance_s", "paused_s"):
+        np.testing.assert_allclose(split[name], 0.0, atol=1e-12)
+
+
+def test_low_acceptance_is_zero_on_average_over_tokens() -> None:
+    """Rounds above the expectation of some are rounds below it of others, at equal plain steps."""
+    result = closed(3, concurrency=1)
+    split = latency_split(result, SplitCost(0.0))
+    rounds = result.requests["chunks"] - 1
+    assert (split["low_acceptance_s"] > 0).any() and (split["low_acceptance_s"] < 0).any()
+    above = rounds > rounds.mean()
+    assert (split["low_acceptance_s"][above] > 0).all()
+
+
+def test_the_decode_parts_make_up_tpot() -> None:
+    result = closed(3)
+    split = latency_split(result, SplitCost(0.0))
+    decode = sum((split[name] for name in DECODE_PARTS), np.zeros(40))
+    np.testing.assert_allclose(decode / 24, Counted.of(result.requests).tpot_s, rtol=1e-9)
+
+
+def test_a_preempted_request_pauses_for_as_long_as_it_got_nothing() -> None:
+    engine = replace(drafting(0), num_gpu_blocks=9, block_size=4, max_model_len=40, max_num_seqs=4)
+    world = World([8, 8, 8], [14, 14, 14], engine=engine, arrival_s=[0.0, 0.0, 0.0])
+    result = run(world)
+    assert result.requests["preemptions"].sum() > 0
+    split = latency_split(result, SplitCost(0.0))
+    paused = result.odd_gaps["gap_s"].sum()
+    assert split["paused_s"].sum() == pytest.approx(paused) and paused > 0

@@ -1,0 +1,443 @@
+"""The fast path equals stepping, to the last bit, wherever it applies; and the proof can fail."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from types import FunctionType, ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from sim_toys import ENGINE, World, drafting
+from timeline_worlds import LUCK, both, differences, policies, worlds
+
+from specfleet import sim
+from specfleet.sim.calendar import (
+    lane,
+    ledger,
+    luck,
+    members,
+    own,
+    pool,
+    quiet,
+    seat,
+    stepper,
+    tail,
+    trajectories,
+    watch,
+)
+from specfleet.sim.calendar.luck import Luck
+from specfleet.sim.calendar.packing import Packing
+from specfleet.sim.calendar.plan import Plan
+from specfleet.sim.errors import Stall
+from specfleet.sim.speculation.bursts import Burst
+from specfleet.sim.speculation.lives import Lives
+from specfleet.sim.speculation.policy import PolicySpec
+from specfleet.sim.speculation.spec import AcceptanceSpec
+from specfleet.workloads.requests import RequestTable
+
+LAWS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+HUNT = settings(
+    max_examples=3000,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    report_multiple_bugs=False,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+SEEDS = st.integers(0, 2**32)
+SMALL = {"LEAST_STEPS": 1, "BLOCK": 5, "LONGEST_WINDOW": 40, "WINDOW": 3, "SHORTEST_CALENDAR": 0}
+
+
+@pytest.fixture(autouse=True)
+def small_windows_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows of a few iterations, blocks of a few requests and short calendars, so that small worlds
+    cross all their borders."""
+    for module in (*vars(sim).values(), *vars(sim.calendar).values()):
+        for name, value in SMALL.items():
+            if isinstance(module, ModuleType) and hasattr(module, name):
+                monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(lane.Lane, "reach", 12)
+
+
+def prove(world: World, seed: int, policy: PolicySpec | None = None) -> None:
+    """Fails where the two ways differ."""
+    try:
+        ours, theirs = both(world, seed, policy)
+    except Stall:
+        return  # an engine too small for what it was given says so: the fast path leaves that to stepping
+    assert not (found := differences(ours, theirs)), "\n".join(found)
+
+
+def choosing(world: World) -> World:
+    """The same with drafts for a policy to choose from, if it drafts."""
+    speculative = world.engine.speculative
+    if speculative is None:
+        return world
+    more = replace(speculative, num_speculative_tokens=max(speculative.num_speculative_tokens, 3))
+    return replace(world, engine=replace(world.engine, speculative=more))
+
+
+def roomy(world: World) -> World:
+    """The same with a pool that holds everybody."""
+    world = choosing(world)
+    return replace(world, engine=replace(world.engine, num_gpu_blocks=50_000))
+
+
+@LAWS
+@given(worlds(("open", "open", "sparse")), SEEDS)
+def test_an_open_loop_equals_stepping(world: World, seed: int) -> None:
+    prove(world, seed)
+
+
+@LAWS
+@given(worlds(("open", "closed", "balanced"), 2, tight=True), SEEDS)
+def test_running_out_of_blocks_equals_stepping(world: World, seed: int) -> None:
+    prove(world, seed)
+
+
+@LAWS
+@given(worlds(("closed", "capped")), SEEDS)
+def test_closed_and_capped_loops_equal_stepping(world: World, seed: int) -> None:
+    prove(world, seed)
+
+
+@LAWS
+@given(worlds(("open", "balanced", "closed", "capped"), replicas=3), SEEDS)
+def test_a_fleet_equals_stepping(world: World, seed: int) -> None:
+    prove(world, seed)
+
+
+@LAWS
+@given(worlds(("open", "balanced", "closed", "capped"), 2), policies(), SEEDS)
+def test_k_by_batch_size_or_queue_equals_stepping(world: World, policy: PolicySpec, seed: int) -> None:
+    prove(roomy(world), seed, policy)
+
+
+@LAWS
+@given(
+    st.booleans().flatmap(
+        lambda tight: worlds(("open", "balanced", "closed", "capped"), 2, tight=tight, crowded=True)
+    ),
+    SEEDS,
+)
+def test_a_budget_that_runs_short_equals_stepping(world: World, seed: int) -> None:
+    prove(world, seed)
+
+
+@LAWS
+@given(worlds(("open", "balanced", "closed", "capped"), 2, tight=True), policies(), SEEDS)
+def test_a_policy_without_room_equals_stepping(world: World, policy: PolicySpec, seed: int) -> None:
+    prove(choosing(world), seed, policy)
+
+
+FAULTS = {
+    "the deepest draft is never accepted": (
+        luck,
+        "in self._thresholds[0, 0]:",
+        "in self._thresholds[0, 0][:-1]:",
+        ("open",),
+    ),
+    "luck of the other half": (luck, 'mix(x).view("<u4")', 'mix(x).view(">u4")', ("open",)),
+    "luck used again after a preemption": (
+        seat,
+        "self.gains[done : done + rounds]",
+        "self.gains[:rounds]",
+        ("tight",),
+    ),
+    "the prefill after a preemption emits nothing": (
+        seat,
+        "- (rules.query - 1)",
+        "- rules.query",
+        ("tight",),
+    ),
+    "the last round not cut": (ledger, "gains[last] = block.kept[some]", "pass", ("open",)),
+    "drafter's slots forgotten": (
+        trajectories,
+        "self.query + self.lookahead + size - 1, out",
+        "self.query + size - 1, out",
+        ("open",),
+    ),
+    "no certain end": (
+        trajectories,
+        "certain = known + 1 >= most",
+        "certain = known > most",
+        ("open",),
+    ),
+    "an arrival on a tie comes too late": (
+        quiet,
+        "while now < limit and it < stop",
+        "while now <= limit and it < stop",
+        ("open",),
+    ),
+    "the victim is not the tail": (tail, "self.stays.pop()", "self.stays.pop(0)", ("tight",)),
+    "who was thrown out queues behind the others": (
+        tail,
+        "self.back.append(seat.rest(",
+        "self.back.insert(0, seat.rest(",
+        ("tight",),
+    ),
+    "terms added in another order": (
+        quiet,
+        "for term in ordered[1:]",
+        "for term in ordered[:0:-1]",
+        ("tight",),
+    ),
+    "times added before the clock": (
+        quiet,
+        "np.add.accumulate(times, out=times)",
+        "times[1:] = np.cumsum(times[1:]) + times[0]",
+        ("open",),
+    ),
+    "one turn too many in a window": (
+        quiet,
+        "np.searchsorted(turns, limit)",
+        "np.searchsorted(turns, limit, 'right')",
+        ("sparse",),
+    ),
+    "idle drafter passes": (
+        trajectories,
+        "(known + 1 >= most) & (rounds > 0)",
+        "(known >= most) & (rounds > 0)",
+        ("open",),
+    ),
+    "a change of K begins with the other half of a hash": (
+        members,
+        "starts = lows + (past & 1)",
+        "starts = lows",
+        ("adaptive",),
+    ),
+    "blocks given back at a smaller K": (
+        trajectories,
+        "np.maximum(blocks, np.add.accumulate(floor, out=floor), out=blocks)",
+        "pass",
+        ("adaptive",),
+    ),
+    "the drafter's passes follow the K of the step itself": (
+        lane,
+        "depth = self.passes_at[following]",
+        "depth = self.passes_at[k]",
+        ("adaptive",),
+    ),
+    "an end that moved with K is heard of as before": (
+        watch,
+        "moved.setdefault(ends.get(entry[1], end), [])",
+        "moved.setdefault(end, [])",
+        ("adaptive",),
+    ),
+    "an end is heard of early": (
+        lane,
+        "self.watch.commit(upto)",
+        "self.watch.commit(upto + 1)",
+        ("closed",),
+    ),
+    "the router sees the step in flight": (
+        watch,
+        "while due and due[0] <= upto:\n            ended += len",
+        "while due and due[0] <= upto + 1:\n            ended += len",
+        ("balanced",),
+    ),
+    "one token too few lies outside the window": (
+        trajectories,
+        "np.maximum(context - self.window, 0)",
+        "np.maximum(context - self.window - 1, 0)",
+        ("open",),
+    ),
+    "a policy learns one step early": (
+        lane,
+        "self.plans.hear(known)",
+        "self.plans.hear(known + 1)",
+        ("adaptive",),
+    ),
+    "a step with prompts teaches like any other": (
+        lane,
+        "n + rows, rows > 0, last_end",
+        "n + rows, False, last_end",
+        ("adaptive",),
+    ),
+    "the step in flight accepts nothing when stepping begins": (
+        stepper,
+        "sampled.append(left.computed - (known - 1))",
+        "sampled.append(1)",
+        ("crowded",),
+    ),
+    "luck begins again after stepping": (
+        stepper,
+        "self.members.verifications[place] = request.verifications",
+        "pass",
+        ("crowded",),
+    ),
+    "blocks are handed over, but not counted": (
+        stepper,
+        "request.num_blocks, request.slots = blocks, blocks",
+        "request.num_blocks, request.slots = 0, blocks",
+        ("cramped",),
+    ),
+    "a pause begins with the first chunk, not the last": (
+        stepper,
+        "last_emission=row.last_iteration",
+        "last_emission=row.first_iteration",
+        ("squeezed",),
+    ),
+    "the end of stepping is not waited for": (
+        stepper,
+        "and all(row.id in emitting and row.num_drafts == k for row in decoding)",
+        "",
+        ("crowded",),
+    ),
+    "whoever comes back finds nothing": (
+        pool,
+        "self._idle[run] = keyed",
+        "self._idle[Cached(NOBODYS, 0)] = keyed",
+        ("tight",),
+    ),
+    "rounds in flight have their keys": (
+        own,
+        "seat.footprint[done - rules.lag]",
+        "seat.footprint[done]",
+        ("tight",),
+    ),
+    "blocks thrown out queue behind those of the dead": (
+        pool,
+        "self._idle[run] = keyed",
+        "self._idle[run] = keyed\n            self._idle.move_to_end(run, last=False)",
+        ("tight",),
+    ),
+    "chunks ranked among the dead": (watch, "index + gone + 1", "index + 1", ("closed",)),
+}
+"""What went wrong, where, what stands there, what is planted, and the loop in which it shows."""
+
+
+def plant(patch: pytest.MonkeyPatch, module: ModuleType, old: str, new: str) -> None:
+    """Replaces a piece of a module's source and puts the functions that come of it in place."""
+    source = inspect.getsource(module)
+    assert source.count(old) == 1, f"{old!r} stands {source.count(old)} times in {module.__name__}"
+    spoilt = dict(vars(module))
+    exec(compile(source.replace(old, new), str(module.__file__), "exec"), spoilt)
+    for name, thing in list(vars(module).items()):
+        if getattr(thing, "__module__", None) != module.__name__:
+            spoilt[name] = thing
+            continue
+        if isinstance(thing, FunctionType):
+            patch.setattr(module, name, spoilt[name])
+        elif isinstance(thing, type):
+            for attribute, value in vars(spoilt[name]).items():
+                if "__class__" in getattr(getattr(value, "__code__", None), "co_freevars", ()):
+                    continue  # `super()` would look for the spoilt class
+                if isinstance(value, FunctionType | classmethod | staticmethod):
+                    patch.setattr(thing, attribute, value)
+            spoilt[name] = thing
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, old, new, loops = FAULTS[fault]
+    plant(monkeypatch, module, old, new)
+
+    by_loop = {
+        "tight": worlds(("open",), tight=True),
+        "adaptive": worlds(("open", "closed")),
+        "cramped": worlds(("open", "closed"), tight=True),
+        "crowded": worlds(("open", "closed"), crowded=True),
+        "squeezed": worlds(("open", "closed"), tight=True, crowded=True),
+    }
+    fitted = {"adaptive": roomy, "cramped": choosing}.get(loops[0])
+
+    @HUNT
+    @given(by_loop.get(loops[0], worlds(loops, 3)), policies(), SEEDS)
+    def hunt(world: World, policy: PolicySpec, seed: int) -> None:
+        if fitted is not None:
+            prove(fitted(world), seed, policy)
+        else:
+            prove(world, seed)
+
+    with pytest.raises(AssertionError):
+        hunt()
+
+
+@pytest.mark.parametrize("spec", [*LUCK, AcceptanceSpec(conditional_acceptance=0.6, burst=Burst(0.5, 0.7))])
+def test_luck_drawn_together_is_each_request_s_own(spec: AcceptanceSpec) -> None:
+    output = np.arange(1, 40)
+    table = RequestTable.of(np.full(39, 50), output)
+    lives = Lives({"": spec}, table, 4, 11)
+    luck = Luck(table.class_id, [lives.by_class[""]], 4, 11, lives.accepted, table.output_tokens)
+    ids = np.array([0, 3, 4, 17, 38])
+    hashes = (output[ids] + 1) // 2
+    gains = np.split(luck.gains(ids, hashes), 2 * np.cumsum(hashes)[:-1])
+    cut = np.split(luck.at(2).gains(ids, hashes), 2 * np.cumsum(hashes)[:-1])
+    for row, drawn, shallow in zip(ids.tolist(), gains, cut, strict=True):
+        own = np.frombuffer(lives.accepted(row), dtype=np.uint8)
+        assert (drawn[: len(own)] - 1).tolist() == own.tolist()
+        assert (shallow[: len(own)] - 1).tolist() == np.minimum(own, 2).tolist()
+
+
+def test_counts_that_do_not_fit_in_one_integer_are_stepped() -> None:
+    assert Packing.of(ENGINE, 10, 100_000) is not None
+    huge = replace(ENGINE, num_gpu_blocks=1 << 26, max_num_seqs=1 << 20)
+    assert Packing.of(huge, 10, 100_000) is None
+    world = World([5000, 6], [700, 8], engine=huge)
+    ours, _ = both(world, 0)
+    assert ours.stepped_share == 1.0
+
+
+def test_it_says_what_it_cannot_do_and_steps() -> None:
+    cases = {
+        "priority scheduling": World([5], [5], engine=replace(ENGINE, policy="priority")),
+        "long_prefill_token_threshold": World(
+            [5], [5], engine=replace(ENGINE, long_prefill_token_threshold=9)
+        ),
+        "reroll_on_reject": World([5], [5], engine=drafting(2, reroll_on_reject=True), classes={"": LUCK[0]}),
+        "drafts that are not proposed every step": World(
+            [5], [5], engine=drafting(2, "ngram"), classes={"": replace(LUCK[0], proposal_probability=0.5)}
+        ),
+    }
+    for obstacle, world in cases.items():
+        scenario = world.scenario(world.classes or {})
+        table = RequestTable.of(world.prompt, world.output)
+        lives = Lives(scenario.acceptance, table, 2, 0) if world.classes else None
+        assert Plan(scenario, table, 0, lives).obstacle() == obstacle
+        ours, theirs = both(world, 0)
+        assert ours.stepped_share == 1.0
+        assert not differences(ours, theirs)
+
+
+def test_a_budget_below_all_rows_is_stepped_as_long_as_it_lasts() -> None:
+    arrival_s = [0.0] * 4 + [0.3] * 8 + [1.5] * 4
+    for lag in (False, True):
+        tight = replace(drafting(4), max_num_batched_tokens=26, max_num_seqs=8, async_scheduling=lag)
+        world = World([2] * 16, [90] * 16, arrival_s=arrival_s, engine=tight, classes={"": LUCK[0]})
+        ours, theirs = both(world, 0)
+        assert 0.2 < ours.stepped_share < 0.8
+        assert not differences(ours, theirs)
+
+
+def test_kv_short_under_a_policy_is_stepped_as_long_as_it_lasts() -> None:
+    small = replace(drafting(3), num_gpu_blocks=31, max_num_seqs=8)
+    arrival_s = (np.arange(60) * 0.04 + (np.arange(60) // 20) * 3.0).tolist()
+    world = World([20] * 60, [60] * 60, arrival_s=arrival_s, engine=small, classes={"": LUCK[0]})
+    ours, theirs = both(world, 0, PolicySpec("goodput"))
+    assert 0.1 < ours.stepped_share < 0.9
+    assert ours.requests["preemptions"].sum() > 0
+    assert not differences(ours, theirs)
+
+
+def test_those_thrown_out_find_their_own_blocks_again() -> None:
+    small = replace(ENGINE, num_gpu_blocks=25, max_num_seqs=6, max_model_len=4096)
+    computed = {}
+    for caches in (False, True):
+        world = World([40] * 12, [60] * 12, engine=replace(small, enable_prefix_caching=caches))
+        ours, theirs = both(world, 0)
+        assert ours.stepped_share == 0.0
+        assert ours.requests["preemptions"].sum() > 0
+        assert not differences(ours, theirs)
+        computed[caches] = int(ours.iterations["tokens"].sum())
+    assert computed[True] < computed[False]
+
+
+def test_ample_runs_are_not_stepped_at_all() -> None:
+    for k in (0, 4):
+        ours, _ = both(World([10] * 8, [30] * 8, engine=drafting(k), classes={"": LUCK[0]} if k else None), 0)
+        assert ours.stepped_share == 0.0

@@ -93,10 +93,13 @@ def thrown_out(lane: Lane) -> Iterator[tuple[int, int]]:
         yield seat.place, seat.tokens
 
 
-def free_blocks(lane: Lane, it: int) -> int:
-    """Returns the KV blocks that were free when iteration `it` had been scheduled."""
-    pack = lane.rules.packing
-    return lane.total - ((lane.log.sums[it] >> pack.blocks) & pack.blocks_mask)
+def totals(lane: Lane, it: int) -> tuple[int, int]:
+    """Returns the sequences running and the KV blocks free when iteration `it` had been scheduled.
+
+    It is the calendar's own sum, known as soon as the turn is over.
+    """
+    pack, total = lane.rules.packing, lane.log.sums[it]
+    return total >> pack.running, lane.total - ((total >> pack.blocks) & pack.blocks_mask)
 
 
 def returning_blocks(lane: Lane, it: int) -> int:

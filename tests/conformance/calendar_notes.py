@@ -28,15 +28,17 @@ class Decided:
     """One batch.
 
     Attributes:
-        schedule: what was decided, by field; `free_after_schedule` may be missing until the turn is over.
+        schedule: what was decided, by field; sums of the calendar are missing until the turn is over.
         rows, finished: what came of it. Tokens sampled are None where a row is in vain.
         end: `free_end` and `state_end` of the step that scheduled it.
+        processed: the recorded loop has processed it. `Engine` commits a step later, or ahead of its time.
     """
 
     schedule: Fields
     rows: list[list[int | None]] = field(default_factory=list)
     finished: list[int] = field(default_factory=list)
     end: Fields = field(default_factory=dict)
+    processed: bool = False
 
 
 class Row(NamedTuple):
@@ -63,7 +65,7 @@ class Notes:
 
     Attributes:
         decided: batches that nobody has asked for yet.
-        ended: requests whose end is known.
+        ended: requests whose end is known, as far as batches are processed.
         running: the running list after the last batch was scheduled.
         stepped: batches that `Engine` has scheduled.
     """
@@ -97,7 +99,6 @@ class Notes:
         found |= {
             "preempted": thrown_out,
             "tokens": sum(row.tokens for row in rows),
-            "num_running": len(rows),
             "num_waiting": noted[-1] if len(noted) and noted[-2] == it else 0,
             "running_order": running,
             "waiting_order": queue,
@@ -115,11 +116,16 @@ class Notes:
         self._unpriced.append((it, view.returning_blocks(lane, it), batch))
         self._note(batch)
 
+    def process(self, batch: Decided) -> None:
+        """The outcome of a batch is delivered."""
+        batch.processed = True
+        self.ended.update(batch.finished)
+
     def close_turn(self) -> None:
-        """Notes the free blocks of what the calendar has decided in this turn: its sums stand now."""
+        """Notes the sums of what the calendar has decided in this turn."""
         for it, returning, batch in self._unpriced:
-            free = view.free_blocks(self.lane, it)
-            batch.schedule["free_after_schedule"] = free
+            running, free = view.totals(self.lane, it)
+            batch.schedule |= {"num_running": running, "free_after_schedule": free}
             batch.end["free_end"] = free + returning
         self._unpriced.clear()
 
@@ -237,7 +243,8 @@ class Notes:
                 rows = zip(noted.schedule["sched_rows"], sampled, outcome.kept, strict=True)
                 noted.rows += [[*row, None if new and not kept else new, kept] for row, new, kept in rows]
                 noted.finished += self._of(outcome.finished)
-                self.ended.update(noted.finished)
+                if noted.processed:
+                    self.ended.update(noted.finished)
         self._batches = [entry for entry in self._batches if entry[0] is not batch]
 
     def _close(self, scheduler: Scheduler) -> None:

@@ -211,7 +211,7 @@ class CalendarReplay:
     def _synchronous_step(self) -> tuple[Step, Decided | None, Decided | None]:
         """One step: what was decided, and the batch whose outcome is processed, which is the same."""
         batch = self.turns.decide() if self._unfinished else nothing(self.turns.lane.total)
-        self.notes.ended.update(batch.finished)
+        self.notes.process(batch)
         return {}, batch, batch
 
     def _asynchronous_step(self) -> tuple[Step, Decided | None, Decided | None]:
@@ -230,7 +230,7 @@ class CalendarReplay:
         self._processed = None
         if self._in_flight:
             record["processed_batch"], self._processed = self._in_flight.popleft()
-            self.notes.ended.update(self._processed.finished)
+            self.notes.process(self._processed)
         return record, batch, self._processed
 
 

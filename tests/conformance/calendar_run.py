@@ -47,12 +47,13 @@ class Run:
 
     def _arrive(self) -> None:
         """Lets all arrive up to the next one who has to wait for the bell."""
-        first = self._arrived
-        while self._arrived < len(self._arrival_s):
+        first, times = self._arrived, self._arrival_s
+        while self._arrived < len(times):
             row = self._arrived
-            if row in self._splits and row - 1 not in self._splits and row > first:
+            with_the_last = row - 1 in self._splits and times[row - 1] == times[row]
+            if row > first and row in self._splits and not with_the_last:
                 return
-            self.lane.submit(row, self._arrival_s[row])
+            self.lane.submit(row, times[row])
             self._arrived += 1
 
     def _priced(self) -> None:

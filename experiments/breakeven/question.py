@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import multiprocessing
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 from specfleet.experiments.breakeven.search import QUESTIONS, Curve, Figures, Root
 from specfleet.experiments.load.config import Loaded, load
 from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.point.build import Built, build, requests, requests_asked
+from specfleet.experiments.run.processes import Workers, default_jobs
 from specfleet.experiments.run.progress import Reporter
-from specfleet.experiments.run.run import default_jobs
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
 from specfleet.sim.metrics import benchmark
@@ -30,9 +26,6 @@ CONCURRENCY, RATE = "workload.max_concurrency", "workload.request_rate"
 DRAFTS = "serve.speculative_config.num_speculative_tokens"
 NO_REPORT = ("report={}",)
 """A report's baseline must lie on the axes; the search brings its own."""
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -197,9 +190,11 @@ class Breakeven:
 
     def execute(self, jobs: int, reporter: Reporter) -> None:
         """Runs the plain points, then the searches; failures are noted and the others go on."""
-        with reporter:
+        with reporter, Workers(jobs) as workers:
             for drafts in ((0,), self.drafts):
-                for cell, found in in_processes(search, self.cells(drafts), jobs):
+                cells = self.cells(drafts)
+                for at, found in workers.as_finished(search, cells):
+                    cell = cells[at]
                     if isinstance(found, Found):
                         self.found[cell.load, cell.k, cell.seed] = found
                     else:
@@ -263,40 +258,6 @@ def _weight(cell: Cell) -> float:
 
 def _fault(key: str, message: str) -> InputFaults:
     return InputFaults([Fault(COMMAND_LINE, 0, key, message)])
-
-
-def in_processes(
-    work: Callable[[Item], Result], items: Sequence[Item], jobs: int
-) -> Iterator[tuple[Item, Result | Exception]]:
-    """Yields each item with its result, or what went wrong, as it finishes; `jobs` of 1 works here."""
-    if jobs <= 1 or len(items) <= 1:
-        for item in items:
-            try:
-                yield item, work(item)
-            except Exception as error:
-                yield item, error
-        return
-    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    context = multiprocessing.get_context(method)
-    with ProcessPoolExecutor(min(jobs, len(items)), context, _leave_interrupts_alone) as pool:
-        futures: dict[Future[Result], Item] = {pool.submit(work, item): item for item in items}
-        try:
-            for future in as_completed(futures):
-                raised = future.exception()
-                if isinstance(raised, Exception):
-                    yield futures[future], raised
-                else:
-                    yield futures[future], future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in multiprocessing.active_children():
-                child.terminate()
-            raise
-
-
-def _leave_interrupts_alone() -> None:
-    """Ctrl-C reaches workers too, but the main process stops them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def breakeven_command(

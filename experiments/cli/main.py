@@ -50,8 +50,9 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Simulate every point of an experiment; print the table, write a results folder with plots."""
+    from specfleet.experiments.run.processes import default_jobs
     from specfleet.experiments.run.progress import Reporter
-    from specfleet.experiments.run.run import Run, default_jobs
+    from specfleet.experiments.run.run import Run
     from specfleet.experiments.words.run import report as report_text
 
     with plain_errors():

@@ -21,8 +21,8 @@ from specfleet.experiments.plan.speculation import BestK, BreakEven, best_by_loa
 from specfleet.experiments.plan.traffic import Traffic
 from specfleet.experiments.plan.trials import Figures, Laboratory, worst
 from specfleet.experiments.point.build import requests
+from specfleet.experiments.run.processes import WorkerLost, Workers, default_jobs
 from specfleet.experiments.run.progress import Reporter
-from specfleet.experiments.run.run import default_jobs
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.plan import Plan
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
@@ -159,7 +159,8 @@ class Planner:
 
     def execute(self, jobs: int, say: Callable[[str], None]) -> Planned:
         """Searches, confirms and studies; says what it is at."""
-        with Laboratory(self.folder / "simulations", jobs) as laboratory:
+        with Workers(jobs) as workers:
+            laboratory = Laboratory(self.folder / "simulations", workers)
             self._execute(laboratory, say)
             self.planned.spent, self.planned.asked = laboratory.spent, laboratory.distinct
         return self.planned
@@ -295,6 +296,9 @@ def plan_command(
     except KeyboardInterrupt:
         print("interrupted: what is simulated is kept; go on with --resume", file=sys.stderr)
         return 130
+    except WorkerLost as lost:
+        print(f"{lost}; what is simulated is kept: go on with --resume", file=sys.stderr)
+        return 1
     print(report(planned))
     write(planned, planner.folder)
     if plots and planned.winner is not None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
+from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.validate.acceptance import predicted_acceptance
 from specfleet.experiments.validate.points import BENCH_KEYS, Point, drafter_passes, pool_tokens, scenario
 from specfleet.experiments.validate.sample import matched, requests
@@ -169,37 +168,19 @@ def predict_all(
     points: Sequence[Point], seeds: int, method: str | None, jobs: int, finished: Callable[[str], None]
 ) -> list[Scored]:
     """Returns all predictions in the order of `points`, the largest first in `jobs` processes."""
-    found: dict[int, Scored] = {}
+    if all(_closed(point, method) for point in points):
+        jobs = 1
     order = sorted(range(len(points)), key=lambda index: -points[index].workload.num_prompts)
-    for index, scored in _predictions(points, order, seeds, method, jobs):
-        found[index] = scored
-        finished(points[index].name)
+    found: dict[int, Scored] = {}
+    with Workers(jobs) as workers:
+        work = partial(predict, seeds=seeds, method=method)
+        for at, scored in workers.as_finished(work, [points[index] for index in order]):
+            if isinstance(scored, Exception):
+                raise scored
+            found[order[at]] = scored
+            finished(points[order[at]].name)
     return [found[index] for index in range(len(points))]
-
-
-def _predictions(
-    points: Sequence[Point], order: Sequence[int], seeds: int, method: str | None, jobs: int
-) -> Iterator[tuple[int, Scored]]:
-    if jobs <= 1 or len(order) <= 1 or all(_closed(point, method) for point in points):
-        for index in order:
-            yield index, predict(points[index], seeds, method)
-        return
-    kind = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    context = multiprocessing.get_context(kind)
-    with ProcessPoolExecutor(min(jobs, len(order)), context, _leave_interrupts_alone) as pool:
-        futures = {pool.submit(predict, points[index], seeds, method): index for index in order}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
 
 
 def _closed(point: Point, method: str | None) -> bool:
     return method == "closed_form" or (method is None and point.closed_form)
-
-
-def _leave_interrupts_alone() -> None:
-    """Ctrl-C reaches workers too; the main process stops them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from specfleet.experiments.run.processes import default_jobs
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.schema.faults import Fault, InputFaults
 from specfleet.experiments.validate.bench import read_bench
@@ -142,7 +142,7 @@ def validate_command(
     result = validate(
         readout,
         seeds=seeds,
-        jobs=jobs or os.cpu_count() or 1,
+        jobs=jobs or default_jobs(),
         mode=mode,
         method=method,
         reporter=Reporter(len(readout.points), quiet),

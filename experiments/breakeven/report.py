@@ -21,7 +21,8 @@ from specfleet.experiments.breakeven.question import CONCURRENCY, Breakeven, ass
 from specfleet.experiments.breakeven.search import ALWAYS, AT, EQUAL, NEVER, UNMET, speedup
 from specfleet.experiments.breakeven.search import QUESTIONS as ASKED
 from specfleet.experiments.run.runner import write_json
-from specfleet.experiments.theory.tables import BOTH_RIGHT, table_text
+from specfleet.experiments.theory.tables import BOTH_RIGHT
+from specfleet.experiments.words.table import table_text
 from specfleet.sim.speculation.acceptance import QUANTITIES, AcceptanceSpec
 
 SAID = {
@@ -79,7 +80,7 @@ def break_even_table(this: Breakeven, found: Sequence[Answer], questions: Sequen
     rows: list[list[str]] = []
     for k in this.drafts:
         if rows:
-            rows.append([""])
+            rows.append([])
         for load in this.loads:
             mine = [by_key.get((load, k, question)) for question in questions]
             if not any(mine):

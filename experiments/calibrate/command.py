@@ -13,6 +13,16 @@ from specfleet.experiments.calibrate.fit import NUMBERS, Calibration, Unidentifi
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
 from specfleet.experiments.validate.bench import read_bench
 from specfleet.experiments.validate.points import Point
+from specfleet.experiments.words.table import Column, table_text
+
+NUMBER_COLUMNS = (Column(left=True, width=24), Column(width=9), Column(left=True))
+RESULT_COLUMNS = (
+    Column("result", left=True),
+    Column("step ms", "{:.2f}"),
+    Column("before", "{:+.1f}%"),
+    Column("fitted", "{:+.1f}%"),
+    Column("left out", "{:+.1f}%"),
+)
 
 
 def calibrate_command(
@@ -62,24 +72,26 @@ def report(points: Sequence[Point], found: Calibration) -> str:
     """Returns the numbers, and measured and fitted steps side by side."""
     n = found.numbers
     kind = "asynchronous" if found.asynchronous else "synchronous"
-    lines = [
-        f"scale of kernel time     {n.scale:9.3f}{_note('scale', found)}",
-        f"host per step            {1e3 * n.step_s:9.3f} ms{_note('step', found)} ({kind} scheduling)",
-        f"host per sequence        {1e6 * n.sequence_s:9.1f} us{_note('sequence', found)}",
+    numbers = [
+        ["scale of kernel time", f"{n.scale:.3f}", _note("scale", found).lstrip()],
+        ["host per step", f"{1e3 * n.step_s:.3f}", f"ms{_note('step', found)} ({kind} scheduling)"],
+        ["host per sequence", f"{1e6 * n.sequence_s:.1f}", f"us{_note('sequence', found)}"],
     ]
+    lines = [table_text(NUMBER_COLUMNS, numbers, gap=1)]
     if found.by_position:
         lines.append("acceptance by position   " + ", ".join(f"{rate:.3f}" for rate in found.by_position))
-    width = max(len(point.name) for point in points)
-    lines += ["", f"{'result':<{width}} {'step ms':>8} {'before':>8} {'fitted':>8} {'left out':>9}"]
-    for row, point in enumerate(points):
-        errors = (found.before_pct[row], found.errors_pct[row], found.left_out_pct[row])
-        cells = f"{errors[0]:>+7.1f}% {errors[1]:>+7.1f}% {errors[2]:>+8.1f}%"
-        lines.append(f"{point.name:<{width}} {1e3 * mean_step_s(point):>8.2f} {cells}")
-    means = [np.abs(e).mean() for e in (found.before_pct, found.errors_pct, found.left_out_pct)]
-    lines.append(
+    errors = (found.before_pct, found.errors_pct, found.left_out_pct)
+    rows = [
+        [point.name, 1e3 * mean_step_s(point), *(error[row] for error in errors)]
+        for row, point in enumerate(points)
+    ]
+    means = [np.abs(error).mean() for error in errors]
+    lines += [
+        "",
+        table_text(RESULT_COLUMNS, rows),
         f"mean error {means[0]:.1f} % before, {means[1]:.1f} % fitted, "
-        f"{means[2]:.1f} % when left out (worst {np.abs(found.left_out_pct).max():.1f} %)"
-    )
+        f"{means[2]:.1f} % when left out (worst {np.abs(found.left_out_pct).max():.1f} %)",
+    ]
     return "\n".join(lines)
 
 

@@ -108,13 +108,14 @@ def explain(
 ) -> None:
     """Show where one decoding step's time goes, with and without drafts."""
     from specfleet.experiments.run.explain import explain_file
+    from specfleet.experiments.words.explain import explain_text
 
     with plain_errors():
         try:
-            said, text = explain_file(file, overrides or (), batch, context, k)
+            said = explain_file(file, overrides or (), batch, context, k)
         except ValueError as error:
             fail(str(error), 2)
-        print(text)
+        print(explain_text(said))
         if figure is not None:
             from specfleet.experiments.figures.explain import draw_explanation
 
@@ -136,7 +137,8 @@ def compare(
     html: Annotated[Path | None, typer.Option("--html", help="Also write the comparison as a page.")] = None,
 ) -> None:
     """Compare two runs request by request on common random numbers: differences with intervals."""
-    from specfleet.experiments.run.compare import NotComparable, compare_text
+    from specfleet.experiments.run.compare import NotComparable
+    from specfleet.experiments.words.compare import compare_text
 
     with plain_errors():
         try:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
+from specfleet.experiments.words.table import Column, table_text
 from specfleet.hardware.model import DrafterSpec, ModelSpec
 from specfleet.sim.speculation.theory import (
     best_k,
@@ -96,18 +93,6 @@ def _at_least(value: float, least: float) -> bool:
     return math.isfinite(value) and value >= least
 
 
-def table_text(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int = 0) -> str:
-    """Returns rows under headings as plain text, the first `left` columns flush left, the others right."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if column < left else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    buffer = io.StringIO()
-    Console(file=buffer, width=240, color_system=None).print(table)
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
-
-
 def theory_text(asked: Theory) -> str:
     """Returns all tables, each under a line that says what it is."""
     assumed = (
@@ -166,28 +151,27 @@ def memory_text() -> str:
     head, small = lookups.drafter(HEAD), lookups.drafter(DRAFT_MODEL)
     kinds = ((head, "EAGLE-3 head"), (small, "1B draft model"))
     rows = [_memory_row(drafter, kind, target) for drafter, kind in kinds]
-    headings = ["drafter", "kind", "weights GB", "KV bytes/token", "of the target's"]
-    headings.append(f"KV of {HELD_TOKENS:,} tokens GB")
+    columns = (
+        Column("drafter", left=True),
+        Column("kind", left=True),
+        Column("weights GB", "{:.2f}"),
+        Column("KV bytes/token", "{:,}"),
+        Column("of the target's", "{:.1%}"),
+        Column(f"KV of {HELD_TOKENS:,} tokens GB", "{:.2f}"),
+    )
     kv = target.kv_bytes_per_token("auto", 1)
     return "\n\n".join(
         [
             f"Memory beside {TARGET} on one GPU, BF16 (its own KV: {kv:,} bytes a token):",
-            table_text(headings, rows, left=2),
+            table_text(columns, rows),
         ]
     )
 
 
-def _memory_row(drafter: DrafterSpec, kind: str, target: ModelSpec) -> list[str]:
+def _memory_row(drafter: DrafterSpec, kind: str, target: ModelSpec) -> list[object]:
     kv = drafter.kv_bytes_per_token("auto", 1)
     share = kv / target.kv_bytes_per_token("auto", 1)
-    return [
-        drafter.name,
-        kind,
-        f"{drafter.weight_bytes(1) / 1e9:.2f}",
-        f"{kv:,}",
-        f"{share:.1%}",
-        f"{kv * HELD_TOKENS / 1e9:.2f}",
-    ]
+    return [drafter.name, kind, drafter.weight_bytes(1) / 1e9, kv, share, kv * HELD_TOKENS / 1e9]
 
 
 def theory_command(

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from specfleet.experiments.run.compare import NotComparable, compare, compare_text
+from specfleet.experiments.run.compare import NotComparable, compare
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.run.run import Run
+from specfleet.experiments.words.compare import compare_text
 from specfleet.experiments.words.tail import driver, read_split, sentence
 
 FILE = """

@@ -163,7 +163,7 @@ def plan(
     quiet: Quiet = False,
 ) -> None:
     """Find the cheapest deployment that meets the SLO; write plan.json, rollout.md and figures."""
-    from specfleet.experiments.plan.planned import plan_command
+    from specfleet.experiments.plan.command import plan_command
 
     with plain_errors():
         code = plan_command(file, overrides or (), jobs, out, resume, plots, quiet)

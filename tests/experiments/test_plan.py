@@ -19,8 +19,10 @@ from specfleet.experiments.load.config import load
 from specfleet.experiments.load.rules.plan import plan_conflicts, slo_conflicts
 from specfleet.experiments.load.sweep import with_values
 from specfleet.experiments.plan.bounds import Lengths, bound
+from specfleet.experiments.plan.command import plan_command
 from specfleet.experiments.plan.neighbours import BETTER
-from specfleet.experiments.plan.planned import Planned, Planner, plan_command
+from specfleet.experiments.plan.planned import Planned
+from specfleet.experiments.plan.planner import Planner
 from specfleet.experiments.plan.traffic import Traffic, Trial, dealt
 from specfleet.experiments.plan.trials import Figures, measure, scaled, worst
 from specfleet.experiments.schema.blocks.experiment import Experiment

@@ -21,7 +21,7 @@ from specfleet.experiments.breakeven.question import CONCURRENCY, Breakeven, ass
 from specfleet.experiments.breakeven.search import ALWAYS, AT, EQUAL, NEVER, UNMET, speedup
 from specfleet.experiments.breakeven.search import QUESTIONS as ASKED
 from specfleet.experiments.run.runner import write_json
-from specfleet.experiments.theory.tables import BOTH_RIGHT
+from specfleet.experiments.words.acceptance import BOTH_RIGHT
 from specfleet.experiments.words.table import table_text
 from specfleet.sim.speculation.acceptance import QUANTITIES, AcceptanceSpec
 

@@ -20,17 +20,12 @@ from specfleet.experiments.validate import profiles
 from specfleet.experiments.validate.acceptance import predicted_acceptance
 from specfleet.experiments.validate.bench import read_bench
 from specfleet.experiments.validate.columns import Row, bench_point, read_csv
+from specfleet.experiments.validate.command import validate_command
 from specfleet.experiments.validate.points import METRICS, Point, Readout, Unusable, pool_tokens, scenario
 from specfleet.experiments.validate.runs import Scored, closed_form, in_mode, predict
 from specfleet.experiments.validate.sample import drawn_by_position, matched, requests
 from specfleet.experiments.validate.score import block, by_load, ratios
-from specfleet.experiments.validate.validation import (
-    PUBLISHED,
-    Validation,
-    read_points,
-    validate,
-    validate_command,
-)
+from specfleet.experiments.validate.validation import PUBLISHED, Validation, read_points, validate
 from specfleet.workloads.lengths import Capped
 
 PLAIN = {

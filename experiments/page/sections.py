@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from specfleet.experiments.figures.data import is_number, number, text
+from specfleet.experiments.figures.data import is_number, number
 from specfleet.experiments.figures.style import noun
 from specfleet.experiments.page.answer import headline, highest_load, slice_answer, verdict_rows, within_slo
 from specfleet.experiments.page.data import Finished, splits_at
@@ -16,6 +16,7 @@ from specfleet.experiments.words.backing import backing
 from specfleet.experiments.words.claims import Verdict, judge
 from specfleet.experiments.words.run import COLUMNS, RARE_COLUMNS
 from specfleet.experiments.words.tail import Split, sentence
+from specfleet.experiments.words.values import text
 
 WORDS = {
     "TTFT": "time to first token: from sending a request to its first streamed chunk, queueing included",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from specfleet.experiments.run.results import Row
+from specfleet.experiments.words.values import text
 
 WORDS = {
     "decode_ms": "slower plain steps",
@@ -60,8 +61,6 @@ def sentence(label: str, split: Split) -> str:
 
 def at_highest_load(folder: Path, rows: list[Row], x: str, lines: str) -> list[str]:
     """Returns a sentence for each line at the largest x that was run."""
-    from specfleet.experiments.figures.data import text
-
     last = max(float(str(row[x])) for row in rows)
     said = []
     for row in rows:

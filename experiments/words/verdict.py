@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specfleet.experiments.figures.data import text as named
 from specfleet.experiments.run.results import Row
+from specfleet.experiments.words.values import text as named
 
 QUESTIONS = {
     "speedup_output_throughput": "throughput",

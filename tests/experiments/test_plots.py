@@ -15,12 +15,13 @@ from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
-from specfleet.experiments.figures.data import Shown, read, shown, text
+from specfleet.experiments.figures.data import Shown, read, shown
 from specfleet.experiments.figures.run import draw, figures, metric, speedup, tails
 from specfleet.experiments.figures.steps import PARTS, step_time, two_sides
 from specfleet.experiments.figures.style import COLOURS, Horizontal, label, look, styled
 from specfleet.experiments.run.results import Row, write_summary
 from specfleet.experiments.schema.blocks.experiment import METRICS
+from specfleet.experiments.words.values import text
 from specfleet.experiments.words.verdict import crossing
 
 LOAD, K, GPU = "workload.max_concurrency", "serve.speculative_config.num_speculative_tokens", "serve.gpu"

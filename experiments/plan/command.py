@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from specfleet.experiments.plan.figures import draw_plan
 from specfleet.experiments.plan.planner import Planner
 from specfleet.experiments.plan.report import report
 from specfleet.experiments.plan.write import write
@@ -50,8 +51,6 @@ def plan_command(
     print(report(planned))
     write(planned, planner.folder)
     if plots and planned.winner is not None:
-        from specfleet.experiments.plan.figures import draw_plan
-
         draw_plan(planned, planner.folder)
     spent = time.monotonic() - started
     kept = planned.asked - planned.spent

@@ -36,6 +36,7 @@ def theory_command(
     )
     print(theory_text(asked))
     if figure is not None:
+        # Here, because figures bring the schema and the simulator with them, and the tables need neither.
         from specfleet.experiments.theory.figures import draw_theory
 
         draw_theory(asked, figure)

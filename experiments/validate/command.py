@@ -10,6 +10,7 @@ from pathlib import Path
 from specfleet.experiments.run.processes import default_jobs
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.schema.faults import Fault, InputFaults
+from specfleet.experiments.validate.figure import draw
 from specfleet.experiments.validate.report import report
 from specfleet.experiments.validate.runs import METHODS
 from specfleet.experiments.validate.score import block
@@ -57,8 +58,6 @@ def validate_command(
         print(f"error: {n} row{'s' if n > 1 else ''}: {error}", file=sys.stderr)
     print(json.dumps(result.json(), indent=1) if as_json else report(result))
     if figure is not None and result.scored:
-        from specfleet.experiments.validate.figure import draw
-
         for path in draw(result.scored, figure):
             print(f"figure: {path}", file=sys.stderr)
     if readout.errors:

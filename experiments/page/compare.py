@@ -8,7 +8,7 @@ from pathlib import Path
 
 from specfleet.experiments.figures.style import name_and_unit
 from specfleet.experiments.page.data import Finished, point_name, read
-from specfleet.experiments.page.html import Cell, Html, join, page, section, table, tag
+from specfleet.experiments.page.html import Html, TableCell, join, page, section, table, tag
 from specfleet.experiments.page.sections import definitions, points_table
 from specfleet.experiments.run.compare import Difference, compare, pairs_of_points
 from specfleet.experiments.run.results import Row, load
@@ -140,19 +140,19 @@ def _radios(name: str, options: Mapping[str, str], legend: str) -> Html:
     return tag("fieldset", tag("legend", legend), tag("div", *inputs, class_="choices"))
 
 
-def _row(d: Difference, point: str) -> list[Cell]:
+def _row(d: Difference, point: str) -> list[TableCell]:
     word = ("B faster" if d.difference < 0 else "B slower") if d.settled else "not settled"
-    ratio = Cell(f"{d.b / d.a:.3f}", d.b / d.a) if d.a else Cell("")
+    ratio = TableCell(f"{d.b / d.a:.3f}", d.b / d.a) if d.a else TableCell("")
     return [
-        Cell(point),
-        Cell(name_and_unit(d.name)[0]),
-        Cell(f"{d.a:,.2f}", d.a),
-        Cell(f"{d.b:,.2f}", d.b),
-        Cell(f"{d.difference:+,.2f}", d.difference),
-        Cell(f"{d.low:+,.2f} to {d.high:+,.2f}", d.high),
+        TableCell(point),
+        TableCell(name_and_unit(d.name)[0]),
+        TableCell(f"{d.a:,.2f}", d.a),
+        TableCell(f"{d.b:,.2f}", d.b),
+        TableCell(f"{d.difference:+,.2f}", d.difference),
+        TableCell(f"{d.low:+,.2f} to {d.high:+,.2f}", d.high),
         ratio,
-        Cell(word),
-        Cell(f"{d.pairs:,}", float(d.pairs)),
+        TableCell(word),
+        TableCell(f"{d.pairs:,}", float(d.pairs)),
     ]
 
 
@@ -172,7 +172,7 @@ def _settings(runs: tuple[Finished, Finished]) -> Html:
     flat = [dict(_flat(read_yaml(run.folder / "resolved.yaml").data)) for run in runs]
     keys = [key for key in dict.fromkeys([*flat[0], *flat[1]]) if key.split(".")[0] not in NOT_A_SETTING]
     rows = [
-        [Cell(key), *(Cell(_shown(settings, key)) for settings in flat)]
+        [TableCell(key), *(TableCell(_shown(settings, key)) for settings in flat)]
         for key in keys
         if _shown(flat[0], key) != _shown(flat[1], key)
     ]

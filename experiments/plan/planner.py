@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from specfleet.experiments.load.config import Loaded, load
-from specfleet.experiments.plan.bounds import Bound, Lengths, bound
+from specfleet.experiments.plan.bounds import Bound, MeanLengths, bound
 from specfleet.experiments.plan.candidates import Candidate, candidates
 from specfleet.experiments.plan.capacity import capacity
 from specfleet.experiments.plan.neighbours import BETTER, Neighbour, neighbours
@@ -79,7 +79,7 @@ class Planner:
         if not sound:
             return
         table = requests(sound[0].config, this.seeds[0])
-        at = functools.partial(_bound, Lengths.of(table))
+        at = functools.partial(_bound, MeanLengths.of(table))
         this.bounds = dict(zip([c.id for c in sound], laboratory.each(at, sound), strict=True))
         search = Search(laboratory, this.traffic, this.seeds, this.plan.spare_replicas, report=say)
         this.entries = search.entries(sound, this.bounds)
@@ -160,7 +160,7 @@ def _promoted(this: Planned, found: Neighbour, last: int) -> Entry:
     return entry
 
 
-def _bound(lengths: Lengths, candidate: Candidate) -> Bound:
+def _bound(lengths: MeanLengths, candidate: Candidate) -> Bound:
     return bound(candidate.config, lengths)
 
 

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specfleet.experiments.plan.bounds import Bound, Lengths, bound
+from specfleet.experiments.plan.bounds import Bound, MeanLengths, bound
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.search import Entry, Search
 from specfleet.experiments.plan.traffic import Traffic
@@ -67,7 +67,7 @@ def sensitivity(
     shortlist = _shortlist(ordered)
     found = []
     for name, changed in changes(traffic).items():
-        lengths = Lengths.of(requests(winner.config, seeds[0]), changed.output_factor)
+        lengths = MeanLengths.of(requests(winner.config, seeds[0]), changed.output_factor)
         at = functools.partial(_bound, lengths, changed.acceptance_factor)
         bounds = dict(zip([c.id for c in shortlist], laboratory.each(at, shortlist), strict=True))
         search = Search(laboratory, changed, seeds[:1], spare)
@@ -90,7 +90,7 @@ def sensitivity(
     return found
 
 
-def _bound(lengths: Lengths, acceptance_factor: float, candidate: Candidate) -> Bound:
+def _bound(lengths: MeanLengths, acceptance_factor: float, candidate: Candidate) -> Bound:
     return bound(candidate.config, lengths, acceptance_factor)
 
 

@@ -18,7 +18,7 @@ from vllm_command import faults
 from specfleet.experiments.load.config import load
 from specfleet.experiments.load.rules.plan import plan_conflicts, slo_conflicts
 from specfleet.experiments.load.sweep import with_values
-from specfleet.experiments.plan.bounds import Lengths, bound
+from specfleet.experiments.plan.bounds import MeanLengths, bound
 from specfleet.experiments.plan.command import plan_command
 from specfleet.experiments.plan.neighbours import BETTER
 from specfleet.experiments.plan.planned import Planned
@@ -228,7 +228,7 @@ def test_no_simulated_replica_beats_its_bound(experiment: Experiment) -> None:
     for candidate in every(experiment):
         if candidate.refusal or candidate.gpu != "h100-sxm" or candidate.k == 1:
             continue
-        found = bound(candidate.config, Lengths.of(Trial(candidate.config, 0).table()))
+        found = bound(candidate.config, MeanLengths.of(Trial(candidate.config, 0).table()))
         beyond = traffic.scaled(found.rate / traffic.rate)
         assert worst([measure(beyond.trial(candidate.config, 1, 0))])[0] > 1.0
 
@@ -236,7 +236,7 @@ def test_no_simulated_replica_beats_its_bound(experiment: Experiment) -> None:
 def test_a_limit_below_one_step_is_infeasible_by_closed_form(experiment: Experiment) -> None:
     hopeless = experiment.model_copy(update={"slo": Slo(p99_tpot_ms=0.5)})
     config = every(hopeless)[0].config
-    found = bound(config, Lengths.of(Trial(config, 0).table()))
+    found = bound(config, MeanLengths.of(Trial(config, 0).table()))
     assert found.rate == 0.0 and "TPOT" in found.limit
 
 

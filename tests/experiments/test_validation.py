@@ -19,9 +19,16 @@ from specfleet.experiments.schema.faults import InputFaults
 from specfleet.experiments.validate import profiles
 from specfleet.experiments.validate.acceptance import predicted_acceptance
 from specfleet.experiments.validate.bench import read_bench
-from specfleet.experiments.validate.columns import Row, bench_point, read_csv
+from specfleet.experiments.validate.columns import CsvRow, bench_point, read_csv
 from specfleet.experiments.validate.command import validate_command
-from specfleet.experiments.validate.points import METRICS, Point, Readout, Unusable, pool_tokens, scenario
+from specfleet.experiments.validate.points import (
+    METRICS,
+    MeasuredPoint,
+    Readout,
+    Unusable,
+    pool_tokens,
+    scenario,
+)
 from specfleet.experiments.validate.runs import Scored, closed_form, in_mode, predict
 from specfleet.experiments.validate.sample import drawn_by_position, matched, requests
 from specfleet.experiments.validate.score import block, by_load, ratios
@@ -74,9 +81,9 @@ DRAFTED = PLAIN | {
 }
 
 
-def point(cells: Mapping[str, str], frozen: bool = False) -> Point:
+def point(cells: Mapping[str, str], frozen: bool = False) -> MeasuredPoint:
     """The point of a row."""
-    return bench_point("test", Row(cells), frozen)
+    return bench_point("test", CsvRow(cells), frozen)
 
 
 def scored(cells: Mapping[str, str], **predicted: float) -> Scored:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from specfleet.experiments.breakeven.question import Breakeven, Found
+from specfleet.experiments.breakeven.cell import Found
+from specfleet.experiments.breakeven.question import Breakeven
 from specfleet.experiments.breakeven.search import AT, QUESTIONS, speedup
 from specfleet.experiments.point.build import placement
 from specfleet.experiments.run.explain import price, with_drafts

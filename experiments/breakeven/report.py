@@ -17,9 +17,11 @@ from specfleet.experiments.breakeven.answers import (
     own_speedup,
     schedule,
 )
-from specfleet.experiments.breakeven.question import CONCURRENCY, Breakeven, assumed
+from specfleet.experiments.breakeven.cell import assumed
+from specfleet.experiments.breakeven.question import CONCURRENCY, Breakeven
 from specfleet.experiments.breakeven.search import ALWAYS, AT, EQUAL, NEVER, UNMET, speedup
 from specfleet.experiments.breakeven.search import QUESTIONS as ASKED
+from specfleet.experiments.point.build import acceptance_specs
 from specfleet.experiments.run.runner import write_json
 from specfleet.experiments.words.acceptance import BOTH_RIGHT
 from specfleet.experiments.words.table import table_text
@@ -64,8 +66,6 @@ def report(this: Breakeven) -> str:
 
 
 def _specs(this: Breakeven) -> Iterator[AcceptanceSpec]:
-    from specfleet.experiments.point.build import acceptance_specs
-
     for config in this.configs.values():
         yield from acceptance_specs(config).values()
 

@@ -146,7 +146,7 @@ def breakeven(
     quiet: Quiet = False,
 ) -> None:
     """Find the acceptance at which speculation stops paying at each load, and the best K."""
-    from specfleet.experiments.breakeven.question import breakeven_command
+    from specfleet.experiments.breakeven.command import breakeven_command
 
     with plain_errors():
         code = breakeven_command(file, overrides or (), jobs, out, tolerance, plots, quiet)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from functools import partial
 from types import ModuleType
 
-from specfleet.experiments.measure.attention import Attention, TorchAttention, find_attention
+from specfleet.experiments.measure.attention import Attention, find_attention
 from specfleet.experiments.measure.links import all_reduce_seconds
 from specfleet.experiments.measure.points import Device, DoesNotRun, KernelCall
 from specfleet.experiments.measure.tensors import BETWEEN_REUSES, OperandPool, Tensor
-from specfleet.experiments.measure.timer import Call, CpuTimer, CudaTimer, Timer, first_line
+from specfleet.experiments.measure.timer import Call, CudaTimer, Timer, first_line
 
 NO_TORCH = (
     "specfleet measure needs PyTorch, which is not installed: "
@@ -154,11 +154,6 @@ def cuda_device(torch: ModuleType) -> Device:
         gpus=count,
         peers=count > 1 and all(torch.cuda.can_device_access_peer(0, other) for other in range(1, count)),
     )
-
-
-def cpu_backend(torch: ModuleType, device: Device, pool_bytes: int) -> TorchBackend:
-    """The same path on the CPU, for tests: the times mean nothing."""
-    return TorchBackend(torch, device, "cpu", CpuTimer(), TorchAttention(torch, device.sms), pool_bytes)
 
 
 def _vllm_fp8() -> ModuleType | None:

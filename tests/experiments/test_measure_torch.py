@@ -9,7 +9,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from fake_torch import BYTES_PER_S, L2_BYTES, LAUNCH_S, FakeGpu, FakeTensor, fake_torch
 
-from specfleet.experiments.measure.attention import find_attention
+from specfleet.experiments.measure.attention import TorchAttention, find_attention
 from specfleet.experiments.measure.links import all_reduce_seconds
 from specfleet.experiments.measure.points import Device, DoesNotRun, KernelCall
 from specfleet.experiments.measure.timer import CpuTimer, CudaTimer
@@ -18,7 +18,6 @@ from specfleet.experiments.measure.torch_gpu import (
     NO_TORCH,
     TorchBackend,
     Unavailable,
-    cpu_backend,
     cuda_backend,
 )
 
@@ -203,7 +202,8 @@ def test_the_cpu_runs_the_same_path() -> None:
     except ImportError:
         torch = fake_torch(FakeGpu())
     device = Device("cpu", 4, 2**16, 2**24, 1, False)
-    backend = cpu_backend(torch, device, 2**22)
+    attention = TorchAttention(torch, device.sms)
+    backend = TorchBackend(torch, device, "cpu", CpuTimer(), attention, 2**22)
     points = [
         KernelCall("launch_graph"),
         KernelCall("launch_eager"),

@@ -28,8 +28,11 @@ from specfleet.experiments.page.html import (
     table,
     tag,
 )
-from specfleet.experiments.page.write import LARGEST_BYTES, write_report
+from specfleet.experiments.page.write import write_report
 from specfleet.experiments.run.results import write_summary
+
+LARGEST_BYTES = 3_000_000
+"""A page that browsers open at once and mail takes."""
 
 FETCHES = {"src", "href", "action", "data", "poster", "srcset", "background", "formaction", "xlink:href"}
 

@@ -14,7 +14,7 @@ from specfleet.experiments.measure.points import Device, TimedCall
 from specfleet.hardware import catalog
 from specfleet.hardware.accelerator import Accelerator
 from specfleet.hardware.constants import KernelConstants, kernel_constants
-from specfleet.hardware.fitting import Rates
+from specfleet.hardware.kernels import Rates
 
 _COPY_SHARE = 0.9
 """Share of the datasheet bandwidth that a large copy reaches: 0.88 to 0.93 on Hopper."""

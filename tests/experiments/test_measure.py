@@ -20,8 +20,9 @@ from specfleet.experiments.measure.command import measure, measure_command
 from specfleet.experiments.measure.points import Device, DoesNotRun, Grid, KernelCall, make_plan, time_points
 from specfleet.hardware import catalog, fitting
 from specfleet.hardware.constants import DecodeConstants, GemmConstants, kernel_constants
-from specfleet.hardware.fitting import AttentionTimes, GemmTimes, Rates
+from specfleet.hardware.fitting import AttentionTimes, GemmTimes
 from specfleet.hardware.interconnect import all_reduce_s
+from specfleet.hardware.kernels import Rates
 
 MODEL = catalog.model("llama-3.1-8b-instruct")
 H100 = Device("NVIDIA H100 80GB HBM3", 132, 50 * 2**20, 85_029_615_042, 1, False)

@@ -29,7 +29,6 @@ ROOMS = ("schema", "point", "load", "run", "words", "figures", "page", STUDIES, 
 
 STUDY_TO_STUDY = {
     ("calibrate", "validate"): "fits to measured points as validate reads, samples and simulates them",
-    ("breakeven", "theory"): "prints its tables with the same function",
 }
 
 SIM_DOES_NOT_KNOW = {

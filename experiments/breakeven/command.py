@@ -8,7 +8,7 @@ from pathlib import Path
 
 from specfleet.experiments.breakeven.figures import draw_breakeven
 from specfleet.experiments.breakeven.question import Breakeven
-from specfleet.experiments.breakeven.report import report, write
+from specfleet.experiments.breakeven.report import breakeven_text, write_breakeven
 from specfleet.experiments.run.processes import default_jobs
 from specfleet.experiments.run.progress import Reporter
 
@@ -41,8 +41,8 @@ def breakeven_command(
         print("interrupted: nothing is written; start again", file=sys.stderr)
         return 130
     if any(k for _, k, _ in this.found):
-        print(report(this))
-        write(this)
+        print(breakeven_text(this))
+        write_breakeven(this)
         if plots:
             draw_breakeven(this)
         print(f"results: {this.folder}")

@@ -44,7 +44,7 @@ COLUMNS = (
 """Of breakeven.csv; `draft_acceptance_rate` is accepted/drafted at break-even."""
 
 
-def report(this: Breakeven) -> str:
+def breakeven_text(this: Breakeven) -> str:
     """Returns everything printed on stdout."""
     found = answers(this)
     questions = list(dict.fromkeys(answer.question for answer in found))
@@ -197,7 +197,7 @@ def _dropped(spec: AcceptanceSpec) -> Iterator[str]:
             yield field.name
 
 
-def write(this: Breakeven) -> None:
+def write_breakeven(this: Breakeven) -> None:
     """Writes breakeven.csv and breakeven.json into the folder."""
     found = answers(this)
     rows = [_row(this, answer) for answer in found]

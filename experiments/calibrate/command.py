@@ -56,7 +56,7 @@ def calibrate_command(
     except Unidentified as reason:
         print(f"cannot calibrate: {reason}", file=sys.stderr)
         return 1
-    print(report(points, found))
+    print(calibration_text(points, found))
     written = [out]
     out.write_text(profile_yaml(points[0], found), encoding="utf-8")
     if found.by_position:
@@ -68,7 +68,7 @@ def calibrate_command(
     return 0
 
 
-def report(points: Sequence[MeasuredPoint], found: Calibration) -> str:
+def calibration_text(points: Sequence[MeasuredPoint], found: Calibration) -> str:
     """Returns the numbers, and measured and fitted steps side by side."""
     n = found.numbers
     kind = "asynchronous" if found.asynchronous else "synchronous"

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specfleet.experiments.validate.points import MeasuredPoint, scenario
-from specfleet.experiments.validate.sample import matched, requests
+from specfleet.experiments.validate.sample import levelled_requests, matched
 from specfleet.hardware.stepcost import TERMS, StepCost, StepShape
 from specfleet.sim.metrics import step_gaps
 from specfleet.sim.simulation import RunResult, simulate
@@ -133,7 +133,7 @@ def simulated_step(point: MeasuredPoint, numbers: Numbers) -> F64:
     With all three as they are simulated, their product with `numbers` is the simulated mean ITL. Pauses
     that are no single step (preemption) are left as a share of kernel time.
     """
-    built, table = scenario(point), requests(point.workload, 0)
+    built, table = scenario(point), levelled_requests(point.workload, 0)
     acceptance = {}
     if point.acceptance is not None:
         acceptance = {"": matched(point.acceptance, point.k, table, 0)}

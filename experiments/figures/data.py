@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specfleet.experiments.run.results import Row, load
+from specfleet.experiments.run.results import Row, read_results
 from specfleet.experiments.schema.blocks.plan import PERCENTILES
 from specfleet.experiments.schema.yamlfile import read_yaml
 from specfleet.experiments.words.values import K, named, text
@@ -99,7 +99,7 @@ def read(folder: Path) -> Shown:
     Raises:
         FileNotFoundError: if it is not one.
     """
-    results = load(folder)
+    results = read_results(folder)
     axes = [key for key in _mapping(results.manifest.get("axes")) if key in results.summary.columns]
     rows = [_row(record, axes) for record in results.summary.to_dict("records")]
     resolved = folder / "resolved.yaml"

@@ -11,7 +11,7 @@ from specfleet.experiments.page.data import Finished, point_name, read
 from specfleet.experiments.page.html import Html, TableCell, join, page, section, table, tag
 from specfleet.experiments.page.sections import definitions, points_table
 from specfleet.experiments.run.compare import Difference, compare, pairs_of_points
-from specfleet.experiments.run.results import Row, load
+from specfleet.experiments.run.results import Row, read_results
 from specfleet.experiments.schema.yamlfile import read_yaml
 
 MAIN = ("mean_tpot_ms", "p99_tpot_ms")
@@ -48,7 +48,12 @@ def comparison_page(a: Path, b: Path) -> str:
     body = join(
         [
             tag("header", tag("h1", "A and B compared"), *_titles(runs)),
-            tag("section", tag("p", sentence(found, names), class_="lead"), id="answer", aria_label="Answer"),
+            tag(
+                "section",
+                tag("p", comparison_sentence(found, names), class_="lead"),
+                id="answer",
+                aria_label="Answer",
+            ),
             section("differences", sections["differences"], *_differences(found, names)),
             section("sides", sections["sides"], _side_by_side(runs)),
             section("settings", sections["settings"], _settings(runs)),
@@ -69,13 +74,13 @@ def _point_names(runs: tuple[Finished, Finished]) -> Mapping[str, str]:
     rows = {str(row["point"]): row for row in runs[0].rows}
     axes = runs[0].shown.axes
     found = {}
-    for ours, theirs in pairs_of_points(*(load(run.folder) for run in runs)):
+    for ours, theirs in pairs_of_points(*(read_results(run.folder) for run in runs)):
         name = ours if ours == theirs else f"{ours} | {theirs}"
         found[name] = point_name(rows[ours], axes) if ours == theirs else "the one point"
     return found
 
 
-def sentence(found: Sequence[Difference], names: Mapping[str, str]) -> str:
+def comparison_sentence(found: Sequence[Difference], names: Mapping[str, str]) -> str:
     """Says in one sentence how B differs from A in mean and P99 TPOT."""
     said = [_of_figure([d for d in found if d.name == name], name) for name in MAIN]
     many = len(names) > 1
@@ -158,7 +163,7 @@ def _row(d: Difference, point: str) -> list[TableCell]:
 
 def _side_by_side(runs: tuple[Finished, Finished]) -> Html:
     """Both runs' points, A above B."""
-    pairs = pairs_of_points(*(load(run.folder) for run in runs))
+    pairs = pairs_of_points(*(read_results(run.folder) for run in runs))
     by_id = [{str(row["point"]): row for row in run.rows} for run in runs]
     rows: list[Row] = []
     for ours, theirs in pairs:

@@ -12,7 +12,7 @@ from specfleet.experiments.figures.data import Line, Shown, is_number, number, s
 from specfleet.experiments.figures.style import DASHES, MARKERS, Horizontal, label, name_and_unit, noun
 from specfleet.experiments.load.config import load as load_experiment
 from specfleet.experiments.load.sweep import Point, expand
-from specfleet.experiments.run.results import Row, load
+from specfleet.experiments.run.results import Row, read_results
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import InputFaults
 from specfleet.experiments.schema.yamlfile import read_yaml
@@ -99,7 +99,7 @@ def read(folder: Path) -> Finished:
     Raises:
         FileNotFoundError: if it is not the folder of a finished run.
     """
-    results = load(folder)
+    results = read_results(folder)
     axes = [key for key in _mapping(results.manifest.get("axes")) if key in results.summary.columns]
     rows = tuple(_row(record, axes) for record in results.summary.to_dict("records"))
     resolved = folder / "resolved.yaml"

@@ -15,7 +15,7 @@ from specfleet.experiments.run.results import Row
 from specfleet.experiments.words.backing import backing
 from specfleet.experiments.words.claims import Verdict, judge
 from specfleet.experiments.words.run import COLUMNS, RARE_COLUMNS
-from specfleet.experiments.words.tail import Split, sentence
+from specfleet.experiments.words.tail import Split, tail_sentence
 from specfleet.experiments.words.values import text
 
 WORDS = {
@@ -144,7 +144,7 @@ def tail(run: Finished) -> tuple[list[str], Html] | None:
     for part in run.slices:
         prefix = f"{part.name}, " if len(run.slices) > 1 else ""
         for line, split in splits_at(run, part, last or 0.0):
-            sentences.append(sentence(f"{prefix}{line}{load}", split))
+            sentences.append(tail_sentence(f"{prefix}{line}{load}", split))
             splits.append((prefix + line, split))
     return (sentences, _split_table(f"Milliseconds per token{load}", splits)) if splits else None
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from specfleet.experiments.plan.figures import draw_plan
 from specfleet.experiments.plan.planner import Planner
-from specfleet.experiments.plan.report import report
-from specfleet.experiments.plan.write import write
+from specfleet.experiments.plan.report import plan_text
+from specfleet.experiments.plan.write import write_plan
 from specfleet.experiments.run.processes import WorkerLost, default_jobs
 from specfleet.experiments.run.progress import Reporter
 
@@ -48,8 +48,8 @@ def plan_command(
     except WorkerLost as lost:
         print(f"{lost}; what is simulated is kept: go on with --resume", file=sys.stderr)
         return 1
-    print(report(planned))
-    write(planned, planner.folder)
+    print(plan_text(planned))
+    write_plan(planned, planner.folder)
     if plots and planned.winner is not None:
         draw_plan(planned, planner.folder)
     spent = time.monotonic() - started

@@ -10,8 +10,8 @@ from pathlib import Path
 from specfleet.experiments.run.processes import default_jobs
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.schema.faults import Fault, InputFaults
-from specfleet.experiments.validate.figure import draw
-from specfleet.experiments.validate.report import report
+from specfleet.experiments.validate.figures import draw_validation
+from specfleet.experiments.validate.report import validation_text
 from specfleet.experiments.validate.runs import METHODS
 from specfleet.experiments.validate.score import block
 from specfleet.experiments.validate.validation import Validation, read_points, validate
@@ -56,9 +56,9 @@ def validate_command(
     )
     for error, n in sorted((result.errors - readout.errors).items()):
         print(f"error: {n} row{'s' if n > 1 else ''}: {error}", file=sys.stderr)
-    print(json.dumps(result.json(), indent=1) if as_json else report(result))
+    print(json.dumps(result.json(), indent=1) if as_json else validation_text(result))
     if figure is not None and result.scored:
-        for path in draw(result.scored, figure):
+        for path in draw_validation(result.scored, figure):
             print(f"figure: {path}", file=sys.stderr)
     if readout.errors:
         return 2

@@ -32,7 +32,7 @@ RATIO_COLUMNS = (
 )
 
 
-def report(result: Validation) -> str:
+def validation_text(result: Validation) -> str:
     """Returns tables: overall and by load, ratios, groups, worst rows; assumptions and what was left out."""
     scored = result.scored
     lines = [f"{len(scored)} rows scored. Absolute errors in percent; ttft_steps in steps.", ""]

@@ -17,7 +17,7 @@ from specfleet.experiments.validate.points import (
     pool_tokens,
     scenario,
 )
-from specfleet.experiments.validate.sample import matched, requests
+from specfleet.experiments.validate.sample import levelled_requests, matched
 from specfleet.hardware.closedform import closed_form_tpot
 from specfleet.hardware.memory import DoesNotFit
 from specfleet.hardware.stepcost import KernelCost, StepCost, StepShape
@@ -74,7 +74,7 @@ def simulated(point: MeasuredPoint, seeds: int) -> dict[str, float]:
     built = scenario(point)
     runs = []
     for seed in range(seeds):
-        table = requests(point.workload, seed)
+        table = levelled_requests(point.workload, seed)
         if point.acceptance is not None:
             built = replace(built, acceptance={"": matched(point.acceptance, point.k, table, seed)})
         runs.append(benchmark(simulate(built, table, seed)))

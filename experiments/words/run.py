@@ -76,7 +76,7 @@ def _value(row: Row, key: str) -> float | None:
     return value
 
 
-def report(run: Run, rows: Sequence[Row]) -> str:
+def run_text(run: Run, rows: Sequence[Row]) -> str:
     """Returns everything a run prints on stdout."""
     experiment = run.loaded.experiment
     axes = list(experiment.sweep.axes)

@@ -264,16 +264,16 @@ def test_the_winner_is_confirmed_against_its_neighbours(planned: tuple[Planned, 
 
 
 def test_a_resumed_plan_simulates_nothing_and_writes_the_same_bytes(planned: tuple[Planned, Path]) -> None:
-    from specfleet.experiments.plan.write import write
+    from specfleet.experiments.plan.write import write_plan
 
     this, folder = planned
-    write(this, folder / "out")
+    write_plan(this, folder / "out")
     before = [(folder / "out" / name).read_bytes() for name in ("plan.json", "rollout.md")]
     again = Planner(folder / "small.yaml", (), folder / "out")
     again.prepare(resume=True)
     resumed = again.execute(1, lambda _: None)
     assert resumed.spent == 0
-    write(resumed, folder / "out")
+    write_plan(resumed, folder / "out")
     assert [(folder / "out" / name).read_bytes() for name in ("plan.json", "rollout.md")] == before
 
 
@@ -303,10 +303,10 @@ def test_the_page_has_commands_that_vllm_accepts_and_every_section(planned: tupl
 
 
 def test_plan_json_lists_all_candidates_and_the_reasons(planned: tuple[Planned, Path]) -> None:
-    from specfleet.experiments.plan.write import write
+    from specfleet.experiments.plan.write import write_plan
 
     this, folder = planned
-    write(this, folder / "out")
+    write_plan(this, folder / "out")
     found = json.loads((folder / "out" / "plan.json").read_text())
     assert len(found["candidates"]) == len(this.every)
     assert any("cannot be had" in row["status"] for row in found["candidates"])

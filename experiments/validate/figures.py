@@ -18,7 +18,7 @@ BAND = 0.1
 """Shaded: within 10 % of the measurement."""
 
 
-def draw(scored: Sequence[Scored], path: Path) -> list[Path]:
+def draw_validation(scored: Sequence[Scored], path: Path) -> list[Path]:
     """Writes the figure; a path without a known ending gets PNG and SVG.
 
     Returns:

@@ -55,7 +55,6 @@ class EngineProfile:
     prefix_hash_covers_next_token: bool
     spares_lone_long_prefill: bool
     skips_unused_drafts: bool
-    draft_slots_draft_model: int
     kernel_time_scale: float = 1.0
     kernels: str = "vllm"
     fused_fp8_quantisation: bool = False

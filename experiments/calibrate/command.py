@@ -12,7 +12,7 @@ import yaml
 from specfleet.experiments.calibrate.fit import NUMBERS, Calibration, Unidentified, calibrate, mean_step_s
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
 from specfleet.experiments.validate.bench import read_bench
-from specfleet.experiments.validate.points import Point
+from specfleet.experiments.validate.points import MeasuredPoint
 from specfleet.experiments.words.table import Column, table_text
 
 NUMBER_COLUMNS = (Column(left=True, width=24), Column(width=9), Column(left=True))
@@ -56,7 +56,7 @@ def calibrate_command(
     except Unidentified as reason:
         print(f"cannot calibrate: {reason}", file=sys.stderr)
         return 1
-    print(report(points, found))
+    print(calibration_text(points, found))
     written = [out]
     out.write_text(profile_yaml(points[0], found), encoding="utf-8")
     if found.by_position:
@@ -68,7 +68,7 @@ def calibrate_command(
     return 0
 
 
-def report(points: Sequence[Point], found: Calibration) -> str:
+def calibration_text(points: Sequence[MeasuredPoint], found: Calibration) -> str:
     """Returns the numbers, and measured and fitted steps side by side."""
     n = found.numbers
     kind = "asynchronous" if found.asynchronous else "synchronous"
@@ -101,7 +101,7 @@ def _note(name: str, found: Calibration) -> str:
     return "" if name in found.fitted else " (not fitted)"
 
 
-def profile_yaml(point: Point, found: Calibration) -> str:
+def profile_yaml(point: MeasuredPoint, found: Calibration) -> str:
     """Returns the engine profile: its base with the calibrated numbers, and where they come from."""
     n = found.numbers
     prefix = "host_async_s" if found.asynchronous else "host_sync_s"
@@ -121,7 +121,7 @@ def profile_yaml(point: Point, found: Calibration) -> str:
     return yaml.safe_dump(profile, sort_keys=False, allow_unicode=True, width=110)
 
 
-def acceptance_yaml(points: Sequence[Point], found: Calibration) -> str:
+def acceptance_yaml(points: Sequence[MeasuredPoint], found: Calibration) -> str:
     """Returns the `acceptance:` block of an experiment."""
     spreads = [point.acceptance.concentration for point in points if point.acceptance is not None]
     block = {

@@ -53,7 +53,7 @@ def run(
     from specfleet.experiments.run.processes import default_jobs
     from specfleet.experiments.run.progress import Reporter
     from specfleet.experiments.run.run import Run
-    from specfleet.experiments.words.run import report as report_text
+    from specfleet.experiments.words.run import run_text
 
     with plain_errors():
         this = Run(file, overrides or (), out)
@@ -68,7 +68,7 @@ def run(
         interrupted = True
     rows = this.summary()
     if rows:
-        print(report_text(this, rows))
+        print(run_text(this, rows))
         if plots:
             _draw(this.folder)
     print(f"results: {this.folder}")
@@ -80,9 +80,9 @@ def run(
 
 
 def _draw(folder: Path) -> list[Path]:
-    from specfleet.experiments.figures.run import draw
+    from specfleet.experiments.figures.run import draw_run
 
-    return draw(folder)
+    return draw_run(folder)
 
 
 @app.command()

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from specfleet.experiments.measure.entry import Fits, LawReport
-from specfleet.experiments.measure.points import Backend, Point, Timed
+from specfleet.experiments.measure.points import Backend, KernelCall, Timed
 from specfleet.experiments.words.table import Column, table_text
 from specfleet.hardware.fitting import FitError
 from specfleet.hardware.model import ModelSpec
@@ -115,5 +115,5 @@ def _warnings(timed: Timed, fits: Fits, model: ModelSpec) -> Iterable[str]:
         yield "\n".join(f"note: {note}" for note in notes)
 
 
-def _counted(points: Iterable[Point]) -> str:
+def _counted(points: Iterable[KernelCall]) -> str:
     return ", ".join(f"{count} {law}" for law, count in Counter(point.law for point in points).items())

@@ -21,7 +21,7 @@ NAMED_SENTENCES = (Column(left=True), Column(left=True))
 NUMBERS = (Column(left=True, width=12), Column(width=9), Column(left=True))
 
 
-def report(this: Planned) -> str:
+def plan_text(this: Planned) -> str:
     """Returns the printout of a plan."""
     if this.winner is None:
         return "\n".join(["No candidate meets the SLO.", "", *_nothing(this)])

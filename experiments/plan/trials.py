@@ -248,15 +248,12 @@ class Laboratory:
 
     Attributes:
         spent: simulations made.
-        reused: figures found in the folder or asked for again.
-        simulated_s: processor seconds of the simulations made.
     """
 
     def __init__(self, folder: Path, workers: Workers) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self.spent = self.reused = 0
-        self.simulated_s = 0.0
+        self.spent = 0
         self._known: dict[str, Figures] = {}
         self._workers = workers
 
@@ -276,7 +273,6 @@ class Laboratory:
                 self._known[key] = Figures.from_json((self.folder / f"{key}.json").read_text())
             if key not in self._known:
                 missing[key] = trial
-        self.reused += len(trials) - len(missing)
         for key, figures in zip(missing, self.each(measure, list(missing.values())), strict=True):
             self._keep(key, figures)
         return [self._known[key] for key in keys]
@@ -288,7 +284,6 @@ class Laboratory:
     def _keep(self, key: str, figures: Figures) -> None:
         """A file appears whole or not at all."""
         self.spent += 1
-        self.simulated_s += figures["seconds"]
         self._known[key] = figures
         unfinished = self.folder / f".{key}"
         unfinished.write_text(figures.to_json())

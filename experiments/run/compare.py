@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specfleet.experiments.run.results import Results, load
+from specfleet.experiments.run.results import Results, read_results
 from specfleet.sim.samples import F64
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def compare(a: Path, b: Path) -> list[Difference]:
     Raises:
         FileNotFoundError, NotComparable: when they cannot be.
     """
-    left, right = load(a), load(b)
+    left, right = read_results(a), read_results(b)
     found = []
     for ours, theirs in pairs_of_points(left, right):
         name = ours if ours == theirs else f"{ours} | {theirs}"

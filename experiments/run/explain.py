@@ -33,7 +33,7 @@ MEANING = {
 
 
 @dataclass(frozen=True)
-class Step:
+class PricedStep:
     """One priced step.
 
     Attributes:
@@ -87,7 +87,7 @@ def passes_of(place: Placement) -> int:
     return len(place.draft_pass_tokens) or place.num_speculative_tokens
 
 
-def price(place: Placement, cost_model: str, batch: int, context: int) -> Step:
+def price(place: Placement, cost_model: str, batch: int, context: int) -> PricedStep:
     """Prices one step of a placement."""
     k = place.num_speculative_tokens
     cost: StepCost = COST_MODELS[cost_model](place)
@@ -96,7 +96,7 @@ def price(place: Placement, cost_model: str, batch: int, context: int) -> Step:
     terms = {name: float(1e3 * value[0]) for name, value in cost.terms(columns).items()}
     sizes = place.capture_sizes
     graph = padded(shape.tokens, sizes) if sizes and shape.tokens <= sizes[-1] else None
-    return Step(k, shape, terms, graph)
+    return PricedStep(k, shape, terms, graph)
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,8 @@ class Explanation:
     cost_model: str
     batch: int
     context: int
-    plain: Step
-    drafting: Step | None
+    plain: PricedStep
+    drafting: PricedStep | None
     one_more_draft_ms: float | None
     one_more_sequence_ms: float
     c_q_ms: tuple[float, ...]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from specfleet.experiments.validate.points import METRICS
 from specfleet.experiments.validate.score import (
@@ -16,10 +15,8 @@ from specfleet.experiments.validate.score import (
     model_group,
     ratios,
 )
+from specfleet.experiments.validate.validation import Validation
 from specfleet.experiments.words.table import Column, table_text
-
-if TYPE_CHECKING:
-    from specfleet.experiments.validate.validation import Validation
 
 _SHOWN = ("tpot_mean_ms", "tpot_p99_ms", "itl_mean_ms", "ttft_mean_ms", "output_throughput")
 _WORST = 5
@@ -35,7 +32,7 @@ RATIO_COLUMNS = (
 )
 
 
-def report(result: Validation) -> str:
+def validation_text(result: Validation) -> str:
     """Returns tables: overall and by load, ratios, groups, worst rows; assumptions and what was left out."""
     scored = result.scored
     lines = [f"{len(scored)} rows scored. Absolute errors in percent; ttft_steps in steps.", ""]

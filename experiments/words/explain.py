@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specfleet.experiments.run.explain import C_Q_RANGE, MEANING, Explanation, Step
+from specfleet.experiments.run.explain import C_Q_RANGE, MEANING, Explanation, PricedStep
 from specfleet.experiments.words.table import Column, table_text
 from specfleet.hardware.stepcost import TERMS
 
@@ -29,7 +29,7 @@ def explain_text(said: Explanation) -> str:
     return "\n".join([head, "", table_text(columns, rows), "", *_consequences(said, steps)])
 
 
-def _consequences(said: Explanation, steps: Sequence[Step]) -> list[str]:
+def _consequences(said: Explanation, steps: Sequence[PricedStep]) -> list[str]:
     lines = []
     for step in steps:
         graph = f"padded to the CUDA graph of {step.graph}" if step.graph else "larger than any CUDA graph"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from specfleet.experiments.figures.data import text
 from specfleet.experiments.run.results import Row
 from specfleet.experiments.run.run import Run
 from specfleet.experiments.words.backing import backing
 from specfleet.experiments.words.claims import claim_text
 from specfleet.experiments.words.table import Column, table_text
 from specfleet.experiments.words.tail import at_highest_load
+from specfleet.experiments.words.values import text
 from specfleet.experiments.words.verdict import in_words
 from specfleet.sim.speculation.spec import UNFIT_FOR_TAILS
 
@@ -76,7 +76,7 @@ def _value(row: Row, key: str) -> float | None:
     return value
 
 
-def report(run: Run, rows: Sequence[Row]) -> str:
+def run_text(run: Run, rows: Sequence[Row]) -> str:
     """Returns everything a run prints on stdout."""
     experiment = run.loaded.experiment
     axes = list(experiment.sweep.axes)

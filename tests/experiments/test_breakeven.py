@@ -14,14 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specfleet.experiments.breakeven.answers import Best, closed_form, schedule
-from specfleet.experiments.breakeven.question import (
-    Breakeven,
-    Cell,
-    assumed,
-    breakeven_command,
-    load_axis,
-    search,
-)
+from specfleet.experiments.breakeven.cell import Cell, assumed, search
+from specfleet.experiments.breakeven.command import breakeven_command
+from specfleet.experiments.breakeven.question import Breakeven, load_axis
 from specfleet.experiments.breakeven.search import (
     ALWAYS,
     AT,

@@ -18,7 +18,7 @@ from specfleet.workloads.traces.azure import read_azure
 from specfleet.workloads.traces.report import TraceError
 
 
-def conflicts(config: Experiment) -> Iterator[Conflict]:
+def running_conflicts(config: Experiment) -> Iterator[Conflict]:
     """What keeps a filled point from running although each of its values is sound."""
     yield from _memory(config.serve)
     yield from _acceptance(config)

@@ -93,13 +93,23 @@ def thrown_out(lane: Lane) -> Iterator[tuple[int, int]]:
         yield seat.place, seat.tokens
 
 
+def fresh(lane: Lane) -> Iterator[int]:
+    """Yields the places of who has been submitted and was never admitted, in order."""
+    yield from lane.inbox[lane.head :]
+
+
+def usable_blocks(lane: Lane) -> int:
+    """Returns the KV blocks that requests can hold."""
+    return lane.total
+
+
 def totals(lane: Lane, it: int) -> tuple[int, int]:
     """Returns the sequences running and the KV blocks free when iteration `it` had been scheduled.
 
     It is the calendar's own sum, known as soon as the turn is over.
     """
     pack, total = lane.rules.packing, lane.log.sums[it]
-    return total >> pack.running, lane.total - ((total >> pack.blocks) & pack.blocks_mask)
+    return total >> pack.running, usable_blocks(lane) - ((total >> pack.blocks) & pack.blocks_mask)
 
 
 def returning_blocks(lane: Lane, it: int) -> int:

@@ -97,6 +97,17 @@ class Pieces(Step):
 
     __slots__ = ("noted",)
 
+    @classmethod
+    def of(cls, lane: Lane) -> Pieces:
+        """Lets a lane that has not begun note its pieces."""
+        lane.step = pieces = cls(lane.step.slots, lane.step.window)
+        return pieces
+
+    @property
+    def latest(self) -> list[tuple[int, int, int]]:
+        """Those of the step that was decided last."""
+        return self.noted if self.rows else []
+
     def begin(self, acc: int, used: int, left: int, room: int) -> None:
         """As in `Step`."""
         super().begin(acc, used, left, room)
@@ -179,6 +190,4 @@ class Recording:
         obstacle, rules = run.obstacle(), run.rules()
         if obstacle is not None or rules is None:
             raise NotTaken(obstacle or "counts that do not fit the packing")
-        lane = Fleet(run, rules, run.served).lane([], array("d"), 0, watch=Watch(ranks=False))
-        lane.step = Pieces(lane.step.slots, lane.step.window)
-        return lane
+        return Fleet(run, rules, run.served).lane([], array("d"), 0, watch=Watch(ranks=False))

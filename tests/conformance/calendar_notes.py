@@ -16,7 +16,9 @@ from calendar_engine import Pieces
 
 from specfleet.sim.calendar import view
 from specfleet.sim.calendar.lane import Lane
+from specfleet.sim.calendar.stepper import Stepper
 from specfleet.sim.calendar.view import Running
+from specfleet.sim.engine import Engine
 from specfleet.sim.scheduler import Outcome, Scheduler
 from specfleet.sim.sequence import Batch, Sequence
 
@@ -61,29 +63,33 @@ class Notes:
 
     Args:
         lane: the engine, at a fixed K.
+        pieces: of prompts that it computes.
         requests: of the recording, by place.
 
     Attributes:
         decided: batches that nobody has asked for yet.
         ended: requests whose end is known, as far as batches are processed.
         running: the running list after the last batch was scheduled.
-        stepped: batches that `Engine` has scheduled.
+        stepping: `Engine` stands in for the calendar.
+        stepped: batches that it has scheduled.
     """
 
-    def __init__(self, lane: Lane, requests: list[dict[str, Any]]) -> None:
-        assert isinstance(lane.step, Pieces)
-        self.lane, self.pieces = lane, lane.step
+    def __init__(self, lane: Lane, pieces: Pieces, requests: list[dict[str, Any]]) -> None:
+        self.lane, self.pieces = lane, pieces
         self.ids = [request["id"] for request in requests]
         self._prompt_tokens = [request["prompt_len"] for request in requests]
         self.decided: deque[Decided] = deque()
         self.ended: set[int] = set()
         self.running: list[int] = []
+        self.stepping = False
         self.stepped = 0
         self._admitted: set[int] = set()
         self._unpriced: list[tuple[int, int, Decided]] = []
         self._batches: list[tuple[Batch, Decided]] = []
         self._open: Decided | None = None
-        self._last = nothing(lane.total)
+        self._last = nothing(view.usable_blocks(lane))
+        if lane.stepper is not None:
+            self._listen_to(lane.stepper)
 
     def price(self) -> None:
         """Notes the iteration that the calendar has just decided: its price is being asked for."""
@@ -136,7 +142,7 @@ class Notes:
         self.running = [row.request for row in rows]
         batch = nothing(self._last.end["free_end"], self.running, queue)
         stay = [row for row in rows if not row.running.over]
-        batch.end = {"free_end": self.lane.total, "state_end": self._states(stay)}
+        batch.end = {"free_end": view.usable_blocks(self.lane), "state_end": self._states(stay)}
         self._note(batch)
 
     def _note(self, batch: Decided) -> None:
@@ -145,7 +151,7 @@ class Notes:
 
     def _rows(self, it: int) -> list[Row]:
         """Returns who runs in iteration `it`, with the pieces of prompts that were computed in it."""
-        pieces = deque(self.pieces.noted if self.pieces.rows else ())
+        pieces = deque(self.pieces.latest)
         rows = []
         for now in view.running(self.lane, it):
             request, tokens, drafts, past = self.ids[now.place], now.tokens, now.drafts, 0
@@ -171,7 +177,7 @@ class Notes:
 
     def _fresh(self) -> list[int]:
         """Returns who has arrived and was never admitted, first come first."""
-        return [self.ids[place] for place in self.lane.inbox[self.lane.head :]]
+        return [self.ids[place] for place in view.fresh(self.lane)]
 
     def _states(self, rows: Iterable[Row]) -> list[list[int | str]]:
         """Returns `state_end`: synchronously this iteration's outcome is known, asynchronously it is not."""
@@ -187,12 +193,27 @@ class Notes:
             states.append([request, "R", computed, known, now.blocks])
         for place, known in view.thrown_out(self.lane):
             states.append([self.ids[place], "P", 0, known, 0])
-        for place in self.lane.inbox[self.lane.head :]:
+        for place in view.fresh(self.lane):
             states.append([self.ids[place], "W", 0, self._prompt_tokens[place], 0])
         return sorted(states)
 
-    def listen(self, scheduler: Scheduler) -> None:
-        """Notes what the scheduler of an engine decides that steps in the calendar's place."""
+    def _listen_to(self, stepper: Stepper) -> None:
+        """Notes what is decided while the engine is stepped, from one hand-over to the other."""
+        hand_over, take_back = stepper._hand_over, stepper._take_back
+
+        def handed_over(*position: Any) -> Engine:
+            engine = hand_over(*position)
+            self.stepping = True
+            self._listen_to_scheduler(engine.scheduler)
+            return engine
+
+        def taken_back(*position: Any) -> Any:
+            self.stepping = False
+            return take_back(*position)
+
+        vars(stepper).update(_hand_over=handed_over, _take_back=taken_back)
+
+    def _listen_to_scheduler(self, scheduler: Scheduler) -> None:
         schedule, commit = scheduler.schedule, scheduler.commit
 
         def scheduled(now: float = 0.0) -> Batch:

@@ -13,17 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 
-from calendar_engine import STEP_S, Price, Recording
+from calendar_engine import STEP_S, Pieces, Price, Recording
 from calendar_notes import Decided, Notes, nothing
 from calendar_run import Run, differences_of_sums
 from records import Differences, Step, Trace, differences
 
-from specfleet.sim.calendar import stepper
+from specfleet.sim.calendar import stepper, view
 from specfleet.sim.calendar.admission import Unsuited
 from specfleet.sim.calendar.lane import Lane
-from specfleet.sim.calendar.stepper import Resumed, Stepper
 from specfleet.sim.config import EngineConfig
-from specfleet.sim.engine import Engine
 
 
 @contextmanager
@@ -35,27 +33,6 @@ def handing_back_at_once() -> Iterator[None]:
         yield
     finally:
         stepper.LEAST_STEPS, stepper.MOST_STEPS = before
-
-
-class Listened(Stepper):
-    """Steps an engine now and then, and says when.
-
-    Attributes:
-        notes: listen to the engine's scheduler.
-        engine: that steps now, or None.
-    """
-
-    notes: Notes
-    engine: Engine | None = None
-
-    def _hand_over(self, it: int, flying: bool, visible: int) -> Engine:
-        self.engine = engine = super()._hand_over(it, flying, visible)
-        self.notes.listen(engine.scheduler)
-        return engine
-
-    def _take_back(self, engine: Engine, began: int, i: int, now: float, visible: int) -> Resumed:
-        self.engine = None
-        return super()._take_back(engine, began, i, now, visible)
 
 
 class Turns:
@@ -72,24 +49,15 @@ class Turns:
     def __init__(self, lane: Lane, notes: Notes) -> None:
         self.lane = lane
         self.notes = notes
-        self._stepper: Listened | None = None
-        if (made := lane.stepper) is not None:
-            lane.stepper = self._stepper = Listened(lane, made.make, None, made.members)
-            self._stepper.notes = notes
         self._walk = lane.run()
         self.clock = next(self._walk)
         self._flying = False
 
     @property
-    def stepping(self) -> bool:
-        """Whether the engine is stepped, the calendar standing still."""
-        return self._stepper is not None and self._stepper.engine is not None
-
-    @property
     def opens_two(self) -> bool:
         """Whether the iteration that is being priced is the first of two batches of one turn."""
         lag, wakes = self.lane.rules.lag, self.lane.log.wakes
-        return bool(lag and not self.stepping and wakes and wakes[-1] == len(self.lane.log.end_s))
+        return bool(lag and not self.notes.stepping and wakes and wakes[-1] == len(self.lane.log.end_s))
 
     def decide(self) -> Decided:
         """Returns the next batch; a turn is taken unless the last one has decided it already.
@@ -109,16 +77,16 @@ class Turns:
         due = self._walk.send(self.clock + STEP_S / 2)
         self.notes.close_turn()
         if due == inf:
-            decided.append(nothing(self.lane.total))
+            decided.append(nothing(view.usable_blocks(self.lane)))
         else:
             self.clock = due
-            if asynchronous and len(decided) < batches and not self.stepping:
+            if asynchronous and len(decided) < batches and not self.notes.stepping:
                 self.notes.wait()
         self._flying = bool(decided[-1].schedule["tokens"])
 
     def settle(self) -> None:
         """Lets the outcome of what was stepped last be known: a turn late, as the engine commits it."""
-        if self.stepping:
+        if self.notes.stepping:
             self._walk.send(self.clock + STEP_S / 2)
 
 
@@ -145,7 +113,7 @@ class CalendarReplay:
         price = Price()
         price.bell = self._priced
         lane = self.recording.lane(price)
-        self.notes = Notes(lane, self.recording.requests)
+        self.notes = Notes(lane, Pieces.of(lane), self.recording.requests)
         self.turns = Turns(lane, self.notes)
         self.obstacle: str | None = None
         self.arrival_s: list[float] = []
@@ -200,7 +168,7 @@ class CalendarReplay:
         The recorded loop returns between the two batches that open a busy stretch asynchronously, so that
         requests arrive there; the engine decides both in one turn. They are let in here, in between.
         """
-        if self.turns.stepping:
+        if self.notes.stepping:
             return
         self.notes.price()
         if self.turns.opens_two:
@@ -210,13 +178,13 @@ class CalendarReplay:
 
     def _synchronous_step(self) -> tuple[Step, Decided | None, Decided | None]:
         """One step: what was decided, and the batch whose outcome is processed, which is the same."""
-        batch = self.turns.decide() if self._unfinished else nothing(self.turns.lane.total)
+        batch = self.turns.decide() if self._unfinished else nothing(view.usable_blocks(self.turns.lane))
         self.notes.process(batch)
         return {}, batch, batch
 
     def _asynchronous_step(self) -> tuple[Step, Decided | None, Decided | None]:
         """One turn of the asynchronous loop: schedule while there is work, then process the older batch."""
-        nobody_left = nothing(self.turns.lane.total)
+        nobody_left = nothing(view.usable_blocks(self.turns.lane))
         record: Step = {"batch": None, "processed_batch": None} | nobody_left.end
         batch = None
         if self._unfinished or (self._processed is not None and self._processed.finished):

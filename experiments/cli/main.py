@@ -232,7 +232,7 @@ for _study in (
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the `specfleet` command."""
-    _run(lambda: app(arguments))
+    _run(lambda: app(arguments, prog_name=app.info.name))
 
 
 def _run(command: Callable[[], object]) -> None:

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from specfleet.sim.simulation import Scenario
     from specfleet.workloads.requests import RequestTable
 
+UNGUARDED = (
+    "Each worker imports the script that started it: it must be a file, and what starts processes must stand "
+    'below `if __name__ == "__main__":`'
+)
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -84,6 +89,7 @@ class Experiment:
                 cannot import what was registered.
         """
         from specfleet.experiments.load.rules.own import refuse_unreachable
+        from specfleet.experiments.run.processes import WorkerLost
         from specfleet.experiments.run.progress import Reporter
         from specfleet.experiments.run.run import Run
 
@@ -98,6 +104,8 @@ class Experiment:
         if run.failures:
             said = "; ".join(f"{task}: {why}" for task, why in run.failures[:3])
             message = f"{len(run.failures)} of {len(todo)} simulations failed: {said}"
+            if jobs > 1 and WorkerLost.__name__ in said:
+                message += f". {UNGUARDED}"
             if not rows:
                 raise UserError(message)
             warnings.warn(message, stacklevel=2)

@@ -116,8 +116,8 @@ class Registered:
     @property
     def reachable(self) -> bool:
         """Whether another process can import it: not where it was typed in, nor what a function made."""
-        main = sys.modules["__main__"]
-        typed_in = self.cls.__module__ == "__main__" and not hasattr(main, "__file__")
+        script = getattr(sys.modules["__main__"], "__file__", None) or ""
+        typed_in = self.cls.__module__ == "__main__" and not Path(script).is_file()
         return not typed_in and "<locals>" not in self.cls.__qualname__
 
 

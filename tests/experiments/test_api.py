@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +25,7 @@ from specfleet.experiments.schema.blocks.experiment import Experiment as Block
 from specfleet.experiments.schema.yamlfile import parse
 from specfleet.workloads.requests import RequestTable
 
+ROOT = Path(__file__).parents[2]
 HEAVY = {"numpy", "pandas", "pydantic", "matplotlib", "simpy", "yaml", "typer"}
 WIDE = "serve.max_num_seqs"
 
@@ -51,8 +54,17 @@ def printed(capsys: pytest.CaptureFixture[str], *command: str | Path) -> tuple[i
 
 def test_importing_it_imports_none_of_what_it_needs() -> None:
     code = f"import sys, specfleet; print({HEAVY!r} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "set()"
+
+
+def test_the_page_on_python_has_every_name() -> None:
+    page = (ROOT / "docs/python.md").read_text()
+    assert not [name for name in sf.__all__ if f"sf.{name}" not in page]
+    for kind, of in ((sf.Experiment, "Experiment"), (sf.Result, "Result")):
+        public = [name for name in vars(kind) if not name.startswith("_")] + list(kind.__annotations__)
+        listed = page.partition(f"`{of}`: ")[2].partition("|")[0]
+        assert sorted(re.findall(r"`(\w+)", listed)) == sorted(n for n in public if not n.startswith("_"))
 
 
 def test_type_checkers_and_python_find_every_name_in_the_same_place() -> None:
@@ -209,6 +221,22 @@ def test_simulations_that_fail_are_told_and_the_others_kept(
     failing.add(3)
     with pytest.raises(sf.UserError, match="12 of 12 simulations failed"):
         sf.load(small, {"workload.num_prompts": 4}).run()
+
+
+@pytest.mark.parametrize(
+    ("guard", "said"),
+    [("if True:", "Each worker imports the script"), ('if __name__ == "__main__":', "(2, ")],
+)
+def test_a_script_that_starts_workers_needs_a_guard_and_is_told_so(
+    small: Path, tmp_path: Path, guard: str, said: str
+) -> None:
+    script = tmp_path / "script.py"
+    run = f"print(sf.load({str(small)!r}, changes).run(jobs=2).summary.shape)"
+    changes = {"workload.num_prompts": 4, "replications": 1, f"sweep.axes.{LOAD}": [1], "claim": None}
+    script.write_text(f"import specfleet as sf\n\nchanges = {changes}\n{guard}\n    {run}\n")
+    paths = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=paths)
+    assert said in done.stdout + done.stderr
 
 
 def test_the_studies_answer_in_their_own_types(small: Path, tmp_path: Path) -> None:

@@ -155,10 +155,13 @@ _plugins: list[str] = []
 
 @contextmanager
 def loading(plugin: str) -> Iterator[None]:
-    """What is registered meanwhile comes from this plugin; nothing stays registered if it fails."""
+    """What is registered meanwhile is what this plugin registers; if it fails, all is as it was before."""
     before = dict(OWN)
     _plugins.append(plugin)
     try:
+        for mine in before.values():
+            if mine.origin == plugin:
+                forget(mine.kind, mine.name)
         yield
     except BaseException:
         for kind, name in list(OWN):

@@ -332,6 +332,10 @@ def test_a_plugin_is_loaded_once_and_again_when_it_has_changed(small: Path) -> N
     assert json.loaded_here == 1  # type: ignore[attr-defined]
     small.with_name("mine.py").write_text(MINE.replace("alpha: float = 0.7", "alpha: float = 0.6") + counted)
     assert "alpha: 0.6" in sf.load(small, {"acceptance": {"process": "coins"}}).yaml
+    small.with_name("mine.py").write_text(counted.replace("json.loaded_here =", "json.loaded_here = -1 +"))
+    with pytest.raises(sf.UserError, match="router: 'turns' is not supported"):
+        sf.load(small, {"deployment.router": "turns"})
+    small.with_name("mine.py").write_text(MINE)
     assert json.loaded_here == 2  # type: ignore[attr-defined]
     del json.loaded_here  # type: ignore[attr-defined]
 

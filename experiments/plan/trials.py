@@ -23,7 +23,8 @@ from specfleet.experiments.point.build import Built, build, placement
 from specfleet.experiments.run.analysis import tpot_split
 from specfleet.experiments.schema.blocks.plan import Slo
 from specfleet.sim.config import Slo as Limits
-from specfleet.sim.metrics import Counted, benchmark, engine_load
+from specfleet.sim.metrics.columns import benchmark, engine_load
+from specfleet.sim.metrics.sums import Counted
 from specfleet.sim.simulation import RunResult, simulate
 from specfleet.sim.speculation.acceptance import AcceptanceSpec, survival_table
 from specfleet.sim.speculation.replay import NO_MATCH
@@ -97,13 +98,9 @@ def measure(trial: Trial) -> Figures:
     table = trial.table()
     result = simulate(scenario, table, trial.seed)
     counted = Counted.of(result.requests)
-    figures = {
-        key: float(value)
-        for key, value in benchmark(result, built.slo).items()
-        if isinstance(value, int | float)
-    }
+    figures, load = benchmark(result, built.slo).numbers(), engine_load(result)
     growth, in_flight = _growth(counted)
-    figures |= engine_load(result) | _binding(result, built, trial)
+    figures |= ({} if load is None else load.as_dict()) | _binding(result, built, trial)
     figures |= {
         "in_flight": in_flight,
         "slo_attainment": _attainment(counted, built.slo, figures["failed"]),

@@ -20,7 +20,7 @@ from specfleet.experiments.page.answer import headline, within_slo
 from specfleet.experiments.page.data import point_name, read
 from specfleet.experiments.page.html import ASSETS, LIBRARIES, Cell, Html, embedded, read_asset, table, tag
 from specfleet.experiments.page.write import LARGEST_BYTES, write_report
-from specfleet.experiments.run.results import write_summary
+from specfleet.experiments.run.results import number, write_summary
 
 FETCHES = {"src", "href", "action", "data", "poster", "srcset", "background", "formaction", "xlink:href"}
 
@@ -134,7 +134,7 @@ def test_every_summary_point_is_in_the_table_and_in_the_figures(run: Path, page:
     assert all(line["splits"][0]["p99"]["tpot_ms"] > 0 for line in lines)
     rows = read(run).rows
     assert len(rows) == 6
-    assert all(f"{float(str(r['output_throughput'])):,.0f}" in page.text for r in rows)
+    assert all(f"{number(r, 'output_throughput'):,.0f}" in page.text for r in rows)
 
 
 def test_hostile_text_stays_text(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from sim_toys import ENGINE, ToyCost, World, drafting, worlds
 
 from specfleet.sim.config import LoadConfig, Slo
 from specfleet.sim.engine import Engine, Flight
-from specfleet.sim.metrics.columns import benchmark, by_replica, engine_load, inter_token_latencies
+from specfleet.sim.metrics.columns import benchmark, by_class, by_replica, engine_load, inter_token_latencies
 from specfleet.sim.metrics.samples import Samples
 from specfleet.sim.metrics.sums import Counted
 from specfleet.sim.recorder import FINISHED
@@ -131,6 +132,59 @@ def test_a_benchmark_is_what_vllm_computes_from_the_chunks(world: World, seed: i
     ours = benchmark(result, SLO).as_dict()
     for name, value in by_hand(quiet, result, chunks).items():
         assert ours[name] == pytest.approx(value, rel=1e-7, abs=1e-7), name
+
+
+STATISTICS = ("mean", "median", "std", "p90", "p95", "p99")
+LATENCIES = ("ttft", "tpot", "itl", "e2el", "itl_per_token")
+KEYS = (
+    "duration",
+    "completed",
+    "failed",
+    "total_input_tokens",
+    "total_output_tokens",
+    "request_throughput",
+    "request_goodput",
+    "output_throughput",
+    "total_token_throughput",
+    "max_output_tokens_per_s",
+    "max_concurrent_requests",
+)
+SPEC_DECODE = (
+    "acceptance_rate",
+    "acceptance_length",
+    "num_drafts",
+    "draft_tokens",
+    "accepted_tokens",
+    "per_position_acceptance_rates",
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(worlds(), st.integers(0, 2**32))
+def test_figures_have_vllms_keys_in_its_order(world: World, seed: int) -> None:
+    figures = benchmark(world.run(seed), SLO)
+    latencies = [f"{statistic}_{name}_ms" for name in LATENCIES for statistic in STATISTICS]
+    drafts = SPEC_DECODE if world.engine.num_speculative_tokens else ()
+    found = figures.as_dict()
+    assert list(found) == [*KEYS, *(f"spec_decode_{name}" for name in drafts), *latencies]
+    assert found["p99_itl_per_token_ms"] == figures.itl_per_token.p99_ms
+    assert found["median_ttft_ms"] == figures.ttft.median_ms
+    scalar = {key: value for key, value in found.items() if not isinstance(value, list)}
+    assert figures.numbers() == scalar
+    assert json.loads(json.dumps(found)) == found
+    assert figures.acceptance_length == (found.get("spec_decode_acceptance_length") or 1.0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(worlds(), st.integers(0, 2**32))
+def test_classes_add_up_to_the_run(world: World, seed: int) -> None:
+    result = world.run(seed)
+    figures, classes = benchmark(result), by_class(result, ("a", "b"))
+    assert list(classes) == ["a", "b"]
+    assert sum(found.completed for found in classes.values()) == figures.completed
+    assert sum(found.output_tokens for found in classes.values()) == figures.total_output_tokens
+    waited_ms = sum(found.completed * found.mean_ttft_ms for found in classes.values())
+    assert waited_ms == pytest.approx(figures.completed * figures.ttft.mean_ms)
 
 
 @settings(max_examples=40, deadline=None)

@@ -11,8 +11,9 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, TypeAlias
 
-from specfleet.experiments.figures.data import Line, Shown, text
+from specfleet.experiments.figures.data import Line, Shown
 from specfleet.experiments.run.results import as_number, is_number
+from specfleet.experiments.words.values import text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,10 +11,9 @@ from typing import TypeVar
 import yaml
 
 from specfleet.experiments.load.gridcheck import GridCheck
-from specfleet.experiments.load.rules.acceptance import notices as acceptance_notices
-from specfleet.experiments.load.rules.report import notices as report_notices
-from specfleet.experiments.load.rules.speculation import NOT_MODELLED
-from specfleet.experiments.load.rules.speculation import notices as speculation_notices
+from specfleet.experiments.load.rules.acceptance import acceptance_notices
+from specfleet.experiments.load.rules.report import summary_notices
+from specfleet.experiments.load.rules.speculation import NOT_MODELLED, speculation_notices
 from specfleet.experiments.point.acceptance_specs import written_out
 from specfleet.experiments.schema.blocks.acceptance import Process, processes
 from specfleet.experiments.schema.blocks.base import Block
@@ -200,7 +199,7 @@ def _shared(base: AnyBlock, points: list[AnyBlock]) -> AnyBlock:
 
 def _notices(experiment: Experiment, points: list[Experiment]) -> Iterator[str]:
     """What was assumed, and what has no effect."""
-    yield from report_notices(points)
+    yield from summary_notices(points)
     drafting = [c for point in points if (c := point.serve.speculative_config) is not None]
     if not drafting:
         return

@@ -8,15 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specfleet.experiments.figures.data import Line, Shown, named, shown, text
+from specfleet.experiments.figures.data import Line, Shown, shown
 from specfleet.experiments.figures.style import DASHES, MARKERS, Horizontal, label, name_and_unit, noun
 from specfleet.experiments.load.config import load as load_experiment
 from specfleet.experiments.load.sweep import Point, expand
-from specfleet.experiments.run.results import Row, is_number, load, number
+from specfleet.experiments.run.results import Row, is_number, number, read_results
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import InputFaults
 from specfleet.experiments.schema.yamlfile import read_yaml
 from specfleet.experiments.words.tail import Split, read_split
+from specfleet.experiments.words.values import named, text
 
 STATISTICS = {"mean": "Mean", "median": "Median", "p90": "P90", "p95": "P95", "p99": "P99"}
 _SHORT = len("TP 16 = ")
@@ -98,7 +99,7 @@ def read(folder: Path) -> Finished:
     Raises:
         FileNotFoundError: if it is not the folder of a finished run.
     """
-    results = load(folder)
+    results = read_results(folder)
     axes = [key for key in _mapping(results.manifest.get("axes")) if key in results.summary.columns]
     rows = tuple(_row(record, axes) for record in results.summary.to_dict("records"))
     resolved = folder / "resolved.yaml"

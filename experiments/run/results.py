@@ -3,7 +3,7 @@
     results/NAME/  experiment.yaml  resolved.yaml  manifest.json  summary.csv  plots/
                    points/ID/{requests.csv, bench.json, engine.json, _SUCCESS}
 
-`load(RUN)` gives pandas DataFrames.
+`read_results(RUN)` gives pandas DataFrames.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class Results:
         return folders
 
 
-def load(run: Path | str) -> Results:
+def read_results(run: Path | str) -> Results:
     """Reads a run's folder.
 
     Raises:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from specfleet.experiments.run.compare import NotComparable, compare, compare_text
+from specfleet.experiments.run.compare import NotComparable, compare
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.run.run import Run
-from specfleet.experiments.words.tail import driver, read_split, sentence
+from specfleet.experiments.words.compare import compare_text
+from specfleet.experiments.words.tail import driver, read_split, tail_sentence
 
 FILE = """
 name: small
@@ -84,4 +85,4 @@ def test_a_split_adds_up_and_its_driver_is_its_largest_growth(runs: tuple[Path, 
     assert split["p99"][part] - split["p50"][part] == max(
         split["p99"][p] - split["p50"][p] for p in split["p50"] if p != "tpot_ms"
     )
-    assert share > 0 and "ms a token" in sentence("K = 3", split)
+    assert share > 0 and "ms a token" in tail_sentence("K = 3", split)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from specfleet.experiments.cli.main import app
 from specfleet.experiments.load.config import load
 from specfleet.experiments.run.progress import Reporter
-from specfleet.experiments.run.results import load as load_results
+from specfleet.experiments.run.results import read_results
 from specfleet.experiments.run.run import Run
 from specfleet.experiments.schema.faults import InputFaults
 
@@ -76,7 +76,7 @@ def test_figures_are_those_of_the_run_that_keeps_its_requests(runs: tuple[Path, 
 
 
 def test_no_requests_are_written_and_whoever_asks_is_told(runs: tuple[Path, Path]) -> None:
-    run = load_results(runs[1])
+    run = read_results(runs[1])
     assert not list(runs[1].glob("points/*/requests.csv"))
     assert len(run.summary) == 1
     with pytest.raises(FileNotFoundError, match=r"report\.requests: all"):

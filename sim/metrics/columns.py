@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
 
 import numpy as np
 
 from specfleet.sim.config import Slo
 from specfleet.sim.metrics.figures import ClassFigures, EngineLoad, Figures, ReplicaFigures, SpecDecode
-from specfleet.sim.metrics.samples import F64, PerToken, Sample, Samples
+from specfleet.sim.metrics.samples import PerToken, Sample, Samples
 from specfleet.sim.metrics.seconds import Seconds
-from specfleet.sim.metrics.sums import Counted, IterationSums, RequestSums, parts
-from specfleet.sim.recorder import Columns
+from specfleet.sim.metrics.sums import Counted, IterationSums, RequestSums, parts, step_gaps
 from specfleet.sim.simulation import RunResult
-
-
-def step_gaps(iterations: Columns) -> F64:
-    """Returns the seconds from the end of an iteration to the end of the next on its replica (first: inf)."""
-    end = np.asarray(iterations["end_s"], dtype=np.float64)
-    replica = iterations["replica"]
-    gaps = np.full(len(end), inf)
-    if len(end) and (replica == replica[0]).all():
-        np.subtract(end[1:], end[:-1], out=gaps[1:])
-        return gaps
-    for index in np.unique(replica):
-        rows = np.flatnonzero(replica == index)
-        gaps[rows[1:]] = np.diff(end[rows])
-    return gaps
 
 
 def inter_token_latencies(result: RunResult) -> tuple[Samples, Sample]:
@@ -116,6 +100,7 @@ def by_replica(result: RunResult) -> list[ReplicaFigures]:
     ):
         sums = RequestSums.of(mine, Counted.of(mine))
         several = max(sums.completed, 1)
+        # a mean of seconds first, as numpy takes it: the other order rounds to another last digit
         waits_ms = 1e3 * (sums.queue_s / several), 1e3 * (sums.engine_ttft_s / several)
         busy_s = float((steps["end_s"] - steps["start_s"]).sum())
         found.append(ReplicaFigures.of(index, sums, duration_s, waits_ms, busy_s, len(steps["end_s"])))

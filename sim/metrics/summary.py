@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from math import inf
 
 import numpy as np
-import numpy.typing as npt
 
 from specfleet.sim.config import Slo
 from specfleet.sim.metrics.figures import (
@@ -21,9 +20,9 @@ from specfleet.sim.metrics.figures import (
     ReplicaFigures,
     SpecDecode,
 )
-from specfleet.sim.metrics.samples import F64, per_token
+from specfleet.sim.metrics.samples import per_token
 from specfleet.sim.metrics.seconds import Seconds
-from specfleet.sim.metrics.sums import Counted, IterationSums, RequestSums, parts
+from specfleet.sim.metrics.sums import Counted, IterationSums, RequestSums, parts, step_gaps
 from specfleet.sim.metrics.tally import Tally
 from specfleet.sim.recorder import Columns
 from specfleet.sim.simulation import RunResult, Scenario
@@ -98,19 +97,17 @@ class Summary:
         """
         self._busy_s[replica] += self._iterations.add(columns)
         self._steps[replica] += len(columns["end_s"])
-        self._add_pauses(columns["gaps_by_tokens"], columns["end_s"], before_s)
-
-    def _add_pauses(self, chunks: npt.NDArray[np.integer], end_s: F64, before_s: float) -> None:
+        chunks = columns["gaps_by_tokens"]
         each = chunks.sum(axis=1, dtype=np.int64)
         if not each.any():
             return
-        pauses = np.diff(end_s, prepend=before_s)
+        pauses = step_gaps(columns, before_s)
         pauses[each == 0] = 0.0  # nobody waited for these
         self._latencies["itl"].add(pauses, each)
         for values, weights in per_token(pauses, chunks):
             self._latencies["itl_per_token"].add(values, weights)
         assert self._seconds is not None
-        self._seconds.add_iterations(end_s, each)
+        self._seconds.add_iterations(columns["end_s"], each)
 
     def add_gaps(self, columns: Columns) -> None:
         """Takes in pauses of more than one iteration (columns as `RunResult.odd_gaps`)."""

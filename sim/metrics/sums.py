@@ -172,6 +172,27 @@ class IterationSums:
         return float(seconds.sum())
 
 
+def step_gaps(iterations: Columns, before_s: float = inf) -> F64:
+    """Returns the seconds from the end of an iteration to the end of the next on its replica.
+
+    Args:
+        iterations: columns as `RunResult.iterations`.
+        before_s: end of the iteration before the first, where all are one replica's; inf if there is none,
+            as before the first of each of several replicas.
+    """
+    end = np.asarray(iterations["end_s"], dtype=np.float64)
+    replica = iterations["replica"]
+    gaps = np.full(len(end), inf)
+    if len(end) and (replica == replica[0]).all():
+        np.subtract(end[1:], end[:-1], out=gaps[1:])
+        gaps[0] = end[0] - before_s if before_s < inf else inf
+        return gaps
+    for index in np.unique(replica):
+        rows = np.flatnonzero(replica == index)
+        gaps[rows[1:]] = np.diff(end[rows])
+    return gaps
+
+
 def parts(columns: Columns, key: str, count: int) -> Iterator[Columns]:
     """Yields the rows in which the column `key` is 0, 1, ... `count` - 1; each part in its old order."""
     order = np.argsort(columns[key], kind="stable")

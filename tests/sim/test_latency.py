@@ -14,9 +14,8 @@ from sim_toys import SPREAD, World, drafting, worlds
 
 from specfleet.hardware.stepcost import TERMS, StepShape
 from specfleet.sim.config import ClientConfig, LoadConfig
-from specfleet.sim.metrics.columns import step_gaps
 from specfleet.sim.metrics.latency import DECODE_PARTS, PARTS, iteration_parts, latency_split
-from specfleet.sim.metrics.sums import Counted
+from specfleet.sim.metrics.sums import Counted, step_gaps
 from specfleet.sim.recorder import FINISHED
 from specfleet.sim.simulation import RunResult, Scenario, simulate
 from specfleet.workloads.requests import RequestTable

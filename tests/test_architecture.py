@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from source_tree import ROOT, arrows, circles, classes, functions, sources
+from source_tree import ROOT, arrows, below_the_top, circles, classes, functions, sources
 
 MAY_IMPORT = {
     "hardware": {"hardware"},
@@ -113,6 +113,13 @@ def test_a_module_imports_only_what_lies_below_it(file: str) -> None:
 def test_all_packages_were_read() -> None:
     assert {file.split("/")[0] for file in FILES} == set(MAY_IMPORT)
     assert {module.split(".")[0] for module in sources()} == set(MAY_IMPORT)
+
+
+def test_rooms_ask_the_door_for_the_version_alone() -> None:
+    asked = {(module, name) for module, tree in sources().items() for name in below_the_top(tree)}
+    assert {(module, name) for module, name in asked if name not in MAY_IMPORT} <= {
+        (module, "__version__") for module in sources()
+    }
 
 
 def test_a_circle_is_found_however_long_and_a_line_is_none() -> None:

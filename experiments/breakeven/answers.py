@@ -28,7 +28,7 @@ class Threshold:
 
     Attributes:
         load, k, question: which.
-        statuses: how many seeds say what, as in `breakeven_search`.
+        statuses: how many seeds say what, as in `breakeven.search`.
         alphas: break-even conditional acceptance of each seed that has one.
         length: acceptance length at break-even, mean over those seeds; None without any.
         crossings: the most often a seed's speedup passes 1.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +13,11 @@ from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
+from specfleet.experiments.schema.overrides import Override
 
 CONCURRENCY, RATE = "workload.max_concurrency", "workload.request_rate"
 DRAFTS = "serve.speculative_config.num_speculative_tokens"
-NO_REPORT = ("report={}",)
+NO_REPORT: Override = ("report", {})
 """A report's baseline must lie on the axes; the search brings its own."""
 
 
@@ -44,17 +44,19 @@ class Breakeven:
         if not 0.0 < self.tolerance <= 0.2:
             raise _fault("--tolerance", f"is {self.tolerance:g}; it must lie in (0, 0.2]")
         self.overrides = tuple(self.overrides)
-        given = load(self.file, (*self.overrides, *NO_REPORT)).experiment
+        given = load(self.file, (*self.overrides, NO_REPORT)).experiment
         self.axis = load_axis(given)
         self.loads = tuple(map(float, _values(given, self.axis)))
         self.drafts = tuple(sorted({int(k) for k in _values(given, DRAFTS)} - {0}))
         if not self.drafts:
             raise _fault(DRAFTS, "names no K above 0; give at least one")
         _check_others(given, (self.axis, DRAFTS))
-        numbers = ", ".join(str(k) for k in (0, *self.drafts))
-        loads = ", ".join(map(_yaml, self.loads if self.axis == RATE else map(int, self.loads)))
-        grid = (f"sweep.axes.{DRAFTS}=[{numbers}]", f"sweep.axes.{self.axis}=[{loads}]")
-        self.loaded: Loaded = load(self.file, (*self.overrides, *NO_REPORT, *grid))
+        loads = self.loads if self.axis == RATE else tuple(map(int, self.loads))
+        grid: tuple[Override, ...] = (
+            (f"sweep.axes.{DRAFTS}", (0, *self.drafts)),
+            (f"sweep.axes.{self.axis}", loads),
+        )
+        self.loaded: Loaded = load(self.file, (*self.overrides, NO_REPORT, *grid))
         experiment = self.loaded.experiment
         self.folder = self.out or Path("results") / f"{experiment.name}-breakeven"
         self.seeds = tuple(experiment.seed + i for i in range(experiment.replications))
@@ -135,10 +137,6 @@ def _check_others(experiment: Experiment, used: Sequence[str]) -> None:
             Fault(COMMAND_LINE, 0, f"sweep.axes.{key}", message.format(len(v), key, v[0]))
             for key, v in wide.items()
         )
-
-
-def _yaml(value: float) -> str:
-    return ".inf" if math.isinf(value) else repr(value)
 
 
 def _fault(key: str, message: str) -> InputFaults:

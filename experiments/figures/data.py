@@ -90,11 +90,9 @@ def read(folder: Path) -> Shown:
         FileNotFoundError: if it is not one.
     """
     results = read_results(folder)
-    axes = [key for key in _mapping(results.manifest.get("axes")) if key in results.summary.columns]
-    rows = [_row(record, axes) for record in results.summary.to_dict("records")]
     resolved = folder / "resolved.yaml"
     config = read_yaml(resolved).data if resolved.is_file() else {}
-    return shown(rows, axes, _mapping(results.manifest.get("report")), config, str(results.manifest["name"]))
+    return shown(results.rows, results.axes, results.report, config, str(results.manifest["name"]))
 
 
 def shown(
@@ -139,14 +137,6 @@ def shown(
 
 def _mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
-
-
-def _row(record: Mapping[object, object], axes: Sequence[str]) -> Row:
-    cells = {
-        str(key): None if isinstance(value, float) and math.isnan(value) else value
-        for key, value in record.items()
-    }
-    return {key: value for key, value in cells.items() if value is not None or key in axes}
 
 
 def _chosen(rows: Sequence[Row], key: str, baseline: Mapping[str, object]) -> object:

@@ -21,7 +21,7 @@ from specfleet.experiments.schema.blocks.experiment import Experiment, Report
 from specfleet.experiments.schema.blocks.serve import SpeculativeConfig, from_json
 from specfleet.experiments.schema.blocks.tree import DraftTree
 from specfleet.experiments.schema.faults import COMMAND_LINE, InputFaults
-from specfleet.experiments.schema.overrides import overridden
+from specfleet.experiments.schema.overrides import Override, overridden
 from specfleet.experiments.schema.yamlfile import Document, Value, dumper_resolvers, read_yaml
 from specfleet.sim.config import ON_HOST
 from specfleet.sim.speculation.spec import UNFIT_FOR_TAILS
@@ -42,12 +42,12 @@ class Loaded:
     notices: tuple[str, ...]
 
 
-def load_experiment(path: Path | str, overrides: Iterable[str] = ()) -> Experiment:
-    """The experiment of a file with `key=value` overrides, complete and free of faults; else InputFaults."""
+def load_experiment(path: Path | str, overrides: Iterable[Override] = ()) -> Experiment:
+    """The experiment of a file with overrides, complete and free of faults; else InputFaults."""
     return load(path, overrides).experiment
 
 
-def load(path: Path | str, overrides: Iterable[str] = ()) -> Loaded:
+def load(path: Path | str, overrides: Iterable[Override] = ()) -> Loaded:
     """The experiment of a file and its notices; InputFaults with everything that is wrong."""
     document = overridden(read_yaml(path), overrides)
     grid = GridCheck(document, _ready(document))

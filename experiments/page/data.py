@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -100,11 +99,10 @@ def read(folder: Path) -> Finished:
         FileNotFoundError: if it is not the folder of a finished run.
     """
     results = read_results(folder)
-    axes = [key for key in _mapping(results.manifest.get("axes")) if key in results.summary.columns]
-    rows = tuple(_row(record, axes) for record in results.summary.to_dict("records"))
     resolved = folder / "resolved.yaml"
     config = read_yaml(resolved).data if resolved.is_file() else {}
-    report, name = _mapping(results.manifest.get("report")), str(results.manifest["name"])
+    rows, axes, report = tuple(results.rows), results.axes, results.report
+    name = str(results.manifest["name"])
     experiment, unread = _experiment(resolved)
     points = expand(experiment) if experiment else ()
     slices = tuple(
@@ -116,15 +114,6 @@ def read(folder: Path) -> Finished:
 
 def _mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
-
-
-def _row(record: Mapping[object, object], axes: Sequence[str]) -> Row:
-    """A row of the summary: empty cells are left out, but None in the columns of axes."""
-    cells = {
-        str(key): None if isinstance(value, float) and math.isnan(value) else value
-        for key, value in record.items()
-    }
-    return {key: value for key, value in cells.items() if value is not None or key in axes}
 
 
 def _experiment(resolved: Path) -> tuple[Experiment | None, str]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from report_runs import simulated
 
 from specfleet.experiments.run.compare import NotComparable, compare
-from specfleet.experiments.run.progress import Reporter
-from specfleet.experiments.run.run import Run
 from specfleet.experiments.words.compare import compare_text
 from specfleet.experiments.words.tail import driver, read_split, tail_sentence
 
@@ -30,13 +29,7 @@ workload: {input_len: 300, output_len: 60, max_concurrency: 8, num_prompts: 60}
 
 def finished(folder: Path, *overrides: str) -> Path:
     """Runs the file into a folder."""
-    folder.mkdir()
-    (folder / "x.yaml").write_text(FILE)
-    run = Run(folder / "x.yaml", overrides, folder / "out")
-    run.execute(run.prepare(resume=False), 1, Reporter(1, quiet=True))
-    assert not run.failures
-    run.summary()
-    return folder / "out"
+    return simulated(folder, *overrides, text=FILE)
 
 
 @pytest.fixture(scope="module")

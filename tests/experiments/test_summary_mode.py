@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from report_runs import simulated
 from typer.testing import CliRunner
 
 from specfleet.experiments.cli.main import app
 from specfleet.experiments.load.config import load
-from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.run.results import read_results
-from specfleet.experiments.run.run import Run
 from specfleet.experiments.schema.faults import InputFaults
 
 FILE = """
@@ -37,13 +36,7 @@ KEPT_ALONE = {"latencies", "queue_times", "tpot_split", "p99_ttft_ms_interval", 
 
 def finished(folder: Path, *overrides: str) -> Path:
     """Runs the file into a folder."""
-    folder.mkdir()
-    (folder / "x.yaml").write_text(FILE)
-    run = Run(folder / "x.yaml", overrides, folder / "out")
-    run.execute(run.prepare(resume=False), 1, Reporter(1, quiet=True))
-    assert not run.failures
-    run.summary()
-    return folder / "out"
+    return simulated(folder, *overrides, text=FILE)
 
 
 @pytest.fixture(scope="module")

@@ -36,16 +36,23 @@ def arrows() -> Mapping[str, frozenset[str]]:
 
 def _imported(tree: ast.Module) -> Iterator[str]:
     known = sources()
+    for name in (name.removeprefix("specfleet.") for name in _names(tree)):
+        if (module := name if name in known else name.rpartition(".")[0]) in known:
+            yield module
+
+
+def _names(tree: ast.Module) -> Iterator[str]:
+    """Yields what a file imports, each name with its module before it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        else:
-            continue
-        for name in (name.removeprefix("specfleet.") for name in names):
-            if (module := name if name in known else name.rpartition(".")[0]) in known:
-                yield module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def below_the_top(tree: ast.Module) -> set[str]:
+    """Returns the first parts below `specfleet` of what a file imports from the product."""
+    return {name.split(".")[1] for name in _names(tree) if name.startswith("specfleet.")}
 
 
 def circles(graph: Mapping[str, frozenset[str]]) -> list[frozenset[str]]:

@@ -43,8 +43,6 @@ SIM_DOES_NOT_KNOW = {
 
 IN_CIRCLES = {
     ("sim.calendar.lane", "sim.calendar.stepper"),
-    ("sim.calendar.plan", "sim.simulation"),
-    ("sim.calendar.runs", "sim.simulation"),
 }
 """Imports without which there would be no circle."""
 
@@ -61,7 +59,7 @@ BLOCKS_BY_THE_NAME_OF_WHAT_THEY_DESCRIBE = {
     *("SloBudget", "TemperatureGate", "Burst", "HotCold", "LowAtom", "Overlap", "SpeculativeConfig"),
     *("Client", "LogNormal", "Phase", "Slo", "Uniform"),
 }
-NAMES_OF_TWO_THINGS = {"Block", "Candidate", "Plan", "Table"}
+NAMES_OF_TWO_THINGS = {"Block", "Candidate", "Table"}
 
 
 def package_of(module: str | None) -> str:

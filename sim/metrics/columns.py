@@ -11,7 +11,7 @@ from specfleet.sim.metrics.figures import ClassFigures, EngineLoad, Figures, Rep
 from specfleet.sim.metrics.samples import PerToken, Sample, Samples
 from specfleet.sim.metrics.seconds import Seconds
 from specfleet.sim.metrics.sums import Counted, IterationSums, RequestSums, parts, step_gaps
-from specfleet.sim.simulation import RunResult
+from specfleet.sim.scenario import RunResult
 
 
 def inter_token_latencies(result: RunResult) -> tuple[Samples, Sample]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from specfleet.sim.metrics.samples import Described
 from specfleet.sim.metrics.sums import IterationSums, RequestSums
-from specfleet.sim.simulation import Scenario
+from specfleet.sim.scenario import Scenario
 
 Value = float | int | list[float] | None
 """A figure as `as_dict` gives it."""

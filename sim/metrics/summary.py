@@ -25,7 +25,7 @@ from specfleet.sim.metrics.seconds import Seconds
 from specfleet.sim.metrics.sums import Counted, IterationSums, RequestSums, parts, step_gaps
 from specfleet.sim.metrics.tally import Tally
 from specfleet.sim.recorder import Columns
-from specfleet.sim.simulation import RunResult, Scenario
+from specfleet.sim.scenario import RunResult, Scenario
 
 
 class Summary:

@@ -14,13 +14,14 @@ from records import Trace
 from specfleet.hardware.kernels import Array
 from specfleet.hardware.stepcost import StepShape
 from specfleet.sim.calendar.fleet import Fleet
+from specfleet.sim.calendar.gate import stranger, why_not
 from specfleet.sim.calendar.lane import Lane
-from specfleet.sim.calendar.plan import Plan
+from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.step import Step
 from specfleet.sim.calendar.trajectories import Rules
 from specfleet.sim.calendar.watch import Watch
 from specfleet.sim.config import NO_CLIENT, EngineConfig
-from specfleet.sim.simulation import Scenario
+from specfleet.sim.scenario import Scenario
 from specfleet.sim.speculation.acceptance import Acceptance, AcceptanceSpec
 from specfleet.sim.speculation.lives import Lives
 from specfleet.workloads.requests import RequestTable
@@ -125,11 +126,11 @@ class Pieces(Step):
         self.noted.append((tokens, past, drafts))
 
 
-class Remembering(Plan):
+class Remembering(CalendarRun):
     """A run that may always run out of blocks, so that its engine remembers who runs."""
 
     def never_short(self, rules: Rules) -> bool:
-        """As in `Plan`."""
+        """As in `CalendarRun`."""
         return False
 
 
@@ -174,20 +175,22 @@ class Recording:
         specs = {} if self.lives is None else {"": self.lives.process(0).spec}
         return Scenario(self.config, price, specs, client=NO_CLIENT)
 
-    def lane(self, price: Price, plan: type[Plan] = Remembering) -> Lane:
+    def lane(self, price: Price, kind: type[CalendarRun] = Remembering) -> Lane:
         """Returns an engine without requests, which is told of each arrival.
 
         Args:
             price: of its steps.
-            plan: the product's own, or one that remembers who runs.
+            kind: the product's own, or one that remembers who runs.
 
         Raises:
             NotTaken: the fast path refuses the run.
         """
-        run = plan(self.scenario(price), self.table(), 0, self.lives)
+        scenario, table = self.scenario(price), self.table()
+        run = kind(scenario, table, 0, self.lives)
         if refusals := run.refusals():
             raise NotTaken(f"refused by the engine: {'; '.join(refusals)}")
-        obstacle, rules = run.obstacle(), run.rules()
-        if obstacle is not None or rules is None:
-            raise NotTaken(obstacle or "counts that do not fit the packing")
+        if reason := stranger(scenario, table, None) or why_not(run):  # the luck is the script's
+            raise NotTaken(reason)
+        rules = run.rules()
+        assert rules is not None, "counts that fit in one integer"
         return Fleet(run, rules, run.served).lane([], array("d"), 0, watch=Watch(ranks=False))

@@ -15,7 +15,7 @@ from calendar_engine import Price, Recording
 from records import Differences, Step, Trace
 
 from specfleet.sim.calendar.columns import LaneColumns
-from specfleet.sim.calendar.plan import Plan
+from specfleet.sim.calendar.plan import CalendarRun
 
 COLUMNS = {
     "tokens": "tokens",
@@ -40,7 +40,7 @@ class Run:
     def __init__(self, recording: Recording, arrival_s: list[float], splits: set[int]) -> None:
         price = Price()
         price.bell = self._priced
-        self.lane = recording.lane(price, Plan)
+        self.lane = recording.lane(price, CalendarRun)
         self._arrival_s, self._splits = arrival_s, splits
         self._arrived = 0
         self._arrive()

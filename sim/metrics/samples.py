@@ -97,7 +97,8 @@ class Sample(ABC):
             low, high = min(low, seen.min(initial=low)), max(high, seen.max(initial=high))
         if high == low:
             return np.full(len(ranks), low)
-        scale = (BINS - 1) / (high - low)
+        with np.errstate(over="ignore"):
+            scale = (BINS - 1) / (high - low)
         scale = scale if scale < np.inf else 0.0  # values too close: all in one bin
         counts = np.zeros(BINS)
         for values, weights in self.pieces():

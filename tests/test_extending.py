@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from report_runs import FILE
 
 import specfleet as sf
 from specfleet.experiments.cli.main import app, main
+from specfleet.experiments.schema.blocks.experiment import METRICS
 from specfleet.hardware import catalog
 from specfleet.workloads import profiles
 from specfleet.workloads.requests import RequestTable
@@ -115,6 +117,20 @@ def test_a_reader_of_traces_is_a_function_and_a_name(
     with pytest.raises(SystemExit):
         main(["trace", str(trace), "--format", "pears"])
     assert "--format pears is not supported" in capsys.readouterr().err
+
+
+def test_a_figure_of_the_summary_can_be_plotted_and_the_other_way_round() -> None:
+    columns = sf.load(yaml.safe_load(FILE), {"workload.num_prompts": 8}).run().summary.columns
+    figures = {name for name in columns if "." not in name and not name.endswith("_ci95")}
+    assert figures - METRICS == {
+        "point",
+        "replications",
+        "rtfx",
+        "burstiness",
+        "max_concurrency",
+        "num_prompts",
+    }
+    assert figures >= METRICS
 
 
 def test_the_readme_lists_every_command() -> None:

@@ -23,8 +23,8 @@ from specfleet.sim.statistics.student import student_t
 State = Literal["stationary", "still filling", "saturated"]
 FINE, COARSE = 100, 20
 """Stretches of a run in which a crossing is looked for. Coarse ones are asked only where they differ."""
-SEEN = 3.0
-"""Standard deviations of a coarse stretch by which the first must differ."""
+SEEN, NEAR = 3.0, 0.5
+"""Standard deviations of a coarse stretch by which the first must differ, and within which it is there."""
 LATEST = 0.5
 """A start-up that lasts longer than this share of the run has not ended."""
 TREND_BATCHES, TREND_CONFIDENCE, TREND_LEAST = 16, 0.998, 0.05
@@ -94,15 +94,14 @@ def startup(series: Mapping[str, F64], flow: Flow | None = None) -> Startup:
 
 def _steady(series: Mapping[str, F64], found: Startup) -> Startup:
     """Cuts the start-up of the rows that are left, and says what is not steady after it."""
-    ends = {name: crossing(column) for name, column in series.items()}
-    slowest = max(ends, key=lambda name: ends[name])
-    first = min(round(min(ends[slowest], LATEST) * found.last), found.last - 1)
-    found = replace(found, first=first)
+    share = max(start(column) for column in series.values())
+    found = replace(found, first=min(round(share * found.last), found.last - 1))
     if found.state != "stationary":
         return found
-    if ends[slowest] > LATEST:
-        why = f"{slowest}: its level is reached only in the second half of the run"
-        return replace(found, state="still filling", why=why)
+    for name, column in series.items():
+        if crossing(column) > LATEST:
+            why = f"{name}: its level is reached only in the second half of the run"
+            return replace(found, state="still filling", why=why)
     for name, column in series.items():
         rise = trend(found.kept(column))
         if rise:
@@ -114,20 +113,29 @@ def _steady(series: Mapping[str, F64], found: Startup) -> Startup:
 
 def crossing(column: F64) -> float:
     """Returns the share of a series after which it has first crossed the mean of its second half."""
-    fine = _crossing(_means(column, FINE))
+    return _crossing(_means(column, FINE), 0.0)
+
+
+def start(column: F64) -> float:
+    """Returns the share of a series to leave out at its beginning, at most `LATEST`.
+
+    Up to its first crossing. Where a longer stretch at the beginning clearly differs, the noise of short
+    ones may cross the level before the series is there: then a longer one must be near it as well.
+    """
     coarse = _means(column, COARSE)
     late = coarse[len(coarse) // 2 :]
-    if len(coarse) < COARSE or abs(coarse[0] - late.mean()) <= SEEN * late.std(ddof=1):
-        return fine
-    return max(fine, _crossing(coarse))
+    spread = float(late.std())
+    if len(coarse) < COARSE or abs(coarse[0] - late.mean()) <= SEEN * spread:
+        return min(crossing(column), LATEST)
+    return min(max(crossing(column), _crossing(coarse, NEAR * spread)), LATEST)
 
 
-def _crossing(means: F64) -> float:
+def _crossing(means: F64, near: float) -> float:
     level = means[len(means) // 2 :].mean()
     side = np.sign(means[0] - level)
     if side == 0.0:
         return 0.0
-    return (int(np.flatnonzero((means - level) * side <= 0.0)[0]) + 1) / len(means)
+    return (int(np.flatnonzero((means - level) * side <= near)[0]) + 1) / len(means)
 
 
 def _means(column: F64, batches: int) -> F64:

@@ -57,9 +57,14 @@ def ratio(above: Runs, below: Runs, confidence: float = CONFIDENCE) -> Interval:
     return ratio_estimate(above, below).interval(confidence)
 
 
+def _batches(runs: Sequence[Series]) -> int:
+    """Returns in how many batches each run is cut to begin with."""
+    return fine_batches([len(run) for run in runs]) if all(run.ordered for run in runs) else 1
+
+
 def _by_batch(runs: Sequence[Series]) -> tuple[F64, F64]:
     """Returns sums of the values and of the weights by run and fine batch."""
-    m = fine_batches([len(run) for run in runs])
+    m = _batches(runs)
     sums, counts = np.empty((len(runs), m)), np.empty((len(runs), m))
     for row, run in enumerate(runs):
         if run.weights is None:
@@ -93,7 +98,7 @@ class Ranked:
             order = np.argsort(values)
             self.sorted, self._ends = values[order], np.cumsum(weights[order])
             self.count = float(self._ends[-1])
-        self._batches = fine_batches([len(run) for run in self.runs])
+        self._batches = _batches(self.runs)
         self._counts = _by_batch(self.runs)[1]
 
     def at(self, share: float) -> float:
@@ -155,7 +160,7 @@ def _rank_error(ranked: Ranked, share: float) -> _Rank:
         memory_wider = memory
     effective = ranked.count / memory if memory else ranked.count
     groups = outer * ranked.count / max(memory, memory_wider, 1.0)
-    short = too_short(inf, found.separate)
+    short = too_short(inf, found)
     if not short and groups < GROUPS:
         side = "beyond" if share >= 0.5 else "below"
         short = f"the values {side} it are worth {groups:.0f} independent ones, fewer than {GROUPS:.0f}"

@@ -7,7 +7,7 @@ from math import inf
 
 import numpy as np
 
-from specfleet.sim.statistics.batches import spread
+from specfleet.sim.statistics.batches import Spread, spread
 from specfleet.sim.statistics.series import F64
 
 CONFIDENCE = 0.95
@@ -90,7 +90,7 @@ class Estimate:
         effective = self.count
         if self.independent and found.standard_error:
             effective = self.count * (self.independent / found.standard_error) ** 2
-        short = self.short or too_short(effective, found.separate)
+        short = self.short or too_short(effective, found)
         return Interval(
             self.value,
             self.value - below,
@@ -103,9 +103,11 @@ class Estimate:
         )
 
 
-def too_short(effective: float, separate: bool) -> str:
+def too_short(effective: float, found: Spread) -> str:
     """Says why an interval is not to be trusted yet; empty: it is."""
-    if not separate:
+    if found.batches < 2:
+        return "one batch alone bounds nothing: a longer run or another is needed"
+    if not found.separate:
         return "what was seen is shorter than a few times the memory of the process"
     if effective < WORTH:
         return f"what was seen is worth {effective:.0f} independent values, fewer than {WORTH:.0f}"

@@ -19,10 +19,12 @@ class Series:
     Args:
         values: finite, shape `(n,)`.
         weights: how often each occurs, from 0, shape `(n,)`; None: once each.
+        ordered: whether the order is that of time; if not, the run as a whole is one batch.
     """
 
     values: F64
     weights: F64 | None = None
+    ordered: bool = True
 
     def __post_init__(self) -> None:
         """Checks the shapes.
@@ -39,6 +41,16 @@ class Series:
         order = np.argsort(times_s, kind="stable")
         weighed = None if weights is None else np.asarray(weights, dtype=np.float64)[order]
         return cls(np.asarray(values, dtype=np.float64)[order], weighed)
+
+    @classmethod
+    def of_counts(cls, values: F64, counts: npt.NDArray[Any]) -> Series:
+        """Returns a run of which only a histogram is kept: it takes several to bound a figure.
+
+        Args:
+            values: what the bins stand for, shape `(n,)`.
+            counts: how many fell into each.
+        """
+        return cls(values, np.asarray(counts, dtype=np.float64), ordered=False)
 
     @classmethod
     def by_token(cls, pauses_s: F64, chunks: npt.NDArray[Any]) -> Series:
@@ -59,19 +71,6 @@ class Series:
     def count(self) -> float:
         """Values, each as often as it weighs."""
         return float(len(self.values) if self.weights is None else self.weights.sum())
-
-    def between(self, first: int, last: int | None = None) -> Series:
-        """Returns the rows from `first` up to `last`."""
-        weights = None if self.weights is None else self.weights[first:last]
-        return Series(self.values[first:last], weights)
-
-    def then(self, later: Series) -> Series:
-        """Returns this series continued by a later one."""
-        values = np.concatenate([self.values, later.values])
-        if self.weights is None and later.weights is None:
-            return Series(values)
-        both = [np.ones(len(s)) if s.weights is None else s.weights for s in (self, later)]
-        return Series(values, np.concatenate(both))
 
 
 Values = Series | F64

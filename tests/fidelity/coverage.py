@@ -38,7 +38,7 @@ Both = tuple[Interval, Interval]
 
 
 @dataclass
-class Tally:
+class Held:
     """What one row of a table counts: intervals of the mean and of P99."""
 
     mean: float
@@ -125,14 +125,14 @@ def intervals(trials: int) -> Iterator[str]:
     yield f"{'process':<11}{'runs':>5}{'values':>8}  {'method':<16}{HEAD}"
     for process in PROCESSES:
         for runs, n in SHAPES:
-            tallies = {name: Tally(process.mean, process.p99) for name in METHODS}
+            rows = {name: Held(process.mean, process.p99) for name in METHODS}
             rng = np.random.default_rng([runs, n])
             for _ in range(trials):
                 seen = [process.start(rng)(n) for _ in range(runs)]
                 for name, method in METHODS.items():
-                    tallies[name].seen.append(method(seen))
-            for name, tally in tallies.items():
-                yield f"{process.name:<11}{runs:>5}{n:>8}  {name:<16}{tally.row()}"
+                    rows[name].seen.append(method(seen))
+            for name, held in rows.items():
+                yield f"{process.name:<11}{runs:>5}{n:>8}  {name:<16}{held.row()}"
 
 
 LOOPS: dict[str, tuple[int | None, float]] = {"closed, 24 users": (24, 0.0), "open, 15 per s": (None, 15.0)}
@@ -149,19 +149,19 @@ def served(trials: int) -> Iterator[str]:
     yield f"{'loop':<18}{'runs':>5}{'requests':>9}  {'metric':<6}{HEAD}"
     for loop, (users, rate) in LOOPS.items():
         truth = kept(serve(1_000_000, 1_000_000, users, rate))
-        tallies = {
-            (runs, index): Tally(float(t.mean()), float(np.percentile(t, 99.0)))
+        rows = {
+            (runs, index): Held(float(t.mean()), float(np.percentile(t, 99.0)))
             for runs in (1, 5)
             for index, t in enumerate(truth)
         }
         for trial in range(trials):
             every = [kept(serve(trial, 10_000, users, rate))]
             every += [kept(serve(5 * trial + i + 10_000, 2_000, users, rate)) for i in range(5)]
-            for (runs, index), tally in tallies.items():
+            for (runs, index), held in rows.items():
                 data = [each[index] for each in (every[:1] if runs == 1 else every[1:])]
-                tally.seen.append((mean(data), percentile(data, 99.0)))
-        for (runs, index), tally in tallies.items():
-            yield f"{loop:<18}{runs:>5}{10_000:>9}  {('TTFT', 'TPOT')[index]:<6}{tally.row()}"
+                held.seen.append((mean(data), percentile(data, 99.0)))
+        for (runs, index), held in rows.items():
+            yield f"{loop:<18}{runs:>5}{10_000:>9}  {('TTFT', 'TPOT')[index]:<6}{held.row()}"
 
 
 def pairs(trials: int) -> Iterator[str]:
@@ -172,13 +172,13 @@ def pairs(trials: int) -> Iterator[str]:
             mm1_mean(load, 0.95) / mm1_mean(load),
             *(mm1_percentile(load, 99.0, 0.95) / mm1_percentile(load, 99.0),),
         )
-        tally, apart = Tally(*truth), []
+        held, apart = Held(*truth), []
         for trial in range(trials):
             a, b = (Waits(np.random.default_rng([trial, n]), load, faster=f)(n) for f in (1.0, 0.95))
             other = Waits(np.random.default_rng([trial, n, 1]), load, faster=0.95)(n)
-            tally.seen.append(_ratios(a, b))
+            held.seen.append(_ratios(a, b))
             apart.append(_ratios(a, other))
-        yield f"{f'M/M/1 {load}, n = {n}':<28}{tally.row()}   {_narrower(tally.seen, apart)}"
+        yield f"{f'M/M/1 {load}, n = {n}':<28}{held.row()}   {_narrower(held.seen, apart)}"
     yield from _loops_paired(trials)
 
 
@@ -187,13 +187,13 @@ def _loops_paired(trials: int) -> Iterator[str]:
     for loop, (users, rate) in LOOPS.items():
         long = [kept(serve(1_000_000, 1_000_000, users, rate, token_s=t))[1] for t in (1e-4, 1.2e-4)]
         means, tails = ([float(f(x)) for x in long] for f in (np.mean, _p99))
-        tally, apart = Tally(means[1] / means[0], tails[1] / tails[0]), []
+        held, apart = Held(means[1] / means[0], tails[1] / tails[0]), []
         for trial in range(trials):
             a, b = (serve(trial, 10_000, users, rate, token_s=t) for t in (1e-4, 1.2e-4))
             other = serve(trial + 10_000, 10_000, users, rate, token_s=1.2e-4)
-            tally.seen.append(_ratios(*_same_rows(a, b)))
+            held.seen.append(_ratios(*_same_rows(a, b)))
             apart.append(_ratios(*_same_rows(a, other)))
-        yield f"{loop + ', TPOT':<28}{tally.row()}   {_narrower(tally.seen, apart)}"
+        yield f"{loop + ', TPOT':<28}{held.row()}   {_narrower(held.seen, apart)}"
 
 
 def _p99(values: F64) -> float:
@@ -237,7 +237,7 @@ def stopping(trials: int) -> Iterator[str]:
 
 def _settled_row(process: Process, precision: Precision, many: bool, trials: int) -> str:
     rng = np.random.default_rng(7)
-    tally, used, settled = Tally(process.mean, process.p99), [], 0
+    held, used, settled = Held(process.mean, process.p99), [], 0
     for _ in range(trials):
         run = process.start(rng)
         observe = (
@@ -247,12 +247,12 @@ def _settled_row(process: Process, precision: Precision, many: bool, trials: int
         )
         lengths = Lengths(10_000 if many else 2_000, 4_000_000)
         found = settle(observe, {"x": precision}, lengths)
-        tally.seen.append((found.intervals["x"]["mean"], found.intervals["x"]["p99"]))
+        held.seen.append((found.intervals["x"]["mean"], found.intervals["x"]["p99"]))
         used.append(found.used)
         settled += found.settled
     asked = f"{precision.mean:.0%}, {precision.p99:.0%}"
     row = f"{process.name:<11}{'several' if many else 'one':>8}{asked:>12}{settled / trials:>9.0%}"
-    return f"{row}{int(np.median(used)):>9}  {tally.row()}"
+    return f"{row}{int(np.median(used)):>9}  {held.row()}"
 
 
 def _verdict_row(truth: float, trials: int) -> str:

@@ -13,7 +13,6 @@ from scipy.signal import lfilter
 from sim_toys import ToyCost
 
 from specfleet.sim.config import EngineConfig, LoadConfig
-from specfleet.sim.metrics import Counted
 from specfleet.sim.simulation import Scenario, simulate
 from specfleet.sim.statistics.flow import Flow
 from specfleet.sim.statistics.series import F64
@@ -54,13 +53,11 @@ class Wandering:
 
     def __init__(self, rng: np.random.Generator, correlation: float) -> None:
         self.rng, self.correlation = rng, correlation
-        self.last: float | None = None
+        self.last = float(rng.normal())
 
     def __call__(self, n: int) -> F64:
         """Returns the next n values."""
         shocks = self.rng.normal(size=n) * np.sqrt(1.0 - self.correlation**2)
-        if self.last is None:
-            self.last = float(self.rng.normal())
         values, _ = lfilter([1.0], [1.0, -self.correlation], shocks, zi=[self.correlation * self.last])
         self.last = float(values[-1])
         return np.asarray(10.0 + values)
@@ -162,7 +159,9 @@ def serve(seed: int, n: int, users: int | None = None, rate: float = 0.0, token_
     arrivals = np.zeros(n) if users else np.cumsum(rng.exponential(1.0 / rate, n))
     scenario = Scenario(ENGINE, ToyCost(0.02, 0.005, token_s), load=LoadConfig(max_concurrency=users))
     table = RequestTable.of(prompt, output, arrival_s=arrivals)
-    counted = Counted.of(simulate(scenario, table, seed).requests)
-    flow, order = Flow.of(counted.sent_s, counted.sent_s + counted.e2el_s)
-    columns = (counted.ttft_s, counted.tpot_s, counted.output_tokens.astype(np.float64))
-    return Served(flow, *(column[order] for column in columns))
+    columns = simulate(scenario, table, seed).requests
+    sent, first, last = (columns[name] for name in ("sent_s", "first_chunk_s", "last_chunk_s"))
+    flow, order = Flow.of(sent, last)
+    tokens = columns["output_tokens"].astype(np.float64)
+    tpot = (last - first) / np.maximum(tokens - 1.0, 1.0)
+    return Served(flow, *(column[order] for column in (first - sent, tpot, tokens)))

@@ -35,7 +35,8 @@ def runs(draw: st.DrawFn) -> list[F64]:
     correlation = draw(st.sampled_from([0.0, 0.5, 0.95]))
     digits = draw(st.sampled_from([1, 12]))
     lengths = draw(st.lists(st.integers(2, 400), min_size=1, max_size=5))
-    return [np.round(np.exp(0.5 * (Wandering(rng, correlation)(n) - 10.0)), digits) for n in lengths]
+    normal = [Wandering(rng, correlation)(n) - 10.0 for n in lengths]
+    return [np.asarray(np.round(np.exp(0.5 * each), digits), dtype=np.float64) for each in normal]
 
 
 def close(a: Interval, b: Interval, tolerance: float = 1e-9) -> bool:
@@ -221,6 +222,19 @@ def test_pauses_by_token_are_a_value_a_token() -> None:
     assert series.count == len(written)
     assert mean(series).value == pytest.approx(np.mean(written))
     assert percentile(series, 40.0).value == pytest.approx(np.percentile(written, 40.0))
+
+
+def test_histograms_of_several_runs_bound_what_replications_do() -> None:
+    data = [np.random.default_rng(seed).integers(1, 300, 2_000).astype(np.float64) for seed in range(12)]
+    bins = np.arange(1.0, 300.0)
+    kept = [Series.of_counts(bins, np.bincount(run.astype(int), minlength=300)[1:]) for run in data]
+    assert percentile(kept, 90.0).value == percentile(data, 90.0).value
+    found = mean(kept)
+    means = np.array([run.mean() for run in data])
+    assert found.value == pytest.approx(means.mean())
+    error = spread(mean_estimate(kept).influence).standard_error
+    assert error == pytest.approx(means.std(ddof=1) / np.sqrt(12.0))
+    assert "another is needed" in mean(kept[:1]).short
 
 
 def test_a_series_in_order_of_time_is_sorted_by_it() -> None:

@@ -117,7 +117,7 @@ def test_a_slope_is_seen_with_its_sign(slope: float) -> None:
 
 def states(load: float, n: int, trials: int) -> list[str]:
     """What is said of so many M/M/1 queues."""
-    found = []
+    found: list[str] = []
     for seed in range(trials):
         flow, waits = queue_flow(np.random.default_rng([seed, n]), load, n)
         found.append(startup({"wait": waits}, flow).state)

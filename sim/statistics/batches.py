@@ -6,8 +6,9 @@ process. How long that is the data say: from 64 batches on, neighbours are merge
 of a batch with the next is no longer seen, down to 8. What correlation is left, seen or not, widens the
 interval as in an autoregression of first order; heavy tails of the batches lower the degrees of freedom.
 
-Several runs are cut alike, and their batches are pooled: within a run and between runs at once. With
-many runs a batch is a whole run, which is the classical interval of independent replications.
+Several runs are cut alike, and their batches are pooled: within a run and between runs at once. Where
+there are many runs, or some that are not like each other, a batch is a whole run: the classical interval
+of independent replications.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from specfleet.sim.statistics.student import student_t
 
 MOST, LEAST = 64, 8
 """Batches over all runs to begin with, and to which neighbours are merged at most."""
+RUNS = 5
+"""Runs of which each may be one batch."""
 SEEN = 1.28
 """A lag-1 correlation below so many standard errors is not seen (a one-sided test at 10 %)."""
 CLIP = 0.8
@@ -99,9 +102,10 @@ def spread(influence: F64) -> Spread:
         squares = float((d * d).sum())
         lag1 = _lag1(d, squares)
         separate = lag1 < SEEN / sqrt(x.size)
-        if separate or each == 1 or x.size // 2 < LEAST:
+        if separate or each == 1 or (x.size // 2 < LEAST and runs < RUNS):
             break
-        x = x.reshape(runs, each // 2, 2).sum(axis=2)
+        whole = x.size // 2 < LEAST
+        x = x.sum(axis=1, keepdims=True) if whole else x.reshape(runs, each // 2, 2).sum(axis=2)
     n = x.size
     if n < 2:
         return Spread(inf, 1.0, n, 0.0, 0.0, False)

@@ -46,8 +46,10 @@ class Flow:
     @cached_property
     def inside(self) -> F64:
         """Requests in the system that each request met when it was sent."""
-        left = np.searchsorted(np.sort(self.finished_s), self.sent_s, side="right")
-        return np.asarray(np.arange(len(left)) - left, dtype=np.float64)
+        n = len(self.sent_s)
+        both = np.concatenate([np.sort(self.finished_s), self.sent_s])  # whoever ends at a time has left
+        places = np.flatnonzero(np.argsort(both, kind="stable") >= n)  # two rising runs merge in one pass
+        return np.asarray(2 * np.arange(n) - places, dtype=np.float64)
 
     @cached_property
     def whole(self) -> int:

@@ -18,7 +18,7 @@ from specfleet.sim.statistics.figures import Ranked, mean, percentile_of
 from specfleet.sim.statistics.interval import CONFIDENCE, Interval
 from specfleet.sim.statistics.series import F64, Runs, Series
 from specfleet.sim.statistics.startup import Startup, startup
-from specfleet.sim.statistics.verdict import LEAST_GAIN, Verdict, verdict
+from specfleet.sim.statistics.verdict import side_of
 
 PERCENTS = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
 
@@ -180,35 +180,51 @@ def _unmet(found: Interval, width: float) -> str:
     return found.short or f"known within {found.relative:.1%}, asked for within {width:.1%}"
 
 
-def settle_verdict(
-    observe: Callable[[int], Interval],
-    least_gain: float = LEAST_GAIN,
-    lengths: Lengths = Lengths(),
-) -> tuple[Verdict, Interval, int]:
-    """Goes on until it is known whether a change pays.
+@dataclass(frozen=True)
+class Answered:
+    """A figure that was looked at until it was clear of a boundary.
+
+    Attributes:
+        side: of the boundary on which the truth lies: 1 above, -1 below, 0 not settled.
+        figure: as the last run shows it.
+        used: length of the last run.
+        looks: how many lengths were tried.
+    """
+
+    side: int
+    figure: Interval
+    used: int
+    looks: int
+
+
+def settle_side(
+    observe: Callable[[int], Interval], boundary: float, lengths: Lengths = Lengths()
+) -> Answered:
+    """Goes on until it is known on which side of a boundary a figure lies.
+
+    A ratio is set against 1 + the least gain that counts and judged by `verdict`, a P99 against its SLO
+    and judged by `limit_kept`. A figure that lies on the boundary is never settled: it takes the longest
+    run.
 
     Args:
-        observe: returns the gain (a ratio, more than 1 is better) that runs of so many requests show.
-        least_gain: as in `verdict`.
+        observe: returns the figure that runs of so many requests show.
+        boundary: see above.
         lengths: how long runs may be.
-
-    Returns:
-        The verdict, the gain, and the length of the last runs.
     """
-    said: list[tuple[Verdict, Interval]] = []
+    said: list[tuple[int, Interval]] = []
 
     def look(n: int) -> _Look:
-        gain = observe(n)
-        now = verdict(gain, least_gain)
-        changed = bool(said) and "not settled" != said[-1][0] != now
-        said.append((now, gain))
-        if now != "not settled":
-            return _Look(1.0 if changed else 0.0)
-        distance = max(abs(gain.value - 1.0 - least_gain), 1e-300)
-        return _Look(max(1.1 * (gain.half_width / distance) ** 2, 1.0))
+        found = observe(n)
+        side = side_of(found, boundary)
+        turned = bool(said) and said[-1][0] * side < 0
+        said.append((side, found))
+        if side:
+            return _Look(1.0 if turned else 0.0)
+        distance = max(abs(found.value - boundary), 1e-300)
+        return _Look(max(1.1 * (found.half_width / distance) ** 2, 1.0))
 
-    _, used, _ = _go_on(look, lengths)
-    return *said[-1], used
+    _, used, looks = _go_on(look, lengths)
+    return Answered(*said[-1], used, looks)
 
 
 UNSTEADY = 0.2

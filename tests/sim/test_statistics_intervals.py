@@ -196,6 +196,18 @@ def test_classical_replications_are_students_interval() -> None:
     assert found.standard_error == pytest.approx(values.std(ddof=1) / np.sqrt(6.0), rel=1e-12)
 
 
+def test_runs_that_are_not_like_each_other_are_one_batch_each() -> None:
+    """As when every replication has a workload of its own: what lies between runs is what counts."""
+    rng = np.random.default_rng(4)
+    levels = rng.normal(10.0, 1.0, 6)
+    data = [level + 0.1 * rng.normal(size=2_000) for level in levels]
+    found = spread(mean_estimate(data).influence)
+    assert found.batches == 6
+    means = np.array([run.mean() for run in data])
+    assert found.standard_error == pytest.approx(means.std(ddof=1) / np.sqrt(6.0), rel=1e-9)
+    assert not mean(data[:3]).enough
+
+
 def test_correlated_values_are_worth_fewer_independent_ones() -> None:
     values = Wandering(np.random.default_rng(1), 0.9)(200_000)
     apart = np.random.default_rng(2).permutation(values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -24,7 +25,7 @@ from specfleet.sim.statistics.stopping import (
     growing,
     replicated,
     settle,
-    settle_verdict,
+    settle_side,
 )
 
 LAWS = settings(max_examples=40, deadline=None)
@@ -194,16 +195,25 @@ def gain_of(truth: float, seed: int) -> Callable[[int], Interval]:
     return observe
 
 
-def test_a_clear_gain_pays_a_clear_loss_does_not_and_what_lies_between_is_not_settled() -> None:
+def test_what_is_clear_of_the_boundary_is_settled_and_what_lies_on_it_is_not() -> None:
     allowed = Lengths(2_000, 20_000)
-    said = {t: [settle_verdict(gain_of(t, s), 0.02, allowed)[0] for s in range(20)] for t in (0.9, 1.02, 1.2)}
-    assert said[0.9].count("does not") == 20
-    assert said[1.2].count("pays") == 20
-    assert said[1.02].count("not settled") >= 10
+    sides = {t: [settle_side(gain_of(t, s), 1.02, allowed).side for s in range(20)] for t in (0.9, 1.02, 1.2)}
+    assert sides[0.9] == [-1] * 20
+    assert sides[1.2] == [1] * 20
+    assert sides[1.02].count(0) >= 10
 
 
-def test_a_verdict_goes_on_while_it_is_not_settled_and_no_longer() -> None:
-    verdict, gain, used = settle_verdict(gain_of(1.2, 1), 0.02, Lengths(2_000, 100_000))
-    assert (verdict, used) == ("pays", 2_500)
-    assert gain.low > 1.02
-    assert settle_verdict(gain_of(1.02, 1), 0.02, Lengths(2_000, 8_000))[2] == 8_000
+def test_a_side_is_looked_for_while_it_is_not_settled_and_no_longer() -> None:
+    found = settle_side(gain_of(1.2, 1), 1.02, Lengths(2_000, 100_000))
+    assert (found.side, found.used, found.looks) == (1, 2_500, 2)
+    assert found.figure.low > 1.02
+    assert settle_side(gain_of(1.02, 1), 1.02, Lengths(2_000, 8_000)).used == 8_000
+
+
+def test_an_answer_that_turns_round_does_not_count_as_confirmed() -> None:
+    sure = Interval(1.5, 1.4, 1.6, 0.95, 1e4, 1e3, 30.0)
+    turned = replace(sure, value=0.5, low=0.4, high=0.6)
+    seen = iter([sure, turned, turned, turned])
+    found = settle_side(lambda n: next(seen), 1.0, Lengths(1_000, 100_000))
+    assert found.side == -1
+    assert found.looks == 4

@@ -10,7 +10,7 @@ from specfleet.sim.calendar.ledger import Ledger
 from specfleet.sim.calendar.luck import I64
 from specfleet.sim.calendar.members import Members
 from specfleet.sim.calendar.own import OwnLane
-from specfleet.sim.calendar.plan import Plan
+from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.plans import Learner
 from specfleet.sim.calendar.prefix import AdaptivePrefixLane, PrefixLane
 from specfleet.sim.calendar.prompts import Prompts
@@ -31,9 +31,8 @@ class Fleet:
         lanes: how many.
     """
 
-    def __init__(self, plan: Plan, rules: Rules, rows: I64, lanes: int = 1) -> None:
+    def __init__(self, plan: CalendarRun, rules: Rules, rows: I64, lanes: int = 1) -> None:
         self.plan = plan
-        self._rules = rules
         table, luck = plan.table, plan.luck
         self.by_k: list[Trajectories] = []
         self._may_throw_out = not plan.never_short(rules)

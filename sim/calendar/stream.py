@@ -19,7 +19,7 @@ from specfleet.sim.calendar.columns import shapes_of
 from specfleet.sim.calendar.lane import Lane
 from specfleet.sim.calendar.ledger import Ledger
 from specfleet.sim.calendar.luck import I64
-from specfleet.sim.calendar.plan import Plan
+from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.sights import Later, Sights
 from specfleet.sim.calendar.slots import COLUMNS, Home, Queue, Requests, SlotLives, Slots
 from specfleet.sim.calendar.trajectories import BLOCK, NOT_YET, Rules
@@ -48,7 +48,7 @@ class Stream:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: CalendarRun,
         rules: Rules,
         never_short: bool,
         replica: int,

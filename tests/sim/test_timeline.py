@@ -30,7 +30,6 @@ from specfleet.sim.calendar import (
 )
 from specfleet.sim.calendar.luck import Luck
 from specfleet.sim.calendar.packing import Packing
-from specfleet.sim.calendar.plan import Plan
 from specfleet.sim.errors import Stall
 from specfleet.sim.speculation.bursts import Burst
 from specfleet.sim.speculation.lives import Lives
@@ -395,12 +394,8 @@ def test_it_says_what_it_cannot_do_and_steps() -> None:
         ),
     }
     for obstacle, world in cases.items():
-        scenario = world.scenario(world.classes or {})
-        table = RequestTable.of(world.prompt, world.output)
-        lives = Lives(scenario.acceptance, table, 2, 0) if world.classes else None
-        assert Plan(scenario, table, 0, lives).obstacle() == obstacle
         ours, theirs = both(world, 0)
-        assert ours.stepped_share == 1.0
+        assert (ours.stepped_because, ours.stepped_share) == (obstacle, 1.0)
         assert not differences(ours, theirs)
 
 

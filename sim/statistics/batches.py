@@ -44,7 +44,7 @@ def batch_sums(column: F64, batches: int) -> F64:
 
 
 @dataclass(frozen=True)
-class Spread:
+class BatchSpread:
     """How far a sum over batches strays.
 
     Attributes:
@@ -88,7 +88,7 @@ def _leaning(t: float, lean: float) -> float:
     return (float(np.cbrt(1.0 + 6.0 * lean * (t - lean))) - 1.0) / (2.0 * lean)
 
 
-def spread(influence: F64) -> Spread:
+def spread(influence: F64) -> BatchSpread:
     """Measures how far a sum strays from what its batches contributed.
 
     Args:
@@ -108,16 +108,16 @@ def spread(influence: F64) -> Spread:
         x = x.sum(axis=1, keepdims=True) if whole else x.reshape(runs, each // 2, 2).sum(axis=2)
     n = x.size
     if n < 2:
-        return Spread(inf, 1.0, n, 0.0, 0.0, False)
+        return BatchSpread(inf, 1.0, n, 0.0, 0.0, False)
     if squares <= 0.0:
-        return Spread(0.0, n - 1.0, n, 0.0, 0.0, separate)
+        return BatchSpread(0.0, n - 1.0, n, 0.0, 0.0, separate)
     variance = squares / n
     left = min(max(lag1, 0.0), CLIP)
     error = sqrt(n / (n - 1) * squares * (1.0 + left) / (1.0 - left))
     tails = float((d**4).mean()) / variance**2 - 3.0
     skewness = float((d**3).mean()) / variance**1.5 * sqrt(n * (n - 1)) / (n - 2) if n > 2 else 0.0
     degrees = 2.0 / (2.0 / (n - 1) + max(tails, 0.0) / n)
-    return Spread(error, degrees, n, left, skewness, separate)
+    return BatchSpread(error, degrees, n, left, skewness, separate)
 
 
 def _lag1(d: F64, squares: float) -> float:

@@ -9,7 +9,7 @@ from math import floor, inf, isfinite, sqrt
 import numpy as np
 import numpy.typing as npt
 
-from specfleet.sim.statistics.batches import Spread, batch_sums, fine_batches, spread
+from specfleet.sim.statistics.batches import BatchSpread, batch_sums, fine_batches, spread
 from specfleet.sim.statistics.interval import CONFIDENCE, Estimate, Interval, too_short
 from specfleet.sim.statistics.series import F64, Runs, Series, runs_of, weighed
 
@@ -144,7 +144,7 @@ class Ranked:
 class _Rank:
     """How well the rank of a percentile is known: the standard error of the share beyond it."""
 
-    found: Spread
+    found: BatchSpread
     effective: float
     short: str
 
@@ -167,7 +167,7 @@ def _rank_error(ranked: Ranked, share: float) -> _Rank:
     return _Rank(found, effective, short)
 
 
-def _memory(found: Spread, share: float, count: float) -> float:
+def _memory(found: BatchSpread, share: float, count: float) -> float:
     """Returns how many correlated values are worth one, of the zeros and ones beyond a percentile."""
     return count * found.standard_error**2 / (share * (1.0 - share))
 

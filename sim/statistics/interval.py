@@ -7,7 +7,7 @@ from math import inf
 
 import numpy as np
 
-from specfleet.sim.statistics.batches import Spread, spread
+from specfleet.sim.statistics.batches import BatchSpread, spread
 from specfleet.sim.statistics.series import F64
 
 CONFIDENCE = 0.95
@@ -103,7 +103,7 @@ class Estimate:
         )
 
 
-def too_short(effective: float, found: Spread) -> str:
+def too_short(effective: float, found: BatchSpread) -> str:
     """Says why an interval is not to be trusted yet; empty: it is."""
     if found.batches < 2:
         return "one batch alone bounds nothing: a longer run or another is needed"

@@ -40,7 +40,7 @@ class Precision:
 
 
 @dataclass(frozen=True)
-class Lengths:
+class RunLengths:
     """How long runs may be, in requests.
 
     Args:
@@ -108,7 +108,7 @@ class _Look:
     hopeless: bool = False
 
 
-def _go_on(look: Callable[[int], _Look], lengths: Lengths) -> tuple[bool, int, int]:
+def _go_on(look: Callable[[int], _Look], lengths: RunLengths) -> tuple[bool, int, int]:
     """Looks at ever longer runs; returns whether the answer is settled, the last length and the looks."""
     n, looks, met = lengths.least, 0, False
     while True:
@@ -125,7 +125,7 @@ def _go_on(look: Callable[[int], _Look], lengths: Lengths) -> tuple[bool, int, i
 def settle(
     observe: Callable[[int], Observed],
     precision: Mapping[str, Precision],
-    lengths: Lengths = Lengths(),
+    lengths: RunLengths = RunLengths(),
     confidence: float = CONFIDENCE,
 ) -> Settled:
     """Goes on until all figures asked for are known as well as asked for.
@@ -198,7 +198,7 @@ class Answered:
 
 
 def settle_side(
-    observe: Callable[[int], Interval], boundary: float, lengths: Lengths = Lengths()
+    observe: Callable[[int], Interval], boundary: float, lengths: RunLengths = RunLengths()
 ) -> Answered:
     """Goes on until it is known on which side of a boundary a figure lies.
 

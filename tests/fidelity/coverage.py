@@ -30,7 +30,7 @@ from specfleet.sim.statistics.interval import Interval
 from specfleet.sim.statistics.pairs import quotient
 from specfleet.sim.statistics.series import F64
 from specfleet.sim.statistics.startup import start, startup
-from specfleet.sim.statistics.stopping import Lengths, Precision, growing, replicated, settle, settle_side
+from specfleet.sim.statistics.stopping import Precision, RunLengths, growing, replicated, settle, settle_side
 from specfleet.sim.statistics.student import student_t
 from specfleet.sim.statistics.verdict import verdict
 
@@ -250,7 +250,7 @@ def _settled_row(process: Process, precision: Precision, many: bool, trials: int
             if many
             else growing(lambda n, run=run: {"x": run(n)})  # type: ignore[misc]
         )
-        lengths = Lengths(10_000 if many else 2_000, 4_000_000)
+        lengths = RunLengths(10_000 if many else 2_000, 4_000_000)
         found = settle(observe, {"x": precision}, lengths)
         held.seen.append((found.intervals["x"]["mean"], found.intervals["x"]["p99"]))
         used.append(found.used)
@@ -271,7 +271,7 @@ def _verdict_row(truth: float, trials: int) -> str:
             jitter = np.random.default_rng([trial, 1]).lognormal(-0.02, 0.2, n)
             return quotient(mean_estimate(waits * jitter), mean_estimate(waits * truth))
 
-        found = settle_side(observe, 1.02, Lengths(2_000, 100_000))
+        found = settle_side(observe, 1.02, RunLengths(2_000, 100_000))
         said = verdict(found.figure, 0.02)
         answers[said] = answers.get(said, 0) + 1
         used.append(found.used)

@@ -19,9 +19,9 @@ from specfleet.sim.statistics.pairs import quotient
 from specfleet.sim.statistics.series import F64, runs_of
 from specfleet.sim.statistics.startup import startup
 from specfleet.sim.statistics.stopping import (
-    Lengths,
     Observed,
     Precision,
+    RunLengths,
     growing,
     replicated,
     settle,
@@ -39,10 +39,10 @@ def portions(seed: int, correlation: float = 0.5) -> Callable[[int], Mapping[str
 
 
 @st.composite
-def lengths(draw: st.DrawFn) -> Lengths:
+def lengths(draw: st.DrawFn) -> RunLengths:
     """Short runs that may grow."""
     least = draw(st.integers(1, 500))
-    return Lengths(
+    return RunLengths(
         least,
         least * draw(st.integers(1, 30)),
         draw(st.floats(1.2, 3.0)),
@@ -54,7 +54,7 @@ def lengths(draw: st.DrawFn) -> Lengths:
 @LAWS
 @given(seeds, lengths(), st.floats(0.001, 0.2), st.booleans())
 def test_settled_means_met_and_what_is_not_met_is_said(
-    seed: int, allowed: Lengths, width: float, many: bool
+    seed: int, allowed: RunLengths, width: float, many: bool
 ) -> None:
     asked: list[int] = []
     run = (replicated if many else growing)(portions(seed))
@@ -79,7 +79,7 @@ def test_settled_means_met_and_what_is_not_met_is_said(
 
 @LAWS
 @given(seeds, lengths())
-def test_an_answer_is_met_twice_before_it_counts(seed: int, allowed: Lengths) -> None:
+def test_an_answer_is_met_twice_before_it_counts(seed: int, allowed: RunLengths) -> None:
     looked: list[bool] = []
     run = growing(portions(seed))
 
@@ -115,7 +115,7 @@ def test_replications_are_all_as_long_as_the_first() -> None:
         asked.append(n)
         return {"x": np.random.default_rng(len(asked)).normal(10.0, 1.0, n)}
 
-    found = settle(replicated(more), {"x": Precision(mean=0.002, p99=None)}, Lengths(500, 50_000))
+    found = settle(replicated(more), {"x": Precision(mean=0.002, p99=None)}, RunLengths(500, 50_000))
     assert found.settled
     assert set(asked) == {500}
     assert found.used <= 500 * len(asked) < found.used + 500
@@ -123,7 +123,7 @@ def test_replications_are_all_as_long_as_the_first() -> None:
 
 def test_more_is_asked_for_where_more_is_needed() -> None:
     used = [
-        settle(growing(portions(1, c)), {"x": Precision(mean=0.003, p99=None)}, Lengths(1_000, 10**7)).used
+        settle(growing(portions(1, c)), {"x": Precision(mean=0.003, p99=None)}, RunLengths(1_000, 10**7)).used
         for c in (0.0, 0.9)
     ]
     assert used[1] > 5 * used[0]
@@ -138,7 +138,7 @@ def test_a_saturated_run_ends_the_search_at_once() -> None:
         found = startup({"wait": waits}, flow)
         return Observed({"wait": found.kept(waits)}, found)
 
-    found = settle(observe, {"wait": Precision()}, Lengths(2_000, 10**6))
+    found = settle(observe, {"wait": Precision()}, RunLengths(2_000, 10**6))
     assert lengths_tried == [2_000]
     assert not found.settled
     assert "saturated" in found.in_the_way[0]
@@ -146,7 +146,7 @@ def test_a_saturated_run_ends_the_search_at_once() -> None:
 
 
 def test_what_stands_in_the_way_names_metric_and_figure() -> None:
-    found = settle(growing(portions(1, 0.99)), {"x": Precision(mean=0.001)}, Lengths(500, 1_000))
+    found = settle(growing(portions(1, 0.99)), {"x": Precision(mean=0.001)}, RunLengths(500, 1_000))
     assert not found.settled
     assert any(text.startswith("mean of x") for text in found.in_the_way)
     assert any(text.startswith("p99 of x") for text in found.in_the_way)
@@ -155,7 +155,7 @@ def test_what_stands_in_the_way_names_metric_and_figure() -> None:
 @pytest.mark.parametrize("bad", [{"least": 0}, {"least": 9, "most": 8}, {"growth": 1.0}, {"confirm": 1.0}])
 def test_lengths_that_cannot_grow_are_refused(bad: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="growing"):
-        Lengths(**bad)
+        RunLengths(**bad)
 
 
 TRIALS = 80
@@ -174,7 +174,7 @@ def test_to_stop_when_it_is_settled_does_not_spoil_the_intervals(many: bool) -> 
             if many
             else growing(lambda n, run=run: {"x": run(n)})  # type: ignore[misc]
         )
-        found = settle(observe, {"x": Precision(mean=0.1, p99=0.15)}, Lengths(5_000, 10**6))
+        found = settle(observe, {"x": Precision(mean=0.1, p99=0.15)}, RunLengths(5_000, 10**6))
         assert found.settled
         intervals = found.intervals["x"]
         held += (
@@ -196,7 +196,7 @@ def gain_of(truth: float, seed: int) -> Callable[[int], Interval]:
 
 
 def test_what_is_clear_of_the_boundary_is_settled_and_what_lies_on_it_is_not() -> None:
-    allowed = Lengths(2_000, 20_000)
+    allowed = RunLengths(2_000, 20_000)
     sides = {t: [settle_side(gain_of(t, s), 1.02, allowed).side for s in range(20)] for t in (0.9, 1.02, 1.2)}
     assert sides[0.9] == [-1] * 20
     assert sides[1.2] == [1] * 20
@@ -204,16 +204,16 @@ def test_what_is_clear_of_the_boundary_is_settled_and_what_lies_on_it_is_not() -
 
 
 def test_a_side_is_looked_for_while_it_is_not_settled_and_no_longer() -> None:
-    found = settle_side(gain_of(1.2, 1), 1.02, Lengths(2_000, 100_000))
+    found = settle_side(gain_of(1.2, 1), 1.02, RunLengths(2_000, 100_000))
     assert (found.side, found.used, found.looks) == (1, 2_500, 2)
     assert found.figure.low > 1.02
-    assert settle_side(gain_of(1.02, 1), 1.02, Lengths(2_000, 8_000)).used == 8_000
+    assert settle_side(gain_of(1.02, 1), 1.02, RunLengths(2_000, 8_000)).used == 8_000
 
 
 def test_an_answer_that_turns_round_does_not_count_as_confirmed() -> None:
     sure = Interval(1.5, 1.4, 1.6, 0.95, 1e4, 1e3, 30.0)
     turned = replace(sure, value=0.5, low=0.4, high=0.6)
     seen = iter([sure, turned, turned, turned])
-    found = settle_side(lambda n: next(seen), 1.0, Lengths(1_000, 100_000))
+    found = settle_side(lambda n: next(seen), 1.0, RunLengths(1_000, 100_000))
     assert found.side == -1
     assert found.looks == 4

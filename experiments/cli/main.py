@@ -69,7 +69,7 @@ def run(
     rows = this.summary()
     if rows:
         print(run_text(this, rows))
-        if plots:
+        if plots and not interrupted:
             _draw(this.folder)
     print(f"results: {this.folder}")
     if interrupted:

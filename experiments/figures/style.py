@@ -84,6 +84,8 @@ _METRICS = {
     "speedup_output_throughput": ("speedup of output throughput", "ratio to the baseline"),
     "speedup_mean_tpot": ("speedup of mean TPOT", "ratio to the baseline"),
     "speedup_p99_tpot": ("speedup of P99 TPOT", "ratio to the baseline"),
+    "offered_per_s": ("offered", "requests/s over the window of arrivals"),
+    "served_per_s": ("served", "requests/s over the window of arrivals"),
     "step_ms": ("mean decoding step", "ms"),
 }
 _AXES = {

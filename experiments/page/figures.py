@@ -146,7 +146,8 @@ def _tails(run: Finished) -> Iterator[Figure]:
 def interval_text(run: Finished) -> Html | None:
     """Says what the error bars are; None where there are none."""
     said = interval_note(run.shown)
-    return tag("p", *said, class_="intervals") if said else None
+    paired = " Those of ratios are paired by request." if said and run.shown.baseline else ""
+    return tag("p", *said, paired, class_="intervals") if said else None
 
 
 def _there(run: Finished, keys: Sequence[str]) -> list[str]:

@@ -6,7 +6,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from specfleet.experiments.figures.style import noun
-from specfleet.experiments.page.answer import headline, highest_load, slice_answer, verdict_rows, within_slo
+from specfleet.experiments.page.answer import (
+    headline,
+    highest_load,
+    interruption,
+    slice_answer,
+    verdict_rows,
+    within_slo,
+)
 from specfleet.experiments.page.data import Finished, splits_at
 from specfleet.experiments.page.figures import SPLIT_PARTS
 from specfleet.experiments.page.html import Html, TableCell, folded, listed, section, table, tag
@@ -36,6 +43,8 @@ def answer(run: Finished) -> Html:
     """The answer in one sentence, then by line and question, then the claim."""
     lead = tag("p", _unbroken(headline(run)), class_="lead")
     slo = within_slo(run)
+    if interruption(run) is not None:
+        return tag("section", lead, id="answer", aria_label="Answer")
     parts = [lead, tag("p", _unbroken(slo)) if slo else None, *_verdicts(run), *_claim(run)]
     return tag("section", *parts, id="answer", aria_label="Answer")
 
@@ -55,7 +64,7 @@ def _verdicts(run: Finished) -> Iterator[Html]:
         title = f"Up to which {load} it pays" + (f", {part.name}" if many else "")
         cells = [[TableCell(name), *(TableCell(said) for said in answers)] for name, answers in rows]
         found = table(title, [axis, *(f"on {question}" for question in asked)], cells)
-        yield folded(part.name, tag("p", _unbroken(slice_answer(part))), found) if many else found
+        yield folded(part.name, tag("p", _unbroken(slice_answer(run, part))), found) if many else found
 
 
 def _claim(run: Finished) -> Iterator[Html]:

@@ -95,7 +95,8 @@ class Run:
 
     def summary(self) -> list[Row]:
         """Summarises the finished points, writes summary.csv and manifest.json, and returns the rows."""
-        rows = summarise(self.points, self.seeds, self.folder, self.loaded.experiment.report.baseline)
+        report = self.loaded.experiment.report
+        rows = summarise(self.points, self.seeds, self.folder, report.baseline, report.least_gain)
         write_summary(self.folder / "summary.csv", rows)
         write_json(self.folder / "manifest.json", self._manifest())
         return rows

@@ -21,6 +21,7 @@ from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.words.backing import backing
 from specfleet.experiments.words.claims import Verdict, judge
 from specfleet.experiments.words.run import COLUMNS, RARE_COLUMNS
+from specfleet.experiments.words.saturation import saturation
 from specfleet.experiments.words.tail import Split, tail_sentence
 from specfleet.experiments.words.values import text
 
@@ -45,7 +46,9 @@ def answer(run: Finished) -> Html:
     slo = within_slo(run)
     if interruption(run) is not None:
         return tag("section", lead, id="answer", aria_label="Answer")
-    parts = [lead, tag("p", _unbroken(slo)) if slo else None, *_verdicts(run), *_claim(run)]
+    crowded = (tag("p", _unbroken(said)) for said in saturation(run.rows, run.shown.axes, run.shown.along))
+    met = tag("p", _unbroken(slo)) if slo else None
+    parts = [lead, *crowded, met, *_verdicts(run), *_claim(run)]
     return tag("section", *parts, id="answer", aria_label="Answer")
 
 

@@ -11,7 +11,7 @@ from math import exp, inf
 
 import numpy as np
 
-from specfleet.experiments.run.traffic import STRETCHES, Served, common, state
+from specfleet.experiments.run.traffic import STRETCHES, Served, common
 from specfleet.sim.statistics.flow import Flow
 from specfleet.sim.statistics.interval import Estimate, Interval
 from specfleet.sim.statistics.pairs import ratio_of_means, ratio_of_percentiles, ratio_of_rates
@@ -29,25 +29,29 @@ def gains(
     theirs: Sequence[Served],
     classes: Sequence[str] = (),
     open_loop: bool = False,
+    saturated: bool = False,
     least_gain: float = LEAST_GAIN,
 ) -> dict[str, object]:
     """Returns the columns `RATIO_low`, `RATIO_high` and `RATIO_verdict` of a point; more than 1 is better.
 
     In an open loop the ratio of throughputs is measured over the window of arrivals and stands here too:
     while the last requests drain, a run serves fewer than come. It has a verdict only where one of
-    the two is saturated: what both serve in full, both serve alike.
+    the two is saturated: what both serve in full, both serve alike. Where nothing ended before the last
+    came, it is measured over the whole run.
 
     Args:
         mine: the replications of the point.
         theirs: those of the point that it is compared with.
         classes: names of the traffic classes, where there are several.
         open_loop: whether requests come at times of their own.
+        saturated: whether more comes than one of the two serves.
         least_gain: what a ratio must exceed 1 by to count.
     """
     pairs = [common(plain, other) for other, plain in zip(mine, theirs, strict=True)]
     row: dict[str, object] = {}
-    judged = not open_loop or "saturated" in (state(mine), state(theirs))
-    found = _throughput_in_window(mine, theirs) if open_loop else _throughput(pairs)
+    judged = saturated or not open_loop
+    found = _throughput_in_window(mine, theirs) if open_loop else None
+    found = _throughput(pairs) if found is None else found
     if found is not None:
         row |= columns(THROUGHPUT, found, least_gain if judged else None)
         if open_loop:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 
 from specfleet.experiments.load.sweep import Point
+from specfleet.experiments.run.ceiling import ceiling
 from specfleet.experiments.run.gains import THROUGHPUT, gains
 from specfleet.experiments.run.traffic import Served, is_open, offered_and_served, state
 
@@ -20,15 +22,22 @@ class Requests:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._read: dict[tuple[str, int], Served | None] = {}
+        self._states: dict[str, str] = {}
 
     def traffic(self, point: Point, seeds: Sequence[int]) -> dict[str, object]:
-        """Returns, in an open loop, requests per second offered and served over the window of arrivals,
-        and whether the run is stationary, still filling or saturated."""
+        """Returns, in an open loop, what was offered and served over the window of arrivals, whether the
+        run is stationary, still filling or saturated, and the capacity by closed form with what binds it."""
         runs = self._runs(point, seeds)
         if runs is None or not is_open(point.config.workload):
             return {}
         offered, served = offered_and_served(runs)
-        return {"offered_per_s": offered, "served_per_s": served, "state": state(runs)}
+        row: dict[str, object] = {"offered_per_s": offered, "served_per_s": served}
+        row["state"] = self._states[point.id] = state(runs)
+        top = ceiling(point.config, seeds[0])
+        asked = point.config.workload.request_rate
+        if (asked if asked is not None and asked < inf else offered) > top.beyond_per_s:
+            row["state"] = self._states[point.id] = "saturated"
+        return row | {"capacity_per_s": top.per_s, "binds": top.binds}
 
     def gains(
         self, point: Point, other: Point, seeds: Sequence[int], row: Mapping[str, object], least_gain: float
@@ -45,7 +54,8 @@ class Requests:
         mine, theirs = self._runs(point, seeds), self._runs(other, seeds)
         if mine is None or theirs is None:
             return {f"{THROUGHPUT}_verdict": None} if open_loop else {}
-        found = gains(mine, theirs, _classes(row), open_loop, least_gain)
+        saturated = "saturated" in (self._states.get(point.id), self._states.get(other.id))
+        found = gains(mine, theirs, _classes(row), open_loop, saturated, least_gain)
         return {f"{THROUGHPUT}_verdict": None} | found if open_loop else found
 
     def _runs(self, point: Point, seeds: Sequence[int]) -> list[Served] | None:

@@ -113,6 +113,7 @@ def summarise(
         for seed in seeds
         if ((path := folder / "points" / f"{point.id},seed={seed}") / "_SUCCESS").exists()
     }
+    traffic = {p.id: read.traffic(p, [seed for seed in seeds if (p.id, seed) in found]) for p in points}
     rows: list[Row] = []
     for point in points:
         mine = [found[point.id, seed] for seed in seeds if (point.id, seed) in found]
@@ -127,7 +128,7 @@ def summarise(
             row[key] = sum(numbers) / len(numbers)
             row[f"{key}_ci95"] = half_width_95(numbers)
         finished = [seed for seed in seeds if (point.id, seed) in found]
-        row |= read.traffic(point, finished)
+        row |= traffic[point.id]
         other = baseline_of(point, points, baseline) if baseline else None
         if other is not None:
             both = [seed for seed in finished if (other.id, seed) in found]

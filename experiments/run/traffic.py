@@ -19,6 +19,8 @@ from specfleet.sim.statistics.series import F64
 from specfleet.sim.statistics.startup import Startup, startup
 
 COLUMNS = ("request_id", "class_id", "output_tokens", "sent_ms", "first_chunk_ms", "last_chunk_ms")
+HARDLY = 0.25
+"""Share of the requests that must end before the last came, for a rate of ends in the window of arrivals."""
 STRETCHES = 256
 """Into which the window of arrivals is cut where a throughput is measured over it."""
 
@@ -108,12 +110,20 @@ def state(runs: Sequence[Served]) -> str:
 
 
 def offered_and_served(runs: Sequence[Served]) -> tuple[float, float]:
-    """Returns requests sent and finished per second from a quarter of the window of arrivals on."""
+    """Returns requests sent and finished per second from a quarter of the window of arrivals on.
+
+    Where hardly any ended before the last came, those finished are counted from the first to the last
+    quarter of the completions.
+    """
     rates = np.zeros(2)
     for run in runs:
         if len(run) > 1:
             flow = Flow.of(run.sent_s, run.last_s)[0]
             first, last = float(flow.sent_s[len(run) // 4]), float(flow.sent_s[-1])
-            rates += flow.per_second(first, last) if last > first else (0.0, 0.0)
+            sent, finished = flow.per_second(first, last) if last > first else (0.0, 0.0)
+            if np.count_nonzero(run.last_s <= last) < HARDLY * len(run):
+                early, late = np.percentile(run.last_s, [25.0, 75.0])
+                finished = len(run) / 2.0 / float(late - early) if late > early else 0.0
+            rates += sent, finished
     offered, served = (rates / len(runs)).tolist()
     return offered, served

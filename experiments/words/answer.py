@@ -171,7 +171,9 @@ def _yes(reaches: Mapping[str, Reach]) -> str:
     """Yes or no, over all questions and loads."""
     found = list(reaches.values())
     if not any(reach.paying for reach in found):
-        return "Not settled" if any(reach.unsettled for reach in found) else "No"
+        if not any(reach.unsettled for reach in found):
+            return "No"
+        return "No, as far as it is settled" if any(reach.losing for reach in found) else "Not settled"
     if all(reach.throughout for reach in found):
         return "Yes"
     against = min((x for reach in found for x in (*reach.losing, *reach.unsettled)), default=inf)
@@ -216,7 +218,7 @@ def _word(group: Compared) -> str:
     if not group.load:
         return _choice(group)[0]
     word = _yes(_reaches(group)).lower()
-    return "in part" if word not in ("yes", "no", "not settled") else word
+    return "no" if word.startswith("no,") else "in part" if word not in ("yes", "no", "not settled") else word
 
 
 def _choice(group: Compared) -> tuple[str, Row]:

@@ -10,6 +10,7 @@ from specfleet.experiments.run.run import Run
 from specfleet.experiments.words.answer import Compared, compared, lead, load_said, not_asked
 from specfleet.experiments.words.backing import backing
 from specfleet.experiments.words.claims import claim_text
+from specfleet.experiments.words.saturation import saturation
 from specfleet.experiments.words.table import Column, table_text
 from specfleet.experiments.words.tail import at_highest_load
 from specfleet.experiments.words.values import text
@@ -93,6 +94,8 @@ def run_text(run: Run, rows: Sequence[Row]) -> str:
     groups = compared(rows, axes, x, baseline or {})
     first = lead(groups, load_said(experiment)) or not_asked(experiment)
     parts = [first, ""] if first else []
+    if crowded := saturation(rows, axes, x):
+        parts += [*crowded, ""]
     parts += [table, ""]
     if said := [sentence for group in groups for sentence in in_words(group)]:
         unsettled = any("not settled" in sentence for sentence in said)

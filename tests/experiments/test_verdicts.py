@@ -15,7 +15,7 @@ from report_runs import judged
 from specfleet.experiments.load.baseline import plain_baseline
 from specfleet.experiments.load.config import load
 from specfleet.experiments.run.gains import MEAN_TPOT, P99_TPOT, THROUGHPUT, gains
-from specfleet.experiments.run.results import Row
+from specfleet.experiments.run.results import Row, number
 from specfleet.experiments.run.run import Run
 from specfleet.experiments.run.runner import run_task
 from specfleet.experiments.run.traffic import Served, state
@@ -130,7 +130,7 @@ def test_an_open_loop_in_which_one_side_saturates_is_judged_by_what_is_served() 
     ends = np.maximum.accumulate(np.maximum(plain.last_s, np.arange(n) / 10.0))
     behind = Served(plain.request_id, plain.class_id, plain.output_tokens, sent, ends - 1.0, ends)
     assert state([behind]) == "saturated"
-    row = gains([plain], [behind], open_loop=True)
+    row = gains([plain], [behind], open_loop=True, saturated=True)
     assert row[f"{THROUGHPUT}_verdict"] == "pays"
     assert row[THROUGHPUT] == pytest.approx(1.2, rel=0.05)
 
@@ -210,3 +210,33 @@ def test_an_interrupted_run_says_so_first_and_concludes_nothing(tmp_path: Path) 
     run_task(todo[1])
     whole = run_text(run, run.summary())
     assert whole.startswith("At concurrency 4: ") and "K = 3" in whole.partition("\n")[0]
+
+
+@pytest.mark.parametrize("num_prompts", [15, 150])
+def test_overload_is_said_however_short_the_run_and_a_safe_load_never(
+    tmp_path: Path, num_prompts: int
+) -> None:
+    data = yaml.safe_load(SMALL) | {"sweep": {"axes": {"workload.request_rate": [2, 400]}}}
+    data["workload"] = {"input_len": 200, "output_len": 60, "num_prompts": num_prompts}
+    run = Run(data, out=tmp_path / "run")
+    for task in run.prepare(resume=False):
+        run_task(task)
+    safe, crowded = run.summary()
+    assert (safe["state"], crowded["state"]) == ("stationary", "saturated")
+    assert 2.0 < number(safe, "capacity_per_s") < 400.0
+    said = run_text(run, [safe, crowded])
+    assert "Saturated from request rate 400 on" in said and "bound by" in said
+    assert "request rate 2" not in said
+
+
+def test_a_crowded_engine_serves_no_more_than_the_closed_form_and_little_less(tmp_path: Path) -> None:
+    """At most a fifth less, with a limit on seats and without; the limit is the one that binds."""
+    data = yaml.safe_load(SMALL) | {"sweep": {"axes": {"serve.max_num_seqs": [8, 256]}}}
+    data["workload"] = {"input_len": 200, "output_len": 200, "num_prompts": 1200, "request_rate": 400}
+    run = Run(data, out=tmp_path / "run")
+    for task in run.prepare(resume=False):
+        run_task(task)
+    few, many = run.summary()
+    for row in (few, many):
+        assert 0.8 < number(row, "served_per_s") / number(row, "capacity_per_s") < 1.0
+    assert str(few["binds"]).startswith("seats")

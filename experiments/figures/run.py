@@ -115,7 +115,8 @@ def speedup(shown: Shown) -> Figure | None:
     marked = max(_speedup_panel(ax, shown, axis, key) for ax, key in zip(axes, drawn, strict=True))
     ratios = [number(row, key) for key in drawn for line in lines for row in _points(line, along, key)]
     high = max(1.1, max(ratios) * 1.06)
-    axes[0].set_ylim(min(0.7, min(ratios) - 0.05, 1 - 0.09 * marked * (high - 1)), high)
+    low, kept = min(0.75, min(ratios) - 0.03), 0.04 + 0.06 * marked  # for the marks, below all lines
+    axes[0].set_ylim(low - kept / (1 - kept) * (high - low) if marked else low, high)
     base = ", ".join(named(key, value) for key, value in shown.baseline.items())
     axes[0].set_ylabel(f"ratio to {base}; above 1 is better")
     bars = "Error bars: 95 % intervals of the ratio, paired by request and by seed."
@@ -153,7 +154,7 @@ def _mark_stops(ax: Axes, found: Sequence[tuple[tuple[float, float], Line]], axi
         colour, height = look(line).color, 0.04 + 0.06 * level
         place = ax.get_xaxis_transform()
         ax.plot([low, high], [height, height], "|-", color=colour, linewidth=1.6, transform=place, zorder=5)
-        right = axis.share(low) > 0.5
+        right = axis.share(low) > 0.3
         ax.annotate(
             f"{line.label} stops paying",
             xy=(low if right else high, height),

@@ -11,7 +11,7 @@ from specfleet.experiments.figures.style import noun
 from specfleet.experiments.run.gains import MEAN_TPOT, P99_TPOT, THROUGHPUT
 from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.schema.blocks.experiment import Experiment
-from specfleet.experiments.words.values import named, same
+from specfleet.experiments.words.values import named, same, text
 from specfleet.experiments.words.verdict import QUESTIONS, Reach, interval, judged
 
 FIGURES = {THROUGHPUT: "output_throughput", MEAN_TPOT: "mean_tpot_ms", P99_TPOT: "p99_tpot_ms"}
@@ -89,7 +89,7 @@ def compared(
         mine = tuple(row for row in rows if all(same(row[key], value) for key, value in fixed))
         where = [named(key, value) for key, value in fixed]
         if load and mine and not several:
-            where.append(named(load, mine[0][load]))
+            where.append(load_text(load, mine[0][load]))
         this = Compared(mine, baseline, load if several else None, ", ".join(where))
         if this.asked:
             found.append(this)
@@ -159,10 +159,10 @@ def _over_loads(group: Compared) -> str:
         tested = len(reach.paying) + len(reach.losing) + len(reach.unsettled)
         some = tested < len({row[str(group.load)] for row in group.rows})
         where = ", where one side saturates," if question == THROUGHPUT and some else ""
-        text = f"pays at every {load} tested" if reach.throughout and not some else reach.sentence()
+        told = f"pays at every {load} tested" if reach.throughout and not some else reach.sentence()
         unit = f" ({load})" if place == 0 and not reach.throughout else ""
         gains = _at_best(group, question) if place == 0 and reach.paying else ""
-        said.append(f"on {QUESTIONS[question]}{where} {who} {text}{unit}{gains}")
+        said.append(f"on {QUESTIONS[question]}{where} {who} {told}{unit}{gains}")
     where = f"{group.where}: " if group.where else ""
     return f"{where}{_yes(reaches)}: {'; '.join(said)}."
 
@@ -201,7 +201,7 @@ def _at_one_load(group: Compared, at: str) -> str:
     if answer == "yes":
         said = f"yes, {'switch on' if group.subject == 'speculation' else 'take'} {label}: "
     elif answer == "in part":
-        said = f"yes and no, {label}: "
+        said = f"{'yes and no' if any(_loses(best, q) for q in group.asked) else 'in part'}, {label}: "
     elif answer == "no":
         off = "leave it off" if group.subject == "speculation" else "stay with the baseline"
         said = f"no, {off}: {label} comes closest with "
@@ -227,7 +227,9 @@ def _choice(group: Compared) -> tuple[str, Row]:
     rows = [row for row in group.others if is_number(row.get(main))]
     best = {row["point"]: number(row, main) for row in rows}
     paying = [row for row in rows if any(judged(row, q) == "pays" for q in group.asked)]
-    whole = [row for row in paying if not any(_loses(row, q) for q in group.asked)]
+    open_yet = {row["point"] for row in paying for q in group.asked if judged(row, q) == "not settled"}
+    losing = {row["point"] for row in paying for q in group.asked if _loses(row, q)}
+    whole = [row for row in paying if row["point"] not in open_yet | losing]
     for answer, chosen in (("yes", whole), ("in part", paying)):
         if chosen:
             return answer, max(chosen, key=lambda row: best[row["point"]])
@@ -259,15 +261,20 @@ def _amount(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
+def load_text(key: str, value: object) -> str:
+    """Returns a load in words, such as `12 requests/s` or `concurrency 64`."""
+    return f"{text(value)} requests/s" if key.endswith("request_rate") else f"{noun(key)} {text(value)}"
+
+
 def load_said(experiment: Experiment) -> str:
     """Returns the load of a file in words where it is one number and not swept; else nothing."""
     workload, axes = experiment.workload, experiment.sweep.axes
     if any(key.startswith("workload.") for key in axes):
         return ""
     if workload.max_concurrency is not None:
-        return f"concurrency {workload.max_concurrency}"
+        return load_text("workload.max_concurrency", workload.max_concurrency)
     rate = workload.request_rate
-    return f"{rate:g} requests/s" if rate is not None and rate < inf else ""
+    return load_text("workload.request_rate", rate) if rate is not None and rate < inf else ""
 
 
 def not_asked(experiment: Experiment) -> str:

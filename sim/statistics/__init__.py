@@ -10,8 +10,8 @@
     verdict    pays, does not, not settled; a limit met or missed
     student    Student's t
 
-How often nominal 95 % intervals hold the truth (`python tests/fidelity/coverage.py`, 400 trials; start-up cut;
-in brackets the half-width; the engine's truth is a run 100 times as long):
+How often nominal 95 % intervals hold the truth (`python tests/fidelity/coverage.py`, 400 trials; the
+start-up is cut; in brackets the half-width; the engine's truth is a run 100 times as long):
 
     process                 values        mean              P99
     M/M/1 wait, load 0.7    1 x 160,000   97.0 % (4.4 %)    96.5 % (8.1 %)

@@ -6,6 +6,7 @@ Lists of exceptions below must shrink: each test fails, too, where an exception 
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,6 +107,14 @@ def test_a_module_imports_only_what_lies_below_it(file: str) -> None:
     assert package == "experiments" or not found & ONLY_EXPERIMENTS
     assert "simpy" not in found or file in SIMPY_FILES
     assert not set(imports(tree, only_with_the_module=True)) & NEVER_WITH_THE_MODULE
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file.startswith("sim/statistics/")])
+def test_statistics_know_numbers_and_no_engine(file: str) -> None:
+    tree = ast.parse((ROOT / file).read_text())
+    inside = {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    assert all(name.startswith("specfleet.sim.statistics.") for name in inside if "specfleet" in name)
+    assert bare_imports(tree) <= {"specfleet", "numpy", *sys.stdlib_module_names}
 
 
 def test_all_packages_were_read() -> None:

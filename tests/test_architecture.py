@@ -25,7 +25,7 @@ SIMPY_FILES = {f"sim/{name}.py" for name in ("environment", "clients", "replica"
 FILES = [str(p.relative_to(ROOT)) for package in MAY_IMPORT for p in sorted((ROOT / package).rglob("*.py"))]
 
 STUDIES = ("breakeven", "calibrate", "measure", "plan", "theory", "validate")
-ROOMS = ("schema", "point", "load", "run", "words", "figures", "page", STUDIES, "cli")
+ROOMS = ("schema", "point", "load", "run", "words", "figures", "page", STUDIES, "api", "cli")
 """Folders of `experiments/`, the lowest first: a room imports from those before it."""
 
 STUDY_TO_STUDY = {
@@ -58,7 +58,7 @@ LONG_FUNCTIONS = {
 BLOCKS_BY_THE_NAME_OF_WHAT_THEY_DESCRIBE = {
     *("AcceptanceGate", "AdaptiveTiers", "Bandit", "DisableAboveQueue", "EarlyStop", "Goodput", "Oracle"),
     *("SloBudget", "TemperatureGate", "Burst", "HotCold", "LowAtom", "Overlap", "SpeculativeConfig"),
-    *("Client", "LogNormal", "Phase", "Slo", "Uniform"),
+    *("Client", "Experiment", "LogNormal", "Phase", "Slo", "Uniform"),
 }
 NAMES_OF_TWO_THINGS = {"Block", "Candidate", "Table"}
 

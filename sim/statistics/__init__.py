@@ -7,7 +7,8 @@
     figures    means, ratios of means, percentiles; `interval` is what they return
     pairs      differences and ratios on common random numbers
     stopping   going on until a precision, or a side of a boundary, is settled
-    verdict    pays, does not, not settled; a limit met or missed
+    verdict    pays, does not, not settled
+    limits     met, missed, not settled: the share of values beyond a limit
     student    Student's t
 
 How often nominal 95 % intervals hold the truth (`python tests/fidelity/coverage.py`, 400 trials; the

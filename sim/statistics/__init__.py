@@ -34,7 +34,7 @@ bootstrap over requests takes them) 8.8 and 6.0 %.
 A limit at the true P99 is wrongly said to be met in at most 4.2 % of runs, to be missed in at most 1.5 %
 (7 processes, 5,000 to 80,000 values). Pairs on common random numbers are 2 to 16 times as narrow as runs
 apart and hold the true ratio in 93 to 98 % of 200 trials. Runs that stop when they are settled hold the
-mean in 92 to 98 % and P99 in 91 to 98 % of 200 trials (queues at load 0.9: 94 and 92 % of 4 x 50).
+mean in 92 to 99 % and P99 in 91 to 99 % of 200 trials (queues at load 0.9: 94 and 92 % of 4 x 50).
 
 Known limit: requests of equal lengths in a closed loop run in waves whose phase drifts more slowly than any
 run; one run knows nothing of that, and its interval is too narrow.

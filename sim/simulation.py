@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from specfleet.sim.calendar import runs
 from specfleet.sim.calendar.admission import Unsuited
+from specfleet.sim.calendar.runs import on_the_calendar
 from specfleet.sim.cluster import Cluster
 from specfleet.sim.scenario import RunResult, Scenario
 from specfleet.sim.speculation.lives import Lives
@@ -41,7 +41,7 @@ def simulate(scenario: Scenario, table: RequestTable, seed: int, engine: str = "
     because, ran = ASKED_FOR, None
     if engine == "auto":
         try:
-            ran = runs.run(scenario, table, seed, lives)
+            ran = on_the_calendar(scenario, table, seed, lives)
         except Unsuited as unsuited:
             because = str(unsuited)
     if ran is None:

@@ -1,6 +1,6 @@
 """The calendar: the same run as stepping, without touching a sequence in every iteration.
 
-What `run` returns equals what stepping gives, to the last bit.
+What `on_the_calendar` returns equals what stepping gives, to the last bit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from specfleet.sim.speculation.lives import Lives
 from specfleet.workloads.requests import RequestTable
 
 
-def run(scenario: Scenario, table: RequestTable, seed: int, lives: Lives | None) -> Ran:
+def on_the_calendar(scenario: Scenario, table: RequestTable, seed: int, lives: Lives | None) -> Ran:
     """Runs a scenario.
 
     Args:

@@ -1,7 +1,7 @@
 """Client, router and replicas: who is sent when, and which replica gets it.
 
 There is one driver, `Cluster`, over two kinds of replicas (`stepped.Engines`, `calendar.lanes.Lanes`). Where
-requests come whatever happens, client and router need no clock: `OpenLoop` says the same for many requests
+requests come whatever happens, client and router need no clock: `OpenArrivals` says the same for many requests
 at once.
 """
 
@@ -72,7 +72,7 @@ class Cluster:
         self.env.run()
 
 
-class OpenLoop:
+class OpenArrivals:
     """Client and router of requests that come whatever happens, asked for successive requests.
 
     Args:

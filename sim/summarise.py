@@ -20,15 +20,15 @@ from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.slots import Full, Requests
 from specfleet.sim.calendar.stream import Stream, Watcher
 from specfleet.sim.calendar.trajectories import BLOCK, Rules
-from specfleet.sim.cluster import OpenLoop
+from specfleet.sim.cluster import OpenArrivals
 from specfleet.sim.config import Slo
 from specfleet.sim.errors import SimulationError
+from specfleet.sim.metrics.summary import Summary
 from specfleet.sim.recorder import REJECTED
 from specfleet.sim.router import ROUTERS, Blind
 from specfleet.sim.scenario import Scenario
 from specfleet.sim.simulation import simulate
 from specfleet.sim.speculation.lives import Lives
-from specfleet.sim.summary import Summary
 from specfleet.workloads.requests import RequestTable
 
 PORTION = 1 << 14
@@ -248,7 +248,7 @@ class Senders:
     def __init__(self, plan: CalendarRun, summary: Summary) -> None:
         self._plan, self._summary = plan, summary
         self.refusals: dict[str, int] = {}
-        self._loop = OpenLoop(plan.scenario, plan.seed)
+        self._loop = OpenArrivals(plan.scenario, plan.seed)
         self._sent = 0
         self._begun = False
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import multiprocessing
-import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +17,11 @@ from specfleet import __version__
 from specfleet.experiments.plan.traffic import Trial
 from specfleet.experiments.point.build import Built, build, placement
 from specfleet.experiments.run.analysis import tpot_split
+from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.schema.blocks.plan import Slo
 from specfleet.sim.config import Slo as Limits
-from specfleet.sim.metrics import Counted, benchmark, engine_load
+from specfleet.sim.metrics.columns import benchmark, engine_load
+from specfleet.sim.metrics.sums import Counted
 from specfleet.sim.simulation import RunResult, simulate
 from specfleet.sim.speculation.acceptance import AcceptanceSpec, survival_table
 from specfleet.sim.speculation.replay import NO_MATCH
@@ -35,7 +33,7 @@ Sample = tuple[float, list[float]]
 """A share, and values of which the quantile at that share counts."""
 
 
-class Figures(Mapping[str, float]):
+class TrialFigures(Mapping[str, float]):
     """What one simulation showed: figures by name, and samples that seeds are pooled over.
 
     Args:
@@ -61,7 +59,7 @@ class Figures(Mapping[str, float]):
         return json.dumps({"figures": self._figures, "samples": self.samples}) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> Figures:
+    def from_json(cls, text: str) -> TrialFigures:
         """Returns what `to_json` wrote."""
         read = json.loads(text)
         return cls(
@@ -70,6 +68,8 @@ class Figures(Mapping[str, float]):
 
 
 RATIO = "ratio:"
+OWN_POSITIONS = 32
+"""Positions at which a user's own process is sampled."""
 """Prefix of a measured value over its limit: the SLO is met where none exceeds 1."""
 
 GROWTH_ALLOWED, GROWTH_NOISE = 1.25, 2.0
@@ -81,7 +81,7 @@ NEARLY = 0.95
 """Share of a limit from which it counts as reached."""
 
 
-def measure(trial: Trial) -> Figures:
+def measure(trial: Trial) -> TrialFigures:
     """Simulates a trial.
 
     Raises:
@@ -97,13 +97,9 @@ def measure(trial: Trial) -> Figures:
     table = trial.table()
     result = simulate(scenario, table, trial.seed)
     counted = Counted.of(result.requests)
-    figures = {
-        key: float(value)
-        for key, value in benchmark(result, built.slo).items()
-        if isinstance(value, int | float)
-    }
+    figures, load = benchmark(result, built.slo).numbers(), engine_load(result)
     growth, in_flight = _growth(counted)
-    figures |= engine_load(result) | _binding(result, built, trial)
+    figures |= ({} if load is None else load.as_dict()) | _binding(result, built, trial)
     figures |= {
         "in_flight": in_flight,
         "slo_attainment": _attainment(counted, built.slo, figures["failed"]),
@@ -118,14 +114,18 @@ def measure(trial: Trial) -> Figures:
         allowed = GROWTH_ALLOWED + GROWTH_NOISE / max(in_flight, 1.0) ** 0.5
         figures[f"{RATIO}growth in flight"] = growth / allowed
     figures["seconds"] = time.perf_counter() - started
-    return Figures(figures, _samples(trial.config.slo, counted))
+    return TrialFigures(figures, _samples(trial.config.slo, counted))
 
 
 def scaled(spec: AcceptanceSpec, factor: float) -> AcceptanceSpec:
     """Returns a process whose conditional acceptance is `factor` times as high, for every request.
 
-    Recorded requests cannot be changed: the process that accepts as they do on average takes their place.
+    Recorded requests and a user's own process cannot be changed: the process that accepts as they do on
+    average takes their place.
     """
+    if spec.own is not None:
+        by_position = survival_table(spec, OWN_POSITIONS)[0]
+        spec = dataclasses.replace(spec, own=None, by_position=tuple(map(float, by_position)))
     if spec.replay is not None:
         longest = max(accepted for trace in spec.replay for accepted in trace if accepted != NO_MATCH)
         by_position = survival_table(spec, longest or 1)[0]
@@ -224,7 +224,7 @@ def _binding(result: RunResult, built: Built, trial: Trial) -> dict[str, float]:
     return shares
 
 
-def worst(runs: Sequence[Figures]) -> tuple[float, str]:
+def worst(runs: Sequence[TrialFigures]) -> tuple[float, str]:
     """Returns the largest ratio to a limit and the limit's name.
 
     A quantile is taken over the requests of all runs together: what the users of several replicas see.
@@ -247,45 +247,25 @@ class Laboratory:
 
     Args:
         folder: of the figures, a file a trial.
-        jobs: processes; 1 works here.
+        workers: where they run.
 
     Attributes:
         spent: simulations made.
-        reused: figures found in the folder or asked for again.
-        simulated_s: processor seconds of the simulations made.
     """
 
-    def __init__(self, folder: Path, jobs: int) -> None:
+    def __init__(self, folder: Path, workers: Workers) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self.spent = self.reused = 0
-        self.simulated_s = 0.0
-        self._known: dict[str, Figures] = {}
-        self._jobs = jobs
-        self._pool: ProcessPoolExecutor | None = None
-
-    def __enter__(self) -> Self:
-        if self._jobs > 1:
-            method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-            context = multiprocessing.get_context(method)
-            self._pool = ProcessPoolExecutor(self._jobs, context, _leave_interrupts_alone)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=error is None, cancel_futures=True)
-            if error is not None:
-                for child in multiprocessing.active_children():
-                    child.terminate()
+        self.spent = 0
+        self._known: dict[str, TrialFigures] = {}
+        self._workers = workers
 
     @property
     def distinct(self) -> int:
         """Different simulations asked for so far."""
         return len(self._known)
 
-    def run(self, trials: Sequence[Trial]) -> list[Figures]:
+    def run(self, trials: Sequence[Trial]) -> list[TrialFigures]:
         """Returns the figures of each trial, in order; the new ones are simulated side by side."""
         keys = [trial_key(trial) for trial in trials]
         missing = {}
@@ -293,24 +273,20 @@ class Laboratory:
             if key in missing:
                 continue
             if key not in self._known and (self.folder / f"{key}.json").is_file():
-                self._known[key] = Figures.from_json((self.folder / f"{key}.json").read_text())
+                self._known[key] = TrialFigures.from_json((self.folder / f"{key}.json").read_text())
             if key not in self._known:
                 missing[key] = trial
-        self.reused += len(trials) - len(missing)
         for key, figures in zip(missing, self.each(measure, list(missing.values())), strict=True):
             self._keep(key, figures)
         return [self._known[key] for key in keys]
 
-    def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterable[Result]:
+    def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
         """Returns what `work` makes of each item, in order, side by side where there are processes."""
-        if self._pool is None or len(items) < 2:
-            return map(work, items)
-        return self._pool.map(work, items)
+        return self._workers.in_order(work, items)
 
-    def _keep(self, key: str, figures: Figures) -> None:
+    def _keep(self, key: str, figures: TrialFigures) -> None:
         """A file appears whole or not at all."""
         self.spent += 1
-        self.simulated_s += figures["seconds"]
         self._known[key] = figures
         unfinished = self.folder / f".{key}"
         unfinished.write_text(figures.to_json())
@@ -322,8 +298,3 @@ def trial_key(trial: Trial) -> str:
     config = trial.config.model_dump_json(exclude={"name", "seed", "replications", "plan", "report", "claim"})
     rest = (trial.seed, trial.share, trial.rows, trial.output_factor, trial.acceptance_factor)
     return hashlib.sha256(f"{__version__} {config} {rest}".encode()).hexdigest()[:24]
-
-
-def _leave_interrupts_alone() -> None:
-    """Ctrl-C reaches workers too, but the main process stops them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

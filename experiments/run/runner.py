@@ -10,12 +10,9 @@ from __future__ import annotations
 import csv
 import json
 import math
-import multiprocessing
 import os
 import shutil
-import signal
-from collections.abc import Callable, Generator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,14 +22,16 @@ import numpy as np
 from specfleet.experiments.load.sweep import Point
 from specfleet.experiments.point.build import Built, build, counted_requests, requests, source
 from specfleet.experiments.run.analysis import StepTotals, intervals, tpot_split
+from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.schema.blocks.experiment import Experiment
-from specfleet.sim.metrics import Counted, Value, benchmark, by_class, by_replica, engine_load
+from specfleet.sim.metrics.columns import benchmark, by_class, by_replica, engine_load
+from specfleet.sim.metrics.figures import ClassFigures, EngineLoad, Figures, Value
+from specfleet.sim.metrics.sums import Counted
 from specfleet.sim.recorder import FINISHED, Columns
 from specfleet.sim.simulation import RunResult, simulate
 from specfleet.sim.speculation.spec import unfit_for_tails
 from specfleet.sim.summarise import summarise
 
-Figures = dict[str, Value]
 Started = Callable[[str], None]
 Files = Mapping[str, Callable[[Path], None]]
 """What writes each of a task's files."""
@@ -122,15 +121,13 @@ def _in_full(config: Experiment, built: Built, seed: int) -> Files:
         **totals.overheads(int(result.requests["accepted_tokens"].sum())),
         "tpot_split": tpot_split(result, built.plain_cost),
         **intervals(result),
-        "slo_attainment": float(counted.attained(built.slo).mean())
-        if built.slo and len(counted.sent_s)
-        else None,
+        "slo_attainment": figures.slo_attainment,
         **_rates(figures, load, built),
         "steps": len(result.iterations["start_s"]),
         **_by_class(figures_of),
         "refusals": dict(result.refusals),
         "warning": unfit_for_tails(built.scenario.acceptance.values()),
-        "replicas": by_replica(result, built.slo),
+        "replicas": [replica.as_dict() for replica in by_replica(result)],
     }
     return {
         "bench.json": partial(write_json, content=bench_json(config, figures, int(measured.sum())) | lists),
@@ -157,13 +154,13 @@ def _summed_up(config: Experiment, built: Built, seed: int) -> Files:
         **_loads(figures, load),
         **totals.split(),
         **totals.overheads(summary.all.accepted),
-        "slo_attainment": summary.attainment,
+        "slo_attainment": figures.slo_attainment,
         **_rates(figures, load, built),
         "steps": summary.steps,
         **_by_class(summary.by_class()),
         "refusals": dict(summary.refusals),
         "warning": unfit_for_tails(built.scenario.acceptance.values()),
-        "replicas": summary.by_replica(),
+        "replicas": [replica.as_dict() for replica in summary.by_replica()],
         "held_whole": summary.whole,
     }
     bench = {**bench_json(config, figures, summary.all.counted), "rtfx": 0.0}
@@ -181,7 +178,7 @@ def bench_json(config: Experiment, figures: Figures, num_prompts: int) -> dict[s
     workload, model = config.workload, config.serve.model
     name = model if isinstance(model, str) else str(model.get("name", "inline"))
     rate = workload.request_rate
-    shown = {key: value for key, value in figures.items() if not key.startswith(("p90", "p95"))}
+    shown = {key: value for key, value in figures.as_dict().items() if not key.startswith(("p90", "p95"))}
     return {
         "date": "19700101-000000",
         "endpoint_type": "specfleet",
@@ -197,16 +194,18 @@ def bench_json(config: Experiment, figures: Figures, num_prompts: int) -> dict[s
     }
 
 
-def _loads(figures: Figures, load: Mapping[str, float]) -> dict[str, Value]:
+def _loads(figures: Figures, load: EngineLoad | None) -> dict[str, Value]:
     """Returns percentiles that `vllm bench serve` does not print, the acceptance length, and the load."""
-    ours = {k: v for k, v in figures.items() if "itl_per_token" in k or k.startswith(("p90", "p95"))}
-    return {**ours, "acceptance_length": figures.get("spec_decode_acceptance_length") or 1.0, **load}
+    every = figures.as_dict()
+    ours = {k: v for k, v in every.items() if "itl_per_token" in k or k.startswith(("p90", "p95"))}
+    busy = {} if load is None else load.as_dict()
+    return {**ours, "acceptance_length": figures.acceptance_length, **busy}
 
 
-def _rates(figures: Figures, load: Mapping[str, float], built: Built) -> dict[str, Value]:
+def _rates(figures: Figures, load: EngineLoad | None, built: Built) -> dict[str, Value]:
     """Returns throughput by GPU and by user, and the size of the KV cache."""
-    throughput = float(str(figures["output_throughput"]))
-    users = load.get("mean_running", 0.0) * built.scenario.deployment.replicas
+    throughput = figures.output_throughput
+    users = load.mean_running * built.scenario.deployment.replicas if load is not None else 0.0
     return {
         "output_throughput_per_gpu": throughput / built.gpus,
         "output_throughput_per_user": throughput / users if users else 0.0,
@@ -214,12 +213,12 @@ def _rates(figures: Figures, load: Mapping[str, float], built: Built) -> dict[st
     }
 
 
-def _by_class(classes: Mapping[str, Mapping[str, float]]) -> Figures:
+def _by_class(classes: Mapping[str, ClassFigures]) -> dict[str, float]:
     """Returns the figures of each traffic class as `class:NAME:FIGURE`."""
     return {
         f"class:{name}:{figure}": value
         for name, figures in classes.items()
-        for figure, value in figures.items()
+        for figure, value in figures.as_dict().items()
     }
 
 
@@ -265,32 +264,12 @@ def run_tasks(
         failed: told of a task that could not be run; the others go on.
     """
     ordered = sorted(todo, key=lambda task: -task.weight)
-    if jobs <= 1 or len(ordered) <= 1:
-        for task in ordered:
-            started(task.id)
-            try:
-                run_task(task)
-            except Exception as error:
-                failed(task, error)
-            yield task
-        return
-    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    context = multiprocessing.get_context(method)
-    with ProcessPoolExecutor(min(jobs, len(ordered)), context, _leave_interrupts_alone) as pool:
-        futures: dict[Future[str], Task] = {pool.submit(run_task, task): task for task in ordered}
-        try:
-            for future in as_completed(futures):
-                if (raised := future.exception()) is not None:
-                    failed(futures[future], raised)
-                yield futures[future]
-                started(", ".join([task.id for f, task in futures.items() if f.running()][:jobs]))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in multiprocessing.active_children():
-                child.terminate()
-            raise
 
+    def running(at: Sequence[int]) -> None:
+        started(", ".join(ordered[i].id for i in at))
 
-def _leave_interrupts_alone() -> None:
-    """Ctrl-C reaches workers too, but the main process stops them: a half-written folder is never renamed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with Workers(jobs) as workers:
+        for at, found in workers.as_finished(run_task, ordered, running):
+            if isinstance(found, Exception):
+                failed(ordered[at], found)
+            yield ordered[at]

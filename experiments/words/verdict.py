@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specfleet.experiments.figures.data import text as named
-from specfleet.experiments.run.results import Row
+from specfleet.experiments.run.results import Row, as_number, number
+from specfleet.experiments.words.values import text as named
 
 QUESTIONS = {
     "speedup_output_throughput": "throughput",
@@ -63,7 +63,7 @@ def crossing(xs: Sequence[float], ratios: Sequence[float], half_widths: Sequence
     return Crossing(low, at, again, close)
 
 
-def sentence(found: Crossing, last_tested: float) -> str:
+def crossing_sentence(found: Crossing, last_tested: float) -> str:
     """Says a crossing in words."""
     if found.last_paying is None and found.pays_again_from is not None:
         text = f"pays only from {found.pays_again_from:g}"
@@ -93,15 +93,15 @@ def verdicts(
     for value in values:
         if value == baseline:
             continue
-        mine = sorted((row for row in rows if row[lines] == value), key=lambda row: float(str(row[x])))
+        mine = sorted((row for row in rows if row[lines] == value), key=lambda row: number(row, x))
         answers = {}
         for question in questions(rows):
             usable = [row for row in mine if question in row]
             if usable:
                 answers[question] = crossing(
-                    [float(str(row[x])) for row in usable],
-                    [float(str(row[question])) for row in usable],
-                    [float(str(row.get(f"{question}_ci95", math.nan))) for row in usable],
+                    [number(row, x) for row in usable],
+                    [number(row, question) for row in usable],
+                    [as_number(row.get(f"{question}_ci95", math.nan)) for row in usable],
                 )
         if answers:
             found.append((value, answers))
@@ -112,12 +112,12 @@ def in_words(rows: Sequence[Row], x: str, lines: str, baseline: object) -> list[
     """Returns a sentence a line and question; none where the loads are not numbers or are the lines."""
     if x == lines or not all(isinstance(row.get(x), int | float) for row in rows):
         return []
-    last = max(float(str(row[x])) for row in rows)
+    last = max(number(row, x) for row in rows)
     name, load = lines.rpartition(".")[2], x.rpartition(".")[2]
     label = "K" if name == "num_speculative_tokens" else name
     text = []
     for value, answers in verdicts(rows, x, lines, baseline):
         asked = questions(rows)
-        said = "; ".join(f"on {asked[q]} it {sentence(c, last)}" for q, c in answers.items())
+        said = "; ".join(f"on {asked[q]} it {crossing_sentence(c, last)}" for q, c in answers.items())
         text.append(f"{label} = {named(value)}: {said} ({load}).")
     return text

@@ -33,7 +33,6 @@ class Fleet:
 
     def __init__(self, plan: CalendarRun, rules: Rules, rows: I64, lanes: int = 1) -> None:
         self.plan = plan
-        self._rules = rules
         table, luck = plan.table, plan.luck
         self.by_k: list[Trajectories] = []
         self._may_throw_out = not plan.never_short(rules)

@@ -16,7 +16,7 @@ from specfleet.sim.calendar.harvest import Harvest
 from specfleet.sim.calendar.lanes import Lanes
 from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.trajectories import Rules
-from specfleet.sim.cluster import Cluster, OpenLoop
+from specfleet.sim.cluster import Cluster, OpenArrivals
 from specfleet.sim.router import LeastOutstanding
 from specfleet.sim.scenario import Ran, Scenario
 from specfleet.sim.speculation.lives import Lives
@@ -57,7 +57,7 @@ def _clocked(run: CalendarRun, rules: Rules) -> Ran:
 
 def _counted(run: CalendarRun, rules: Rules) -> Ran:
     """Runs an open loop behind a router that asks for the number of requests outstanding."""
-    loop, lanes = OpenLoop(run.scenario, run.seed), Lanes(run, rules, clocked=False)
+    loop, lanes = OpenArrivals(run.scenario, run.seed), Lanes(run, rules, clocked=False)
     sent_s, arrived_s = loop.times(run.table.arrival_s)
     assert isinstance(loop.router, LeastOutstanding)
     lanes.between_arrivals(arrived_s[run.served].tolist(), loop.router)
@@ -66,7 +66,7 @@ def _counted(run: CalendarRun, rules: Rules) -> Ran:
 
 def _apart(run: CalendarRun, rules: Rules) -> Ran:
     """Runs requests that come whatever happens behind a router that asks nobody: each replica alone."""
-    loop, replicas = OpenLoop(run.scenario, run.seed), run.scenario.deployment.replicas
+    loop, replicas = OpenArrivals(run.scenario, run.seed), run.scenario.deployment.replicas
     sent_s, arrived_s = loop.times(run.table.arrival_s)
     chosen = loop.replicas(run.served) if replicas > 1 else None
     harvest = Harvest(run, rules, sent_s, arrived_s)

@@ -18,11 +18,13 @@ from vllm_command import faults
 from specfleet.experiments.load.config import load
 from specfleet.experiments.load.rules.plan import plan_conflicts, slo_conflicts
 from specfleet.experiments.load.sweep import with_values
-from specfleet.experiments.plan.bounds import Lengths, bound
+from specfleet.experiments.plan.bounds import MeanLengths, bound
+from specfleet.experiments.plan.command import plan_command
 from specfleet.experiments.plan.neighbours import BETTER
-from specfleet.experiments.plan.planned import Planned, Planner, plan_command
+from specfleet.experiments.plan.planned import Planned
+from specfleet.experiments.plan.planner import Planner
 from specfleet.experiments.plan.traffic import Traffic, Trial, dealt
-from specfleet.experiments.plan.trials import Figures, measure, scaled, worst
+from specfleet.experiments.plan.trials import TrialFigures, measure, scaled, worst
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.plan import Slo
 from specfleet.experiments.schema.faults import InputFaults
@@ -178,9 +180,9 @@ def test_longer_outputs_stay_within_the_context(experiment: Experiment) -> None:
 # Verdicts
 
 
-def figures(values: Sequence[float], share: float = 0.99, **others: float) -> Figures:
+def figures(values: Sequence[float], share: float = 0.99, **others: float) -> TrialFigures:
     """A run with one limit."""
-    return Figures(others, {"p99_tpot_ms": (share, sorted(values))})
+    return TrialFigures(others, {"p99_tpot_ms": (share, sorted(values))})
 
 
 @given(st.lists(st.floats(0.0, 3.0), min_size=2, max_size=60), st.integers(1, 59))
@@ -202,7 +204,7 @@ def test_the_joint_ratio_is_at_most_one_exactly_where_the_share_is_good(
     latencies: list[tuple[float, float]], attainment: float
 ) -> None:
     over = sorted(max(ttft / 500.0, tpot / 50.0) for ttft, tpot in latencies)
-    ratio, _ = worst([Figures({}, {"attainment": (attainment, over)})])
+    ratio, _ = worst([TrialFigures({}, {"attainment": (attainment, over)})])
     good = sum(value <= 1.0 for value in over) / len(over)
     at_rank = math.ceil(attainment * (len(over) - 1)) + 1
     assert (ratio <= 1.0) == (sum(value <= 1.0 for value in over) >= at_rank)
@@ -226,7 +228,7 @@ def test_no_simulated_replica_beats_its_bound(experiment: Experiment) -> None:
     for candidate in every(experiment):
         if candidate.refusal or candidate.gpu != "h100-sxm" or candidate.k == 1:
             continue
-        found = bound(candidate.config, Lengths.of(Trial(candidate.config, 0).table()))
+        found = bound(candidate.config, MeanLengths.of(Trial(candidate.config, 0).table()))
         beyond = traffic.scaled(found.rate / traffic.rate)
         assert worst([measure(beyond.trial(candidate.config, 1, 0))])[0] > 1.0
 
@@ -234,7 +236,7 @@ def test_no_simulated_replica_beats_its_bound(experiment: Experiment) -> None:
 def test_a_limit_below_one_step_is_infeasible_by_closed_form(experiment: Experiment) -> None:
     hopeless = experiment.model_copy(update={"slo": Slo(p99_tpot_ms=0.5)})
     config = every(hopeless)[0].config
-    found = bound(config, Lengths.of(Trial(config, 0).table()))
+    found = bound(config, MeanLengths.of(Trial(config, 0).table()))
     assert found.rate == 0.0 and "TPOT" in found.limit
 
 
@@ -262,16 +264,16 @@ def test_the_winner_is_confirmed_against_its_neighbours(planned: tuple[Planned, 
 
 
 def test_a_resumed_plan_simulates_nothing_and_writes_the_same_bytes(planned: tuple[Planned, Path]) -> None:
-    from specfleet.experiments.plan.write import write
+    from specfleet.experiments.plan.write import write_plan
 
     this, folder = planned
-    write(this, folder / "out")
+    write_plan(this, folder / "out")
     before = [(folder / "out" / name).read_bytes() for name in ("plan.json", "rollout.md")]
     again = Planner(folder / "small.yaml", (), folder / "out")
     again.prepare(resume=True)
     resumed = again.execute(1, lambda _: None)
     assert resumed.spent == 0
-    write(resumed, folder / "out")
+    write_plan(resumed, folder / "out")
     assert [(folder / "out" / name).read_bytes() for name in ("plan.json", "rollout.md")] == before
 
 
@@ -301,10 +303,10 @@ def test_the_page_has_commands_that_vllm_accepts_and_every_section(planned: tupl
 
 
 def test_plan_json_lists_all_candidates_and_the_reasons(planned: tuple[Planned, Path]) -> None:
-    from specfleet.experiments.plan.write import write
+    from specfleet.experiments.plan.write import write_plan
 
     this, folder = planned
-    write(this, folder / "out")
+    write_plan(this, folder / "out")
     found = json.loads((folder / "out" / "plan.json").read_text())
     assert len(found["candidates"]) == len(this.every)
     assert any("cannot be had" in row["status"] for row in found["candidates"])

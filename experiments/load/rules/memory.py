@@ -14,18 +14,20 @@ from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import Serve
 from specfleet.hardware.memory import DoesNotFit
 from specfleet.sim.speculation.acceptance import AcceptanceSpec, survival_table
-from specfleet.workloads.traces.azure import read_azure
+from specfleet.workloads.traces.formats import TRACE_FORMATS
 from specfleet.workloads.traces.report import TraceError
 
 
-def conflicts(config: Experiment) -> Iterator[Conflict]:
+def running_conflicts(config: Experiment) -> Iterator[Conflict]:
     """What keeps a filled point from running although each of its values is sound."""
     yield from _memory(config.serve)
     yield from _acceptance(config)
     workload = config.workload
     if workload.trace is None or not Path(workload.trace).is_file() or config.serve.max_model_len is None:
         return
-    refusal, longest = _trace(workload.trace, workload.limit, workload.max_tokens)
+    refusal, longest = _trace(
+        workload.trace, workload.trace_format or "azure", workload.limit, workload.max_tokens
+    )
     limit = config.serve.max_model_len
     if refusal is not None:
         yield Conflict.at(refusal, "workload.trace")
@@ -65,7 +67,7 @@ def _unreachable(specs: tuple[AcceptanceSpec, ...], k: int) -> str | None:
 
 def _memory(serve: Serve) -> Iterator[Conflict]:
     """The weights and at least one KV block must fit."""
-    said = _placement_fault(serve.model_dump_json())
+    said = _placement_fault(serve)
     if said is not None:
         message, key = said
         yield Conflict.at(
@@ -73,10 +75,8 @@ def _memory(serve: Serve) -> Iterator[Conflict]:
         )
 
 
-@lru_cache(maxsize=256)
-def _placement_fault(serve_json: str) -> tuple[str, str] | None:
+def _placement_fault(serve: Serve) -> tuple[str, str] | None:
     """Returns what is wrong with an engine on its GPUs and the key to blame, or None."""
-    serve = Serve.model_validate_json(serve_json)
     if serve.max_model_len is None or serve.max_num_seqs is None:
         return None
     try:
@@ -94,10 +94,10 @@ def _placement_fault(serve_json: str) -> tuple[str, str] | None:
 
 
 @lru_cache(maxsize=16)
-def _trace(path: str, limit: int | None, max_tokens: int | None) -> tuple[str | None, int]:
+def _trace(path: str, form: str, limit: int | None, max_tokens: int | None) -> tuple[str | None, int]:
     """Returns why a trace cannot be used, or None, and the tokens of its longest request."""
     try:
-        table = read_azure(Path(path), limit=limit, max_tokens=max_tokens).requests
+        table = TRACE_FORMATS[form](Path(path), limit=limit, max_tokens=max_tokens).requests
     except (TraceError, OSError, UnicodeDecodeError) as error:
         return str(error), 0
     return None, int(np.max(table.prompt_tokens + table.output_tokens))

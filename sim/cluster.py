@@ -1,7 +1,7 @@
 """Client, router and replicas: who is sent when, and which replica gets it.
 
 There is one driver, `Cluster`, over two kinds of replicas (`stepped.Engines`, `calendar.lanes.Lanes`). Where
-requests come whatever happens, client and router need no clock: `OpenArrivals` says the same for many requests
+requests come whatever happens, client and router need no clock: `OpenArrivals` says the same for many of them
 at once.
 """
 

@@ -30,8 +30,7 @@ class StepShape(NamedTuple):
     prompt chunk. logit_rows: 1 + drafts a decode row, 1 a prefill row. draft_tokens: drafts verified in this
     step. kv_tokens: KV tokens that decode rows read, the new ones included; kv_tokens_in_window: those inside
     the model's sliding window, min(context, window) each. prefill_pairs: causal (query, key) pairs of the
-    chunks, `past n + n (n + 1) / 2` each. uniform: 1 when every row has exactly 1 + K tokens. draft_passes:
-    drafter forwards after this pass.
+    chunks, `past n + n (n + 1) / 2` each. draft_passes: drafter forwards after this pass.
     """
 
     tokens: int
@@ -42,7 +41,6 @@ class StepShape(NamedTuple):
     kv_tokens: int
     kv_tokens_in_window: int
     prefill_pairs: int
-    uniform: int
     draft_passes: int
 
 
@@ -106,7 +104,7 @@ class KernelCost:
 
     def seconds(self, shape: StepShape) -> float:
         """Seconds of one step: `terms` for a single shape, and their sum."""
-        tokens, decode, prefill, rows, drafts, kv_tokens, in_window, pairs, _, passes = shape
+        tokens, decode, prefill, rows, drafts, kv_tokens, in_window, pairs, passes = shape
         _, stream, extra, links, floor, head_stream, head_extra, head_links, head_floor = self._lists
         weights = stream[tokens] + head_stream[rows]
         compute = extra[tokens] + head_extra[rows]
@@ -133,7 +131,7 @@ class KernelCost:
 
     def drafter_s(self, shape: StepShape) -> float:
         """Seconds that the drafter adds to one step; zero where nothing drafts on the GPU."""
-        tokens, decode, prefill, _, drafts, kv_tokens, in_window, pairs, _, passes = shape
+        tokens, decode, prefill, _, drafts, kv_tokens, in_window, pairs, passes = shape
         tables = self._drafter
         if not passes or tables is None:
             return 0.0
@@ -196,7 +194,7 @@ class KernelCost:
         drafts = placement.num_speculative_tokens
         name = placement.drafter.name if placement.drafter else "none"
         query = 1 + drafts
-        one = StepShape(query, 1, 0, query, drafts, 1024, 1024, 0, 1, drafts)
+        one = StepShape(query, 1, 0, query, drafts, 1024, 1024, 0, drafts)
         columns = {key: np.array([value]) for key, value in one._asdict().items()}
         parts = ", ".join(f"{term} {1e3 * value[0]:.2f}" for term, value in self.terms(columns).items())
         return (

@@ -319,11 +319,10 @@ class Engine:
         passes = self._draft_passes(batch)
         if batch.total_tokens == rows + drafts:
             kv = sum([sequence.num_computed_tokens for sequence in batch.sequences])
-            uniform = int(batch.total_tokens == rows * (1 + config.num_speculative_tokens))
             seen = kv
             if window := config.sliding_window:
                 seen = sum([min(sequence.num_computed_tokens, window) for sequence in batch.sequences])
-            return StepShape(batch.total_tokens, rows, 0, rows + drafts, drafts, kv, seen, 0, uniform, passes)
+            return StepShape(batch.total_tokens, rows, 0, rows + drafts, drafts, kv, seen, 0, passes)
         window = config.sliding_window or config.max_model_len + config.num_speculative_tokens
         decodes = kv = seen = pairs = 0
         for sequence, n, d in zip(batch.sequences, batch.num_tokens, batch.num_drafts, strict=True):
@@ -336,7 +335,7 @@ class Engine:
                 pairs += n * (end - n) + n * (n + 1) // 2
         logit_rows = rows + drafts
         return StepShape(
-            batch.total_tokens, decodes, rows - decodes, logit_rows, drafts, kv, seen, pairs, 0, passes
+            batch.total_tokens, decodes, rows - decodes, logit_rows, drafts, kv, seen, pairs, passes
         )
 
     def _draft_passes(self, batch: Batch) -> int:

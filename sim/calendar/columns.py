@@ -270,7 +270,6 @@ def shapes_of(log: Log, rules: Rules, k: I32, passes: I32) -> Columns:
         "draft_tokens": n * k if rules.k else np.broadcast_to(np.int32(0), count),
         "kv_tokens": context,
         "kv_tokens_in_window": context,
-        "uniform": np.broadcast_to(k == rules.k, count).astype(np.int8),
         "draft_passes": passes.astype(_holding(int(passes.max(initial=0)))),
         "reroll": np.broadcast_to(np.int8(0), count),
         "running": (sums >> pack.running).astype(np.int32),
@@ -278,9 +277,6 @@ def shapes_of(log: Log, rules: Rules, k: I32, passes: I32) -> Columns:
         "kv_blocks_used": ((sums >> pack.blocks) & pack.blocks_mask).astype(np.int32),
     }
     it, tokens, rows, ones, ones_context, pairs = np.frombuffer(log.prefills, dtype=np.int64).reshape(-1, 6).T
-    columns["uniform"][it] = (ones == rows) & (
-        columns["tokens"][it] + tokens == (n[it] + rows) * (1 + rules.k)
-    )
     columns["tokens"][it] += tokens.astype(np.int32)
     columns["decode_sequences"][it] += ones.astype(np.int32)
     columns["prefill_sequences"][it] = rows - ones

@@ -125,8 +125,8 @@ class Lane(Quiet):
             if rows:
                 shape = self._mixed(it, n, k, context, beyond, deep)
             else:
-                tokens, uniform = n * (1 + k), int(k == most_k)
-                numbers = (tokens, n, 0, tokens, n * k, context, context - beyond, 0, uniform, deep)
+                tokens = n * (1 + k)
+                numbers = (tokens, n, 0, tokens, n * k, context, context - beyond, 0, deep)
                 shape = new_tuple(StepShape, numbers)
             if waiting:
                 log.waiting.extend((it, waiting))
@@ -226,9 +226,8 @@ class Lane(Quiet):
         ones, kv = step.ones, context + step.ones_context
         self.log.prefills.extend((it, step.chunk, step.rows, ones, step.ones_context, step.pairs))
         tokens, logits = n * (1 + k) + step.chunk, present + n * k
-        uniform = int(tokens == logits == present * (1 + self.rules.k))
         prompts, seen = step.rows - ones, kv - beyond - step.beyond
-        return StepShape(tokens, n + ones, prompts, logits, n * k, kv, seen, step.pairs, uniform, depth)
+        return StepShape(tokens, n + ones, prompts, logits, n * k, kv, seen, step.pairs, depth)
 
     def settle(self, upto: int, turn: float) -> bool:
         """Makes outcomes known up to an iteration; True if somebody ended whom others wait for."""

@@ -173,9 +173,7 @@ class PrefixLane(Lane):
         if not (drafts := self.step.padded):
             return shape
         self.log.padded.extend((it, drafts))
-        logits = shape.logit_rows + drafts
-        uniform = int(shape.tokens == logits == (n + self.step.rows) * (1 + k))
-        return shape._replace(logit_rows=logits, draft_tokens=shape.draft_tokens + drafts, uniform=uniform)
+        return shape._replace(logit_rows=shape.logit_rows + drafts, draft_tokens=shape.draft_tokens + drafts)
 
 
 class AdaptivePrefixLane(PrefixLane, AdaptiveLane):

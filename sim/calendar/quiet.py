@@ -50,7 +50,7 @@ class Quiet(Handover):
             self.cost.seconds,
             rules.notes_unused,
         )
-        end_s, sums, total, query, uniform = log.end_s, log.sums, self.total, 1 + k, int(k == rules.k)
+        end_s, sums, total, query = log.end_s, log.sums, self.total, 1 + k
         passes = self.passes if self.plans is None else self.passes_at[k]
         table = None if self.plans is None else self.plans.table
         side, window = self.side.data, rules.window
@@ -82,7 +82,7 @@ class Quiet(Handover):
                 log.one_pass.append(it)
             tokens, context = n * query, acc & pack.context_mask
             begin = last_end if lag else now
-            numbers = (tokens, n, 0, tokens, n * k, context, context - beyond, 0, uniform, depth)
+            numbers = (tokens, n, 0, tokens, n * k, context, context - beyond, 0, depth)
             last_end = begin + seconds(new_tuple(StepShape, numbers))
             end_s.append(last_end)
             sums.append(acc)
@@ -159,7 +159,6 @@ class Quiet(Handover):
                 "kv_tokens": context,
                 "kv_tokens_in_window": seen,
                 "prefill_pairs": none,
-                "uniform": none + int(k == self.rules.k),
                 "draft_passes": depth,
             }
         )

@@ -165,14 +165,12 @@ class Engine:
         config, total = self.config, request.prompt_tokens + request.max_tokens
         if total > config.max_model_len:
             return f"prompt + max_tokens = {total} exceeds max_model_len {config.max_model_len}"
-        drafts, lookahead = config.num_speculative_tokens, self.scheduler.lookahead
-        most = min(total - 1 + drafts * self._depth + lookahead, config.max_model_len)
-        budget = config.max_num_batched_tokens
-        slots = self.scheduler.draft_slots
+        rules, drafts = self.scheduler.rules, config.num_speculative_tokens
+        most, budget, slots = rules.most_slots(total), config.max_num_batched_tokens, rules.draft_slots
         if not config.enable_chunked_prefill and total + slots > budget:
             more = f" and {slots} draft slots" if slots else ""
             return f"without chunked prefill, prompt + max_tokens = {total}{more} exceed a step of {budget}"
-        if 1 + drafts + 2 * slots > budget:
+        if rules.row_charge(drafts) + slots > budget:
             return f"1 + {drafts} drafts and the drafter's slots exceed a step of {budget} tokens"
         if most > config.usable_tokens:
             return (
@@ -344,17 +342,11 @@ class Engine:
         None where the longest sequence is past the drafter's positions. Where no draft could be used,
         an EAGLE drafter runs one, to keep its KV in step; a draft model runs all of them (vLLM 0.33).
         """
-        speculative = self.config.speculative
-        if speculative is None:
-            return 0
         if batch.drafter_too_short:
             self.steps_without_drafter += 1
             return 0
-        passes = speculative.draft_passes
-        if batch.planned_drafts is not None and speculative.method != "ngram":
-            deepest = max(batch.planned_drafts, default=0)
-            passes = min(passes, max(deepest, 1))  # no drafts: one pass still keeps the drafter's KV in step
-        return min(passes, 1) if batch.skips_drafts and self.config.uses_eagle else passes
+        planned = None if batch.planned_drafts is None else max(batch.planned_drafts, default=0)
+        return self.scheduler.rules.passes(planned, batch.skips_drafts)
 
     def _commit(self, flight: Flight) -> None:
         """Takes a finished batch in: the scheduler's books first, then the notes of the run."""

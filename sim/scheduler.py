@@ -11,14 +11,17 @@ stop token will fall is known to `commit()` alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Rows
 from itertools import repeat
 from typing import NamedTuple
 
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.kvcache import NO_HIT, Hit, KVCache, PrefixCache
-from specfleet.sim.sequence import FINISHED, NEVER, PREEMPTED, RUNNING, WAITING, Batch, Sequence
+from specfleet.sim.rules import SchedulerRules, reaches_max_tokens
+from specfleet.sim.sequence import FINISHED, PREEMPTED, RUNNING, WAITING, Batch, Sequence
 from specfleet.sim.speculation.policy import Policy
+from specfleet.sim.step import Candidate, Step
 from specfleet.sim.waiting import FcfsQueue, PriorityQueue
 
 
@@ -45,16 +48,14 @@ class Scheduler:
     def __init__(self, config: EngineConfig, policy: Policy | None = None) -> None:
         self.config = config
         self.policy = policy
-        self.kv = _kv_cache(config)
         self.running: list[Sequence] = []
         self.waiting: FcfsQueue | PriorityQueue = (
             PriorityQueue() if config.policy == "priority" else FcfsQueue()
         )
+        self.rules = rules = SchedulerRules.of(config)
+        self.kv = _kv_cache(config, rules)
+        self.step = Step(rules)
         speculative = config.speculative
-        self.num_spec_tokens = config.num_speculative_tokens
-        self.lookahead = speculative.num_lookahead_tokens if speculative else 0
-        self.draft_slots = speculative.draft_slots if speculative else 0
-        self.watermark_blocks = int(config.watermark * config.num_gpu_blocks)
         limit = speculative.drafter_max_model_len if speculative else None
         self._drafter_limit = limit if limit is not None and limit < config.max_model_len else None
         self._arrivals = 0
@@ -98,11 +99,12 @@ class Scheduler:
         Args:
             now: the engine's time, for the policy alone; no decision here depends on it.
         """
-        batch = Batch()
-        cap = self._long_prefill_cap()
-        budget = self._schedule_running(batch, self.config.max_num_batched_tokens, cap)
+        batch, step, rules = Batch(), self.step, self.rules
+        cap = rules.long_prefill_cap(self.config, len(self))
+        step.begin(rules.max_num_batched_tokens, 0, 0, 0, cap)
+        self._schedule_running(batch, step)
         if self.waiting and not batch.preempted:
-            self._schedule_waiting(batch, budget, cap)
+            self._schedule_waiting(batch, step)
         if self.policy is None:
             self._advance(batch, None)
         else:
@@ -112,61 +114,52 @@ class Scheduler:
             self._advance(batch, batch.planned_drafts)
         return batch
 
-    def _long_prefill_cap(self) -> int:
-        """Most tokens of one sequence in this step (`NEVER` when the cap is off)."""
-        cap = self.config.long_prefill_token_threshold
-        present = max(len(self), 1)
-        if cap <= 0 or (present <= 1 and self.config.spares_lone_long_prefill):
-            return NEVER
-        if self.config.long_prefill_token_threshold_adaptive:
-            cap = max(cap, self.config.max_num_batched_tokens // present)
-        return cap
-
-    def _schedule_running(self, batch: Batch, budget: int, cap: int) -> int:
-        """Gives running sequences their tokens, in admission order; returns the budget left.
+    def _schedule_running(self, batch: Batch, step: Step) -> None:
+        """Gives running sequences their tokens, in admission order.
 
         Drafts are part of the gap, so they come out of the budget first come, first served: the
         tail of the list loses drafts first, then everything.
         """
-        running, config, draft_slots = self.running, self.config, self.draft_slots
+        running, rules, config, kv = self.running, self.rules, self.config, self.kv
+        budget, cap, piece, draft_slots = step.tokens, step.cap, rules.piece, rules.draft_slots
+        lookahead, trims, caches = (
+            rules.lookahead,
+            config.trims_drafts_to_max_tokens,
+            config.enable_prefix_caching,
+        )
         index = 0
         while index < len(running) and budget > draft_slots:
             sequence = running[index]
             computed, placeholders = sequence.num_computed_tokens, sequence.num_output_placeholders
-            limit = sequence.prompt_tokens + sequence.max_tokens
-            if placeholders and computed + 2 - placeholders >= limit:
-                index += 1  # the step in flight is sure to reach max_tokens
+            if placeholders and reaches_max_tokens(sequence.num_output_tokens, 1, sequence.max_tokens):
+                index += 1
                 continue
             known = sequence.num_tokens + placeholders
-            tokens = known + sequence.num_drafts - computed
-            most = min(cap, budget - draft_slots, config.max_model_len - 1 - computed)
-            if config.trims_drafts_to_max_tokens:
-                most = min(most, limit - 1 - computed)
-            if tokens > most:
-                tokens = most
+            tokens = piece(known + sequence.num_drafts - computed, computed, budget, cap)
+            if trims:
+                tokens = min(tokens, sequence.prompt_tokens + sequence.max_tokens - 1 - computed)
             if tokens <= 0:
                 index += 1
                 continue
-            slots = computed + tokens + self.lookahead
-            if slots > sequence.slots:
-                slots = min(slots, config.max_model_len)
-                index, budget, fits = self._make_room(batch, sequence, slots, index, budget)
+            end = computed + tokens
+            if end + lookahead > sequence.slots:
+                index, budget, fits = self._make_room(batch, sequence, rules.slots(end), index, budget)
                 if not fits:
                     if config.policy == "priority":
                         continue  # it preempted itself; those after it are more important
                     break
-            if config.enable_prefix_caching:
-                self.kv.register(sequence, min(computed + tokens, sequence.num_tokens))
+            if caches:
+                kv.register(sequence, min(end, sequence.num_tokens))
             drafts = 0
             if sequence.num_drafts:
-                drafts = min(sequence.num_drafts, max(computed + tokens - known, 0))
+                drafts = min(sequence.num_drafts, max(end - known, 0))
                 sequence.num_drafts = 0
                 if drafts and sequence.drafts_are_void:
                     batch.void.add(sequence.id)
             batch.place(sequence, tokens, drafts)
             budget -= tokens + draft_slots
             index += 1
-        return budget
+        step.tokens = budget
 
     def _make_room(
         self, batch: Batch, sequence: Sequence, slots: int, index: int, budget: int
@@ -185,7 +178,7 @@ class Scheduler:
                 index -= position < index
                 restored = batch.withdraw(victim)
                 if restored is not None:
-                    budget += restored + self.draft_slots
+                    budget += restored + self.rules.draft_slots
             else:
                 victim = running.pop()
             self._preempt(victim)
@@ -205,63 +198,39 @@ class Scheduler:
         victim.num_preemptions += 1
         self.waiting.put_back(victim)
 
-    def _schedule_waiting(self, batch: Batch, budget: int, cap: int) -> None:
-        """Admits waiting sequences while slots, budget and blocks last; the head blocks those behind it."""
-        config, num_running_rows = self.config, len(batch.sequences)
+    def _schedule_waiting(self, batch: Batch, step: Step) -> None:
+        """Lets in who waits while seats, budget and blocks last.
+
+        Placeholder drafts keep a batch uniform: there are none beside a running prefill chunk, nor where
+        a policy changes K.
+        """
         skipped: list[Sequence] = []
-        while self.waiting and budget > self.draft_slots and len(self.running) < config.max_num_seqs:
-            sequence = self.waiting.head()
-            if sequence.num_stale_tokens:
-                skipped.append(self.waiting.pop())  # its output in flight has to come back first
-                continue
-            hit = self.kv.lookup(sequence) if sequence.num_computed_tokens == 0 else NO_HIT
+        step.rows = len(batch.sequences)
+        step.seats = self.rules.max_num_seqs - len(self.running)
+        step.free_blocks = self.kv.free_blocks
+        if self.rules.placeholders and self.policy is None:
+            step.pads = not any(row.is_prefill_chunk for row in batch.sequences)
+        waiting = self._in_turn(skipped)
+        for (sequence, hit), tokens, blocks, drafts in step.admissions(waiting, bool(self.running)):
+            self.waiting.pop()
+            self.kv.take(sequence, hit, blocks)
             computed = sequence.num_computed_tokens + hit.tokens
-            tokens = sequence.num_tokens - computed
-            room = budget - self.draft_slots
-            pads = (
-                tokens == 1 and cap > self.num_spec_tokens and self._pads(batch, computed, num_running_rows)
-            )
-            if pads:
-                tokens += self.num_spec_tokens
-                if tokens > room:
-                    break
-            tokens = min(tokens, cap)
-            if tokens > room:
-                if not config.enable_chunked_prefill:
-                    break
-                tokens = room
-            if not self._allocate_first(sequence, hit, computed + tokens):
-                break
-            self._admit(batch, self.waiting.pop(), computed, tokens, self.num_spec_tokens if pads else 0)
+            self._admit(batch, sequence, computed, tokens, drafts)
             if hit.tokens:
                 batch.cached.append((sequence, hit.tokens))
-            budget -= tokens + self.draft_slots
         if skipped:
             self.waiting.put_back_all(skipped)
 
-    def _pads(self, batch: Batch, computed: int, num_running_rows: int) -> bool:
-        """Whether an admission with one token left takes K placeholder drafts, to keep the batch uniform.
-
-        Not beside a running prefill chunk, not as the only row of a fresh engine, not at the end of
-        the model's positions, not where K changes while running.
-        """
-        return (
-            self.num_spec_tokens > 0
-            and self.policy is None
-            and self.config.pads_one_token_admission
-            and (num_running_rows > 0 or computed > 0)
-            and computed + self.num_spec_tokens + 2 <= self.config.max_model_len
-            and not any(sequence.is_prefill_chunk for sequence in batch.sequences[:num_running_rows])
-        )
-
-    def _allocate_first(self, sequence: Sequence, hit: Hit, end: int) -> bool:
-        """Gives a waiting sequence blocks up to `end` tokens and the drafter's lookahead, if they fit."""
-        config = self.config
-        ahead = self.lookahead if config.lookahead_at_admission else 0
-        slots = min(end + ahead, config.max_model_len)
-        reserve = min(sequence.num_tokens, config.max_model_len) if config.scheduler_reserve_full_isl else 0
-        watermark = self.watermark_blocks if self.running else 0
-        return self.kv.admit(sequence, hit, slots, reserve, watermark)
+    def _in_turn(self, skipped: list[Sequence]) -> Iterator[Candidate[tuple[Sequence, Hit]]]:
+        """Yields the head of the queue, again and again; passes over who has output in flight."""
+        while self.waiting:
+            sequence = self.waiting.head()
+            if sequence.num_stale_tokens:
+                skipped.append(self.waiting.pop())
+                continue
+            hit = self.kv.lookup(sequence) if sequence.num_computed_tokens == 0 else NO_HIT
+            computed = sequence.num_computed_tokens + hit.tokens
+            yield (sequence, hit), sequence.num_tokens, computed, len(hit.blocks), self.kv.idle(hit)
 
     def _admit(self, batch: Batch, sequence: Sequence, computed: int, tokens: int, drafts: int) -> None:
         """Moves a sequence from waiting to running and places its row (`drafts` are placeholders)."""
@@ -284,10 +253,10 @@ class Scheduler:
             batch: just decided.
             planned: drafts the policy wants of each row next; None is K.
         """
-        asynchronous, drafts_next = self.config.async_scheduling, self.num_spec_tokens
+        asynchronous, drafts_next = self.config.async_scheduling, self.rules.num_speculative_tokens
         samples = batch.samples
         wanted = iter(planned) if planned is not None else repeat(drafts_next)
-        unused = self.config.skips_unused_drafts and self.lookahead > 0
+        unused = self.rules.skips_unused_drafts
         rows = zip(batch.sequences, batch.num_tokens, batch.num_drafts, wanted, strict=False)
         for sequence, tokens, drafts, following in rows:
             if unused:
@@ -314,7 +283,7 @@ class Scheduler:
         vLLM zeroes the drafts of such a step; the next step still verifies them.
         """
         longest = max((sequence.num_computed_tokens for sequence in batch.sequences), default=0)
-        batch.drafter_too_short = longest + self.num_spec_tokens > limit
+        batch.drafter_too_short = longest + self.rules.num_speculative_tokens > limit
         for sequence in batch.sequences:
             sequence.drafts_are_void = batch.drafter_too_short
 
@@ -358,7 +327,7 @@ class Scheduler:
                 new = left
             sequence.num_tokens += new
             kept.append(new)
-            if registers and fresh and (placeholders or self.num_spec_tokens):
+            if registers and fresh and (placeholders or self.rules.num_speculative_tokens):
                 self.kv.register(sequence, sequence.num_computed_tokens - in_flight)
             if ends:
                 self.kv.free(sequence)
@@ -395,14 +364,9 @@ class Scheduler:
             assert sequence.num_computed_tokens <= sequence.slots, f"request {sequence.id} outgrew its blocks"
 
 
-def _kv_cache(config: EngineConfig) -> KVCache:
+def _kv_cache(config: EngineConfig, rules: SchedulerRules) -> KVCache:
     """Builds the pool the configuration asks for."""
+    blocks, size = config.num_gpu_blocks, config.block_size
     if not config.enable_prefix_caching:
-        return KVCache(config.num_gpu_blocks, config.block_size)
-    covers_next = config.uses_eagle and config.prefix_hash_covers_next_token
-    return PrefixCache(
-        config.num_gpu_blocks,
-        config.block_size,
-        hash_lookahead_tokens=1 if covers_next else 0,
-        drops_last_block=config.uses_eagle and not config.prefix_hash_covers_next_token,
-    )
+        return KVCache(blocks, size)
+    return PrefixCache(blocks, size, rules.hash_lookahead, rules.drops_last_hit)

@@ -197,7 +197,9 @@ def test_the_pool_answers_as_the_engine_s_cache(kind: str, size: int, ahead: int
         sequence = Sequence(it, tokens, 99, segments=tuple(prompts[it]))
         hit, mine = theirs.lookup(sequence), ours.lookup(keys.keys(it), (tokens - 1) // size)
         assert len(mine) == len(hit.blocks)
-        if theirs.admit(sequence, hit, tokens, 0, 0):
+        new = -(-tokens // size) - len(hit.blocks)
+        if new + theirs.idle(hit) <= theirs.free_blocks:
+            theirs.take(sequence, hit, new)
             theirs.register(sequence, tokens)
             growth = rng.integers(1, 2 * size + 1, rng.integers(1, 5)).tolist()
             running.append((sequence, growth))

@@ -8,7 +8,7 @@ Everything that depends on a row count is tabulated once: a price is a few look-
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,36 @@ class StepShape(NamedTuple):
     kv_tokens_in_window: int
     prefill_pairs: int
     draft_passes: int
+
+
+Totals = TypeVar("Totals", int, NDArray[Any])
+
+
+def shape_fields(
+    decodes: Totals,
+    drafts: Totals,
+    kv_tokens: Totals,
+    in_window: Totals,
+    prompts: Totals,
+    chunk: Totals,
+    pairs: Totals,
+    passes: Totals,
+) -> tuple[Totals, ...]:
+    """Returns the fields of `StepShape`, for one step or for columns of steps.
+
+    Args:
+        decodes, drafts: rows that decode or verify, and the drafts they verify.
+        kv_tokens, in_window: that they read.
+        prompts, chunk, pairs: rows with a piece of a prompt, their tokens and (query, key) pairs.
+        passes: of the drafter.
+    """
+    rows = decodes + drafts
+    return rows + chunk, decodes, prompts, rows + prompts, drafts, kv_tokens, in_window, pairs, passes
+
+
+def prefill_pairs(tokens: int, past: int) -> int:
+    """Returns the (query, key) pairs of a piece of a prompt behind `past` computed tokens."""
+    return tokens * past + tokens * (tokens + 1) // 2
 
 
 class StepCost(Protocol):

@@ -12,7 +12,7 @@ from array import array
 from collections import deque
 from math import inf
 
-from specfleet.hardware.stepcost import StepCost, StepShape
+from specfleet.hardware.stepcost import StepCost, StepShape, prefill_pairs, shape_fields
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.errors import Stall
 from specfleet.sim.recorder import Recorder
@@ -311,17 +311,14 @@ class Engine:
 
     def _shape(self, batch: Batch) -> StepShape:
         """Returns the integers a step is priced by: sums over its rows."""
-        rows = len(batch.sequences)
-        drafts = sum(batch.num_drafts)
-        config = self.config
-        passes = self._draft_passes(batch)
+        rows, drafts = len(batch.sequences), sum(batch.num_drafts)
+        passes, window = self._draft_passes(batch), self.config.sliding_window
         if batch.total_tokens == rows + drafts:
-            kv = sum([sequence.num_computed_tokens for sequence in batch.sequences])
-            seen = kv
-            if window := config.sliding_window:
+            seen = kv = sum([sequence.num_computed_tokens for sequence in batch.sequences])
+            if window:
                 seen = sum([min(sequence.num_computed_tokens, window) for sequence in batch.sequences])
-            return StepShape(batch.total_tokens, rows, 0, rows + drafts, drafts, kv, seen, 0, passes)
-        window = config.sliding_window or config.max_model_len + config.num_speculative_tokens
+            return StepShape(*shape_fields(rows, drafts, kv, seen, 0, 0, 0, passes))
+        window = window or NEVER
         decodes = kv = seen = pairs = 0
         for sequence, n, d in zip(batch.sequences, batch.num_tokens, batch.num_drafts, strict=True):
             end = sequence.num_computed_tokens
@@ -330,11 +327,9 @@ class Engine:
                 kv += end
                 seen += min(end, window)
             else:
-                pairs += n * (end - n) + n * (n + 1) // 2
-        logit_rows = rows + drafts
-        return StepShape(
-            batch.total_tokens, decodes, rows - decodes, logit_rows, drafts, kv, seen, pairs, passes
-        )
+                pairs += prefill_pairs(n, end - n)
+        chunk = batch.total_tokens - decodes - drafts
+        return StepShape(*shape_fields(decodes, drafts, kv, seen, rows - decodes, chunk, pairs, passes))
 
     def _draft_passes(self, batch: Batch) -> int:
         """Returns the drafter forwards after this batch.

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from specfleet.sim.rules import blocks_for, findable_blocks
+from specfleet.sim.rules import blocks_for, findable_blocks, usable_hit
 
 if TYPE_CHECKING:
     from specfleet.sim.sequence import Sequence
@@ -148,8 +148,7 @@ class PrefixCache(KVCache):
             if not found:
                 break
             blocks.append(next(iter(found)))
-        if self.drops_last_block and blocks:
-            blocks.pop()
+        del blocks[usable_hit(len(blocks), self.drops_last_block) :]
         return Hit(tuple(blocks), len(blocks) * self.block_size) if blocks else NO_HIT
 
     def idle(self, hit: Hit) -> int:

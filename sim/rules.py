@@ -25,16 +25,24 @@ def blocks_for(tokens: int, block_size: int) -> int:
     return -(-tokens // block_size)
 
 
-def blocks_for_each(tokens: I64, block_size: int) -> I64:
-    """As `blocks_for`, for many; an array division costs ten shifts, so powers of two are shifted."""
-    if block_size & (block_size - 1) == 0:
-        return (tokens + (block_size - 1)) >> (block_size.bit_length() - 1)
-    return -(-tokens // block_size)
+def blocks_for_each(tokens: I64, ahead: int, block_size: int) -> I64:
+    """As `blocks_for`, for many, each with `ahead` more; a shift costs a tenth of a division."""
+    rounded = tokens + (ahead + block_size - 1)
+    if block_size & (block_size - 1):
+        rounded //= block_size
+    else:
+        rounded >>= block_size.bit_length() - 1
+    return rounded
 
 
 def findable_blocks(known_tokens: int, block_size: int) -> int:
     """Returns the blocks that a prefix-cache hit may have at most: one known token is computed again."""
     return (known_tokens - 1) // block_size
+
+
+def usable_hit(found: int, drops_last: bool) -> int:
+    """Returns the blocks of a prefix-cache hit that are used, of those found."""
+    return found - 1 if found and drops_last else found
 
 
 @overload
@@ -192,7 +200,28 @@ class SchedulerRules:
 
     def blocks_at_admission(self, end: int) -> int:
         """Returns the blocks of a request that is admitted to compute tokens up to `end`."""
-        return blocks_for(min(end + self.lookahead_at_admission, self.max_model_len), self.block_size)
+        slots = end + self.lookahead_at_admission
+        return -(-(slots if slots < self.max_model_len else self.max_model_len) // self.block_size)
+
+    def blocks_each(self, ends: I64) -> I64:
+        """As `blocks`, for many, none of whom reaches `max_model_len`."""
+        return blocks_for_each(ends, self.lookahead, self.block_size)
+
+    def blocks_at_admission_each(self, ends: I64) -> I64:
+        """As `blocks_at_admission`, for many, none of whom reaches `max_model_len`."""
+        return blocks_for_each(ends, self.lookahead_at_admission, self.block_size)
+
+    def usable_hit(self, found: int) -> int:
+        """As the function of the same name."""
+        return usable_hit(found, self.drops_last_hit)
+
+    def keyed_blocks(self, computed: int, known: int) -> int:
+        """Returns the blocks of a sequence that have a key in the prefix cache.
+
+        Args:
+            computed: tokens whose KV is there. known: tokens that are known.
+        """
+        return min(computed, known - self.hash_lookahead) // self.block_size
 
     def blocks_reserved(self, known: int) -> int:
         """Returns the blocks that must be free or found before a request of so many known tokens enters."""

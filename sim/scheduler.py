@@ -11,18 +11,17 @@ stop token will fall is known to `commit()` alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from collections.abc import Sequence as Rows
 from itertools import repeat
 from typing import NamedTuple
 
 from specfleet.sim.config import EngineConfig
-from specfleet.sim.kvcache import NO_HIT, Hit, KVCache, PrefixCache
-from specfleet.sim.rules import SchedulerRules, reaches_max_tokens
-from specfleet.sim.sequence import FINISHED, PREEMPTED, RUNNING, WAITING, Batch, Sequence
+from specfleet.sim.crowd import schedule
+from specfleet.sim.kvcache import KVCache, PrefixCache
+from specfleet.sim.listed import ListedCrowd
+from specfleet.sim.rules import SchedulerRules
+from specfleet.sim.sequence import FINISHED, RUNNING, Batch, Sequence
 from specfleet.sim.speculation.policy import Policy
-from specfleet.sim.step import Candidate, Step
-from specfleet.sim.waiting import FcfsQueue, PriorityQueue
 
 
 class Outcome(NamedTuple):
@@ -48,17 +47,19 @@ class Scheduler:
     def __init__(self, config: EngineConfig, policy: Policy | None = None) -> None:
         self.config = config
         self.policy = policy
-        self.running: list[Sequence] = []
-        self.waiting: FcfsQueue | PriorityQueue = (
-            PriorityQueue() if config.policy == "priority" else FcfsQueue()
-        )
-        self.rules = rules = SchedulerRules.of(config)
-        self.kv = _kv_cache(config, rules)
-        self.step = Step(rules)
+        self.rules = SchedulerRules.of(config)
+        self.kv = _kv_cache(config, self.rules)
+        self.crowd = ListedCrowd(config, self.rules, self.kv, policy is not None)
+        self.waiting = self.crowd.waiting
         speculative = config.speculative
         limit = speculative.drafter_max_model_len if speculative else None
         self._drafter_limit = limit if limit is not None and limit < config.max_model_len else None
         self._arrivals = 0
+
+    @property
+    def running(self) -> list[Sequence]:
+        """Sequences that have been admitted, in that order."""
+        return self.crowd.running
 
     def __len__(self) -> int:
         """Unfinished sequences."""
@@ -78,7 +79,7 @@ class Scheduler:
 
     def take_over(self, running: Rows[Sequence], waiting: Rows[Sequence]) -> None:
         """Starts with sequences in the middle of their lives, each in its order and with its blocks."""
-        self.running = list(running)
+        self.crowd.running = list(running)
         for sequence in waiting:
             self.waiting.add(sequence)
         self.kv.hold(sum(sequence.num_blocks for sequence in running))
@@ -99,12 +100,8 @@ class Scheduler:
         Args:
             now: the engine's time, for the policy alone; no decision here depends on it.
         """
-        batch, step, rules = Batch(), self.step, self.rules
-        cap = rules.long_prefill_cap(self.config, len(self))
-        step.begin(rules.max_num_batched_tokens, 0, 0, 0, cap)
-        self._schedule_running(batch, step)
-        if self.waiting and not batch.preempted:
-            self._schedule_waiting(batch, step)
+        batch = self.crowd.begin()
+        schedule(self.crowd)
         if self.policy is None:
             self._advance(batch, None)
         else:
@@ -113,138 +110,6 @@ class Scheduler:
             batch.planned_drafts = [planned] * rows if isinstance(planned, int) else planned
             self._advance(batch, batch.planned_drafts)
         return batch
-
-    def _schedule_running(self, batch: Batch, step: Step) -> None:
-        """Gives running sequences their tokens, in admission order.
-
-        Drafts are part of the gap, so they come out of the budget first come, first served: the
-        tail of the list loses drafts first, then everything.
-        """
-        running, rules, config, kv = self.running, self.rules, self.config, self.kv
-        budget, cap, piece, draft_slots = step.tokens, step.cap, rules.piece, rules.draft_slots
-        lookahead, trims, caches = (
-            rules.lookahead,
-            config.trims_drafts_to_max_tokens,
-            config.enable_prefix_caching,
-        )
-        index = 0
-        while index < len(running) and budget > draft_slots:
-            sequence = running[index]
-            computed, placeholders = sequence.num_computed_tokens, sequence.num_output_placeholders
-            if placeholders and reaches_max_tokens(sequence.num_output_tokens, 1, sequence.max_tokens):
-                index += 1
-                continue
-            known = sequence.num_tokens + placeholders
-            tokens = piece(known + sequence.num_drafts - computed, computed, budget, cap)
-            if trims:
-                tokens = min(tokens, sequence.prompt_tokens + sequence.max_tokens - 1 - computed)
-            if tokens <= 0:
-                index += 1
-                continue
-            end = computed + tokens
-            if end + lookahead > sequence.slots:
-                index, budget, fits = self._make_room(batch, sequence, rules.slots(end), index, budget)
-                if not fits:
-                    if config.policy == "priority":
-                        continue  # it preempted itself; those after it are more important
-                    break
-            if caches:
-                kv.register(sequence, min(end, sequence.num_tokens))
-            drafts = 0
-            if sequence.num_drafts:
-                drafts = min(sequence.num_drafts, max(end - known, 0))
-                sequence.num_drafts = 0
-                if drafts and sequence.drafts_are_void:
-                    batch.void.add(sequence.id)
-            batch.place(sequence, tokens, drafts)
-            budget -= tokens + draft_slots
-            index += 1
-        step.tokens = budget
-
-    def _make_room(
-        self, batch: Batch, sequence: Sequence, slots: int, index: int, budget: int
-    ) -> tuple[int, int, bool]:
-        """Grows `sequence` to `slots`, preempting until it fits; returns (index, budget, fits).
-
-        The victim is the last running sequence, or under the priority policy the least important
-        and youngest, which may stand before `index` and already have its row.
-        """
-        running, by_priority = self.running, self.config.policy == "priority"
-        while not self.kv.grow(sequence, slots):
-            if by_priority:
-                victim = max(running, key=lambda s: (s.priority, s.arrival))
-                position = running.index(victim)
-                del running[position]
-                index -= position < index
-                restored = batch.withdraw(victim)
-                if restored is not None:
-                    budget += restored + self.rules.draft_slots
-            else:
-                victim = running.pop()
-            self._preempt(victim)
-            batch.preempted.append(victim)
-            if victim is sequence:
-                return index, budget, False
-        return index, budget, True
-
-    def _preempt(self, victim: Sequence) -> None:
-        """Throws a running sequence out: blocks go, computed tokens restart at 0, outputs are kept."""
-        self.kv.free(victim)
-        victim.state = PREEMPTED
-        victim.num_computed_tokens = 0
-        victim.num_drafts = 0
-        victim.num_stale_tokens = victim.num_in_flight_tokens  # output in flight is still delivered
-        victim.num_output_placeholders = 0
-        victim.num_preemptions += 1
-        self.waiting.put_back(victim)
-
-    def _schedule_waiting(self, batch: Batch, step: Step) -> None:
-        """Lets in who waits while seats, budget and blocks last.
-
-        Placeholder drafts keep a batch uniform: there are none beside a running prefill chunk, nor where
-        a policy changes K.
-        """
-        skipped: list[Sequence] = []
-        step.rows = len(batch.sequences)
-        step.seats = self.rules.max_num_seqs - len(self.running)
-        step.free_blocks = self.kv.free_blocks
-        if self.rules.placeholders and self.policy is None:
-            step.pads = not any(row.is_prefill_chunk for row in batch.sequences)
-        waiting = self._in_turn(skipped)
-        for (sequence, hit), tokens, blocks, drafts in step.admissions(waiting, bool(self.running)):
-            self.waiting.pop()
-            self.kv.take(sequence, hit, blocks)
-            computed = sequence.num_computed_tokens + hit.tokens
-            self._admit(batch, sequence, computed, tokens, drafts)
-            if hit.tokens:
-                batch.cached.append((sequence, hit.tokens))
-        if skipped:
-            self.waiting.put_back_all(skipped)
-
-    def _in_turn(self, skipped: list[Sequence]) -> Iterator[Candidate[tuple[Sequence, Hit]]]:
-        """Yields the head of the queue, again and again; passes over who has output in flight."""
-        while self.waiting:
-            sequence = self.waiting.head()
-            if sequence.num_stale_tokens:
-                skipped.append(self.waiting.pop())
-                continue
-            hit = self.kv.lookup(sequence) if sequence.num_computed_tokens == 0 else NO_HIT
-            computed = sequence.num_computed_tokens + hit.tokens
-            yield (sequence, hit), sequence.num_tokens, computed, len(hit.blocks), self.kv.idle(hit)
-
-    def _admit(self, batch: Batch, sequence: Sequence, computed: int, tokens: int, drafts: int) -> None:
-        """Moves a sequence from waiting to running and places its row (`drafts` are placeholders)."""
-        (batch.new if sequence.state == WAITING else batch.resumed).append(sequence)
-        sequence.state = RUNNING
-        sequence.num_computed_tokens = computed
-        sequence.is_prefill_chunk = True
-        self.running.append(sequence)
-        if self.config.enable_prefix_caching:
-            self.kv.register(sequence, min(computed + tokens, sequence.num_tokens))
-        batch.place(sequence, tokens, drafts)
-        if drafts:
-            batch.padded.append(sequence)
-            batch.void.add(sequence.id)
 
     def _advance(self, batch: Batch, planned: list[int] | None) -> None:
         """Advances computed tokens optimistically and, asynchronously, assumes every draft accepted.
@@ -348,7 +213,7 @@ class Scheduler:
         if len(finished) == 1 and finished[0] in self.running:
             self.running.remove(finished[0])
             return
-        self.running = [sequence for sequence in self.running if sequence.state != FINISHED]
+        self.crowd.running = [sequence for sequence in self.running if sequence.state != FINISHED]
         self.waiting.discard(finished)
 
     def check(self) -> None:

@@ -35,25 +35,28 @@ class Step:
         window: keys that windowed layers see; 0: none, or nobody outgrows it.
 
     Attributes:
-        tokens, seats, free_blocks: left to give.
-        rows: of running sequences, before anybody is let in.
+        tokens, seats, free_blocks: left to give. given: the same when the step began.
+        rows: of running sequences, before anybody is let in. beside: some are running, so that the
+            watermark holds.
         cap: most tokens of one sequence.
         pads: admissions with one token left may be filled up with placeholder drafts.
         preempted: somebody was thrown out, so nobody is let in.
         useful: a draft proposed after one of the pieces might be used.
-        lacks_reserve: the head of the queue waits for blocks, however little of it is computed.
-        pieces, chunk, past, pairs: prompt pieces; their tokens; tokens of their prompts computed before;
-            their causal (query, key) pairs.
+        lacks: free blocks without which the head of the queue waits, however little of it is computed; 0 if
+            it does not wait for blocks.
+        pieces, past, pairs: prompt pieces; tokens of their prompts computed before; their causal
+            (query, key) pairs.
         ones, ones_context, ones_beyond: pieces that are priced as decode rows, since they compute one token
             (and placeholder drafts); the context they read; of which outside the sliding window.
         padded: placeholder drafts, in `chunk` too.
     """
 
     __slots__ = (
+        "beside",
         "cap",
-        "chunk",
         "free_blocks",
-        "lacks_reserve",
+        "given",
+        "lacks",
         "ones",
         "ones_beyond",
         "ones_context",
@@ -78,28 +81,34 @@ class Step:
 
     def begin(self, tokens: int, seats: int, free_blocks: int, rows: int, cap: int = NEVER) -> None:
         """Starts the next step; arguments as the attributes."""
-        self.tokens, self.seats, self.free_blocks = tokens, seats, free_blocks
+        self.tokens, self.seats, self.free_blocks = self.given = tokens, seats, free_blocks
         self.rows, self.cap = rows, cap
         self.pads = False
-        self.preempted = self.useful = self.lacks_reserve = False
-        self.pieces = self.chunk = self.past = self.pairs = 0
+        self.preempted = self.useful = self.beside = False
+        self.lacks = 0
+        self.pieces = self.past = self.pairs = 0
         self.ones = self.ones_context = self.ones_beyond = self.padded = 0
 
-    def add(self, tokens: int, past: int, drafts: int = 0) -> None:
+    @property
+    def chunk(self) -> int:
+        """Tokens of the pieces, placeholder drafts included."""
+        return self.given[0] - self.tokens - self.pieces * self.rules.draft_slots
+
+    def _add(self, tokens: int, past: int, drafts: int) -> None:
         """Adds a piece of a prompt of which `past` tokens are computed; `drafts` of it are placeholders."""
-        self.tokens -= tokens + self.rules.draft_slots
         self.pieces += 1
-        self.chunk += tokens
         self.past += past
-        if tokens == 1 + drafts:
-            end = past + tokens
-            self.ones += 1
-            self.ones_context += end
-            self.padded += drafts
-            if 0 < self.window < end:
-                self.ones_beyond += end - self.window
-        else:
-            self.pairs += tokens * past + tokens * (tokens + 1) // 2
+        if tokens > 1 + drafts:
+            self.pairs += (
+                tokens * past + tokens * (tokens + 1) // 2
+            )  # `prefill_pairs`: a call costs a tenth more
+            return
+        end = past + tokens
+        self.ones += 1
+        self.ones_context += end
+        self.padded += drafts
+        if 0 < self.window < end:
+            self.ones_beyond += end - self.window
 
     def next_piece(self, known: int, computed: int, held: int) -> Piece | None:
         """Gives a begun prompt its next piece; None, with nothing changed, if its blocks are not free.
@@ -112,25 +121,25 @@ class Step:
         if grown > self.free_blocks:
             return None
         self.free_blocks -= grown
-        self.add(tokens, computed)
+        self.tokens -= tokens + self.rules.draft_slots
+        self._add(tokens, computed, 0)
         return Piece(tokens, grown)
 
-    def admissions(self, waiting: Iterable[Candidate[Life]], beside: bool) -> Iterator[Admission[Life]]:
+    def admissions(self, waiting: Iterable[Candidate[Life]]) -> Iterator[Admission[Life]]:
         """Lets in who waits, in turn, while tokens, seats and blocks last; the head blocks those behind it.
 
         Whoever is yielded is in; the next one is looked at when the caller has taken them.
 
         Args:
             waiting: those who wait, in their order.
-            beside: others are running, so that the watermark holds.
         """
-        rules, cap = self.rules, self.cap
-        slots = rules.draft_slots
-        watermark = rules.watermark_blocks if beside else 0
-        if self.tokens <= slots or not self.seats:
+        rules, cap, slots = self.rules, self.cap, self.rules.draft_slots
+        left, seats, free = self.tokens, self.seats, self.free_blocks
+        watermark = rules.watermark_blocks if self.beside else 0
+        if left <= slots or not seats:
             return
         for life, known, computed, found, idle in waiting:
-            tokens, room, drafts = known - computed, self.tokens - slots, 0
+            tokens, room, drafts = known - computed, left - slots, 0
             if tokens == 1 and self.pads and cap > rules.placeholders and rules.pads(self.rows > 0, computed):
                 drafts = rules.placeholders
                 tokens += drafts
@@ -143,16 +152,17 @@ class Step:
                     return
                 tokens = room
             end = computed + tokens
-            blocks = rules.blocks_at_admission(end)
-            needed = blocks if end >= known else max(blocks, rules.blocks_reserved(known))
-            free = self.free_blocks - idle - watermark
-            if needed - found > free:
-                self.lacks_reserve = rules.blocks_reserved(known) - found > free
+            new = rules.blocks_at_admission(end) - found
+            allowed = free - idle - watermark
+            if new > allowed or (end < known and rules.blocks_reserved(known) - found > allowed):
+                self.lacks = rules.blocks_reserved(known) - found + idle + watermark
                 return
-            self.free_blocks -= blocks - found + idle
-            self.seats -= 1
-            self.add(tokens, computed, drafts)
-            yield life, tokens, blocks - found, drafts
+            left -= tokens + slots
+            seats -= 1
+            free -= new + idle
+            self.tokens, self.seats, self.free_blocks = left, seats, free
+            self._add(tokens, computed, drafts)
+            yield life, tokens, new, drafts
             watermark = rules.watermark_blocks
-            if self.tokens <= slots or not self.seats:
+            if left <= slots or not seats:
                 return

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from specfleet.sim.calendar.admission import Unsuited
+from specfleet.sim.calendar.kv import Unsuited
 from specfleet.sim.calendar.plan import BLIND, Plan
 from specfleet.sim.calendar.runs import ROUTES
 from specfleet.sim.calendar.slots import Full, Requests

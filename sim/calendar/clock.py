@@ -68,10 +68,10 @@ class LaneReplica:
         while True:
             # the turn that woke it is taken whatever else is due now
             due = self._walk.send(max(env.peek(), nextafter(now, inf)))
-            ended, lane.ended = lane.ended, []
+            ended, lane.ends.ended = lane.ends.ended, []
             for end in ended:
                 self.outstanding -= 1
-                self._on_end(lane, end, lane.turn_s)
+                self._on_end(lane, end, lane.ends.turn_s)
             if due == inf:
                 self._asleep = True
                 return

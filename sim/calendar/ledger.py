@@ -40,7 +40,8 @@ class Ledger:
         self.num_warmups = num_warmups
         self.lanes = lanes
         self.lane_of = np.zeros(len(lives.order), dtype=np.int32)
-        # what is booked twice for a moment, or past a request's end (column 0), may wrap: sums come back
+        # int16 may overflow between a booking and its correction; integers wrap around, so the count comes
+        # out exact. Column 0 collects what lies past a request's last round, and is dropped.
         self._one = np.int16(1) if most_rows < LARGE else np.int32(1)
         self._planes = lanes * (2 if num_warmups else 1)
         self._capacity = 1 << 12
@@ -86,9 +87,8 @@ class Ledger:
             sampled = np.bincount(gains[counted], minlength=self.width)
             np.subtract.at(sampled, block.kept[some & ~warm], 1)
             np.add.at(sampled, block.gains[(starts + rounds - 1)[some & ~warm]], 1)
-        keys = np.repeat(origin, lengths)
-        keys += np.arange(places)
-        keys *= self.width
+        keys = np.repeat(origin * self.width, lengths)
+        keys += np.arange(0, places * self.width, self.width)
         keys += gains
         np.add.at(self._counts, keys, self._one)
         self.accepted += sampled

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specfleet.sim.calendar.admission import Unsuited
 from specfleet.sim.calendar.clock import on_a_clock
 from specfleet.sim.calendar.fleet import Fleet
 from specfleet.sim.calendar.harvest import Harvest, Ran
+from specfleet.sim.calendar.kv import Unsuited
 from specfleet.sim.calendar.luck import F64, I64, keys, mix
 from specfleet.sim.calendar.plan import Plan
 from specfleet.sim.calendar.trajectories import Rules

@@ -15,16 +15,19 @@ from timeline_worlds import LUCK, both, differences, policies, worlds
 
 from specfleet import sim
 from specfleet.sim.calendar import (
+    crowd,
+    ends,
+    footprints,
+    kv,
     lane,
     ledger,
     luck,
     members,
-    own,
     pool,
+    private_prefix,
     quiet,
-    seat,
+    stay,
     stepper,
-    tail,
     trajectories,
     watch,
 )
@@ -60,7 +63,7 @@ def small_windows_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in SMALL.items():
             if isinstance(module, ModuleType) and hasattr(module, name):
                 monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr(lane.Lane, "reach", 12)
+    monkeypatch.setattr(quiet.Quiet, "reach", 12)
 
 
 def prove(world: World, seed: int, policy: PolicySpec | None = None) -> None:
@@ -143,28 +146,28 @@ FAULTS = {
     ),
     "luck of the other half": (luck, 'mix(x).view("<u4")', 'mix(x).view(">u4")', ("open",)),
     "luck used again after a preemption": (
-        seat,
+        stay,
         "self.gains[done : done + rounds]",
         "self.gains[:rounds]",
         ("tight",),
     ),
     "the prefill after a preemption emits nothing": (
-        seat,
+        stay,
         "- (rules.query - 1)",
         "- rules.query",
         ("tight",),
     ),
     "the last round not cut": (ledger, "gains[last] = block.kept[some]", "pass", ("open",)),
     "drafter's slots forgotten": (
-        trajectories,
-        "self.query + self.lookahead + size - 1, out",
-        "self.query + size - 1, out",
+        footprints,
+        "blocks = rules.blocks_each(scheduled)",
+        "blocks = rules.blocks_each(scheduled - rules.lookahead)",
         ("open",),
     ),
     "no certain end": (
         trajectories,
-        "certain = known + 1 >= most",
-        "certain = known > most",
+        "certain = reaches_max_tokens(known, 1, most)",
+        "certain = reaches_max_tokens(known, -1, most)",
         ("open",),
     ),
     "an arrival on a tie comes too late": (
@@ -173,11 +176,11 @@ FAULTS = {
         "while now <= limit and it < stop",
         ("open",),
     ),
-    "the victim is not the tail": (tail, "self.stays.pop()", "self.stays.pop(0)", ("tight",)),
+    "the victim is not the tail": (kv, "crowd.refs.pop()", "crowd.refs.pop(0)", ("tight",)),
     "who was thrown out queues behind the others": (
-        tail,
-        "self.back.append(seat.rest(",
-        "self.back.insert(0, seat.rest(",
+        crowd,
+        "self.waiting.put_back(stay.rest(",
+        "self.waiting.preempted.insert(0, stay.rest(",
         ("tight",),
     ),
     "terms added in another order": (
@@ -200,8 +203,8 @@ FAULTS = {
     ),
     "idle drafter passes": (
         trajectories,
-        "(known + 1 >= most) & (rounds > 0)",
-        "(known >= most) & (rounds > 0)",
+        "unused_places(self.rules.lag, rounds, known, earlier",
+        "unused_places(self.rules.lag, rounds, known - 1, earlier",
         ("open",),
     ),
     "a change of K begins with the other half of a hash": (
@@ -211,15 +214,15 @@ FAULTS = {
         ("adaptive",),
     ),
     "blocks given back at a smaller K": (
-        trajectories,
+        footprints,
         "np.maximum(blocks, np.add.accumulate(floor, out=floor), out=blocks)",
         "pass",
         ("adaptive",),
     ),
     "the drafter's passes follow the K of the step itself": (
         lane,
-        "depth = self.passes_at[following]",
-        "depth = self.passes_at[k]",
+        "self.passes_at[following]",
+        "self.passes_at[k]",
         ("adaptive",),
     ),
     "an end that moved with K is heard of as before": (
@@ -229,7 +232,7 @@ FAULTS = {
         ("adaptive",),
     ),
     "an end is heard of early": (
-        lane,
+        ends,
         "self.watch.commit(upto)",
         "self.watch.commit(upto + 1)",
         ("closed",),
@@ -241,21 +244,21 @@ FAULTS = {
         ("balanced",),
     ),
     "one token too few lies outside the window": (
-        trajectories,
+        footprints,
         "np.maximum(context - self.window, 0)",
         "np.maximum(context - self.window - 1, 0)",
         ("open",),
     ),
     "a policy learns one step early": (
         lane,
-        "self.plans.hear(known)",
-        "self.plans.hear(known + 1)",
+        "plans.hear(at.it - 1 - at.flying)",
+        "plans.hear(at.it - at.flying)",
         ("adaptive",),
     ),
     "a step with prompts teaches like any other": (
         lane,
-        "n + rows, rows > 0, last_end",
-        "n + rows, False, last_end",
+        "n + pieces, pieces > 0, end",
+        "n + pieces, False, end",
         ("adaptive",),
     ),
     "the step in flight accepts nothing when stepping begins": (
@@ -295,9 +298,9 @@ FAULTS = {
         ("tight",),
     ),
     "rounds in flight have their keys": (
-        own,
-        "seat.footprint[done - rules.lag]",
-        "seat.footprint[done]",
+        private_prefix,
+        "stay.footprint[done - rules.in_flight]",
+        "stay.footprint[done]",
         ("tight",),
     ),
     "blocks thrown out queue behind those of the dead": (

@@ -14,7 +14,7 @@ from sim_toys import ENGINE, World, drafting
 from test_timeline import HUNT, LAWS, SEEDS, plant, prove, small_windows_and_blocks
 from timeline_worlds import LUCK, PROMPTS, both, differences, policies, sharing
 
-from specfleet.sim.calendar import pool, prefix, prompts
+from specfleet.sim.calendar import crowd, pool, prompts, shared_prefix
 from specfleet.sim.calendar.pool import Holder, Pool
 from specfleet.sim.calendar.prompts import Prompts
 from specfleet.sim.kvcache import PrefixCache
@@ -113,24 +113,29 @@ FAULTS: dict[str, tuple[ModuleType, str, str, st.SearchStrategy[World]]] = {
         ANY,
     ),
     "a hit counted again": (
-        prefix,
-        "rules.prefilling(taken)",
-        "rules.prefilling(blocks)",
+        shared_prefix,
+        "len(hit), idle",
+        "0, idle",
         ANY,
     ),
     "the last token has a key": (
-        prefix,
-        "seat.final // self.rules.block_size",
-        "(seat.final + 1) // self.rules.block_size",
+        shared_prefix,
+        "rules.keyed_blocks(stay.final, stay.final + 1)",
+        "(stay.final + 1) // rules.block_size",
         ANY,
     ),
     "the whole prompt is found": (
-        prefix,
-        "(seat.prompt - 1) // size",
-        "seat.prompt // size",
+        shared_prefix,
+        "findable_blocks(stay.prompt, rules.block_size)",
+        "findable_blocks(stay.prompt + 1, rules.block_size)",
         ANY,
     ),
-    "the block dropped for the drafter is kept": (prefix, "hit.pop()", "pass", ANY),
+    "the block dropped for the drafter is kept": (
+        shared_prefix,
+        "del hit[rules.usable_hit(len(hit)) :]",
+        "pass",
+        ANY,
+    ),
     "the key does not cover the next token": (
         prompts,
         "self._ahead = ahead",
@@ -138,13 +143,13 @@ FAULTS: dict[str, tuple[ModuleType, str, str, st.SearchStrategy[World]]] = {
         GROWING,
     ),
     "placeholder drafts beside a piece of a prompt": (
-        prefix,
-        "0 if step.rows else self._pads",
-        "self._pads",
+        crowd,
+        "step.pads = not step.pieces",
+        "step.pads = True",
         REPEATED,
     ),
     "placeholder blocks given back at a certain end": (
-        prefix,
+        shared_prefix,
         "1 if decodes[1] or not begun[1] else 2",
         "1",
         REPEATED,

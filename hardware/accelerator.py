@@ -35,7 +35,7 @@ class Accelerator:
     name: str
     hbm_bytes: int
     hbm_bytes_per_s: float
-    flops_per_s: Mapping[str, float]
+    flops_per_s: Mapping[str, float] = field(hash=False)
     sms: int
     p2p: bool
     constants: str
@@ -46,7 +46,7 @@ class Accelerator:
     price_per_hour_usd: float | None = None
     price_date: str | None = None
     aliases: tuple[str, ...] = ()
-    source: Mapping[str, str] = field(default_factory=dict)
+    source: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         """Reject sizes and rates that are not positive."""

@@ -36,7 +36,7 @@ Operators = Iterable[tuple[str, float, float, str]]
 """(name, milliseconds, energy, source) of each operator of a step."""
 
 
-class Engine(Protocol):
+class CompiledEngine(Protocol):
     """What is used of `aiconfigurator_core.sdk.engine.EngineHandle`."""
 
     def decode_step_per_op(self, gen_tokens: int, isl: int, osl: int) -> Operators:
@@ -53,7 +53,7 @@ class Engine(Protocol):
 class AiconfiguratorCost(KernelCost):
     """Prices the target pass by tables of measured kernels, host and drafter as `KernelCost` does."""
 
-    def __init__(self, placement: Placement, engine: Engine | None = None) -> None:
+    def __init__(self, placement: Placement, engine: CompiledEngine | None = None) -> None:
         """Compile the placement (some seconds), or use a compiled `engine`.
 
         Raises ImportError with the line that installs the package, ValueError for a model or GPU that it or
@@ -143,7 +143,7 @@ def _check(model: ModelSpec) -> None:
         )
 
 
-def _compile(placement: Placement) -> Engine:
+def _compile(placement: Placement) -> CompiledEngine:
     """The package's engine for this placement, from a `config.json` of our own: nothing is downloaded."""
     try:
         package = import_module("aiconfigurator_core.sdk.engine")
@@ -160,7 +160,7 @@ def _compile(placement: Placement) -> Engine:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(_config(placement.model)), encoding="utf-8")
         try:
-            engine: Engine = package.EngineHandle.compile(folder, system, backend, **options)
+            engine: CompiledEngine = package.EngineHandle.compile(folder, system, backend, **options)
         except (ValueError, KeyError, RuntimeError) as error:
             raise ValueError(
                 f"aiconfigurator cannot price {placement.model.name} on {system} under {backend}: {error}"

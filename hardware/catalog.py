@@ -32,6 +32,8 @@ _KINDS: dict[str, type[Any]] = {
     "drafters": DrafterSpec,
     "engines": EngineProfile,
 }
+_SAFE_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's parser, where PyYAML was built with it: every command reads the catalogue."""
 _GIVEN_LATER = {"source": "given inline", "hf_id": ""}
 _ON_HOST = {drafter.name: drafter for drafter in (NGRAM, SUFFIX)}
 _OTHER_MODEL = "Any other model: hf_config: PATH of its config.json from Hugging Face"
@@ -130,7 +132,7 @@ def _index(kind: str) -> dict[str, Any]:
     index: dict[str, Any] = {}
     later = []
     for path in sorted((Path(__file__).parent / "catalog" / kind).glob("*.yaml")):
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), _SAFE_LOADER)
         if "base" in values:
             later.append((path.name, values))
             continue

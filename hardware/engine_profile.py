@@ -31,7 +31,7 @@ class EngineProfile:
     """
 
     name: str
-    async_scheduling: Mapping[str, bool]
+    async_scheduling: Mapping[str, bool] = field(hash=False)
     deducts_cudagraphs: bool
     cudagraph_bytes_per_layer_and_size: int
     cudagraph_max_tokens: int
@@ -55,7 +55,6 @@ class EngineProfile:
     prefix_hash_covers_next_token: bool
     spares_lone_long_prefill: bool
     skips_unused_drafts: bool
-    draft_slots_draft_model: int
     kernel_time_scale: float = 1.0
     kernels: str = "vllm"
     fused_fp8_quantisation: bool = False
@@ -63,7 +62,7 @@ class EngineProfile:
     cudagraph_counts_sequences: bool = False
     cudagraph_rounds_to_query: bool = True
     aliases: tuple[str, ...] = ()
-    source: Mapping[str, str] = field(default_factory=dict)
+    source: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         """Reject values outside their range and tables with missing rows."""

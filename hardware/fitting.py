@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 
 from specfleet.hardware.constants import AllReduceLaw, DecodeConstants, GemmConstants, PrefillConstants
 from specfleet.hardware.interconnect import all_reduce_s
-from specfleet.hardware.kernels import ATTENTION_QUERY_TILE, decode_attention, gemm, prefill_attention
+from specfleet.hardware.kernels import (
+    ATTENTION_QUERY_TILE,
+    AttentionShape,
+    Rates,
+    decode_attention,
+    gemm,
+    prefill_attention,
+)
 from specfleet.hardware.leastsquares import Parameter, robust_fit
 
 Array = NDArray[np.float64]
@@ -22,14 +29,6 @@ Law = TypeVar("Law")
 _US = 1e-6
 _NS = 1e-9
 _PER_MB = 1e-12
-
-
-class Rates(NamedTuple):
-    """What fitted shares refer to: bytes a second, dense FLOP a second in the type at hand, SMs."""
-
-    bytes_per_s: float
-    flops_per_s: float
-    sms: int
 
 
 class GemmTimes(NamedTuple):
@@ -116,9 +115,7 @@ def gemm_s(times: GemmTimes, law: GemmConstants, rates: Rates) -> Array:
             depth,
             weight_bytes=times.weight_bytes,
             constants=law,
-            bytes_per_s=rates.bytes_per_s,
-            flops_per_s=rates.flops_per_s,
-            sms=rates.sms,
+            rates=rates,
         )
         total[chosen] = parts.floor_s + parts.stream_s + parts.extra_s
     return total
@@ -166,15 +163,8 @@ def decode_s(times: AttentionTimes, law: DecodeConstants, bytes_per_s: float, c_
     """Seconds of decode attention of one layer: KV read once, times `1 + c_q (query - 1)`."""
     total = np.empty(len(times.batch))
     for (heads, kv_heads, head_dim), chosen in _groups(times.heads, times.kv_heads, times.head_dim):
-        unit = decode_attention(
-            layers=1,
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            kv_bytes=times.kv_bytes,
-            constants=law,
-            bytes_per_s=bytes_per_s,
-        )
+        shape = AttentionShape(1, heads, kv_heads, head_dim, times.kv_bytes)
+        unit = decode_attention(shape, law, bytes_per_s)
         batch, query = times.batch[chosen], times.query[chosen]
         total[chosen] = (
             unit.floor_s
@@ -233,17 +223,8 @@ def prefill_s(times: AttentionTimes, law: PrefillConstants, rates: Rates) -> Arr
     """Seconds of prefill attention of one layer, `batch` equal prompts without a past."""
     total = np.empty(len(times.batch))
     for (heads, kv_heads, head_dim), chosen in _groups(times.heads, times.kv_heads, times.head_dim):
-        unit = prefill_attention(
-            layers=1,
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            kv_bytes=times.kv_bytes,
-            constants=law,
-            bytes_per_s=rates.bytes_per_s,
-            flops_per_s=rates.flops_per_s,
-            sms=rates.sms,
-        )
+        shape = AttentionShape(1, heads, kv_heads, head_dim, times.kv_bytes)
+        unit = prefill_attention(shape, law, rates)
         batch, length = times.batch[chosen], times.context[chosen]
         tiles = batch * np.ceil(length / ATTENTION_QUERY_TILE)
         pairs = batch * length * (length + 1.0) / 2.0

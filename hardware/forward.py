@@ -14,9 +14,12 @@ from specfleet.hardware.interconnect import all_reduce_s
 from specfleet.hardware.kernels import (
     ELEMENTWISE_FLOOR_S,
     Array,
+    AttentionShape,
     DecodeAttention,
     GemmParts,
+    LatentShape,
     PrefillAttention,
+    Rates,
     decode_attention,
     elementwise_s,
     gemm,
@@ -60,8 +63,8 @@ def fp8_table(constants: str, engine: str) -> GemmTable | None:
 
     def formula(rows: Array, columns: int, depth: int) -> Array:
         parts = gemm(
-            rows, columns, depth, weight_bytes=1, constants=found.gemm["fp8"], bytes_per_s=sheet.bytes_per_s,
-            flops_per_s=sheet.flops_per_s["fp8"], sms=sheet.sms,
+            rows, columns, depth, weight_bytes=1, constants=found.gemm["fp8"],
+            rates=Rates(sheet.bytes_per_s, sheet.flops_per_s["fp8"], sheet.sms),
         )  # fmt: skip
         return parts.floor_s + parts.stream_s + parts.extra_s
 
@@ -78,16 +81,14 @@ def linear(placement: Placement, rows: Array, columns: int, depth: int, dtype: s
     elif dtype == "fp8" and profile.fp8_gemm_table:
         table = fp8_table(accelerator.constants, profile.kernels)
         factor = table.at(columns, depth, rows) if table else 1.0
+    rates = Rates(
+        accelerator.hbm_bytes_per_s,
+        accelerator.flops_per_s[dtype] * profile.arithmetic_rate,
+        accelerator.sms,
+    )
+    constants, weight_bytes = placement.constants.gemm[dtype], 1 if dtype == "fp8" else 2
     return gemm(
-        rows,
-        columns,
-        depth,
-        weight_bytes=1 if dtype == "fp8" else 2,
-        constants=placement.constants.gemm[dtype],
-        bytes_per_s=accelerator.hbm_bytes_per_s,
-        flops_per_s=accelerator.flops_per_s[dtype] * profile.arithmetic_rate,
-        sms=accelerator.sms,
-        factor=factor,
+        rows, columns, depth, weight_bytes=weight_bytes, constants=constants, rates=rates, factor=factor
     )
 
 
@@ -152,18 +153,24 @@ def decode_coefficients(placement: Placement, model: ModelSpec, tp: int) -> Deco
     """Decode attention of all layers of `model` on one GPU."""
     kv_dtype = KV_TYPES[placement.kv_element_bytes]
     constants = placement.constants.decode[kv_dtype, placement.attention]
-    gpu, heads = placement.accelerator, model.num_heads // tp
+    heads, kv_bytes = model.num_heads // tp, placement.kv_element_bytes
     if model.kv_lora_rank:
-        return latent_decode_attention(
-            layers=model.num_layers, heads=heads, latent=model.kv_lora_rank, rope=model.qk_rope_head_dim,
-            kv_bytes=placement.kv_element_bytes, constants=constants, bytes_per_s=gpu.hbm_bytes_per_s,
-            flops_per_s=gpu.flops_per_s["bfloat16"],
-        )  # fmt: skip
-    return decode_attention(
-        layers=model.num_layers, heads=heads, kv_heads=model.kv_heads(tp), head_dim=model.head_dim,
-        kv_bytes=placement.kv_element_bytes, constants=constants, bytes_per_s=gpu.hbm_bytes_per_s,
+        latent = LatentShape(model.num_layers, heads, model.kv_lora_rank, model.qk_rope_head_dim, kv_bytes)
+        return latent_decode_attention(latent, constants, _attention_rates(placement))
+    shape = AttentionShape(
+        model.num_layers,
+        heads,
+        model.kv_heads(tp),
+        model.head_dim,
+        kv_bytes,
         windowed=model.num_windowed_layers,
-    )  # fmt: skip
+    )
+    return decode_attention(shape, constants, placement.accelerator.hbm_bytes_per_s)
+
+
+def _attention_rates(placement: Placement) -> Rates:
+    gpu = placement.accelerator
+    return Rates(gpu.hbm_bytes_per_s, gpu.flops_per_s["bfloat16"], gpu.sms)
 
 
 def prefill_coefficients(placement: Placement, model: ModelSpec, tp: int) -> PrefillAttention:
@@ -175,12 +182,16 @@ def prefill_coefficients(placement: Placement, model: ModelSpec, tp: int) -> Pre
     kv_heads, head_dim, kv_bytes = model.kv_heads(tp), model.head_dim, placement.kv_element_bytes
     if model.kv_lora_rank:
         kv_heads, head_dim, kv_bytes = heads, (model.head_dim + model.v_head_dim) // 2, 2
-    return prefill_attention(
-        layers=model.num_layers, heads=heads, kv_heads=kv_heads, head_dim=head_dim, kv_bytes=kv_bytes,
-        constants=placement.constants.prefill, bytes_per_s=placement.accelerator.hbm_bytes_per_s,
-        flops_per_s=placement.accelerator.flops_per_s["bfloat16"], sms=placement.accelerator.sms,
-        windowed=model.num_windowed_layers, window=model.sliding_window,
-    )  # fmt: skip
+    shape = AttentionShape(
+        model.num_layers,
+        heads,
+        kv_heads,
+        head_dim,
+        kv_bytes,
+        windowed=model.num_windowed_layers,
+        window=model.sliding_window,
+    )
+    return prefill_attention(shape, placement.constants.prefill, _attention_rates(placement))
 
 
 def with_zero(column: Array) -> Array:

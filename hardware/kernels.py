@@ -23,6 +23,39 @@ ELEMENTWISE_BANDWIDTH_SHARE = 0.8
 ATTENTION_QUERY_TILE = 128
 
 
+class Rates(NamedTuple):
+    """What shares of a law multiply: bytes a second, dense FLOP a second in the type at hand, SMs."""
+
+    bytes_per_s: float
+    flops_per_s: float
+    sms: int
+
+
+class AttentionShape(NamedTuple):
+    """Attention of a layer stack on one GPU: heads are those on the GPU, a KV element has `kv_bytes`.
+
+    `windowed` of the layers see at most `window` keys a query.
+    """
+
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    kv_bytes: int
+    windowed: int = 0
+    window: int = 0
+
+
+class LatentShape(NamedTuple):
+    """Multi-head latent attention of a layer stack on one GPU: a token is `latent + rope` values."""
+
+    layers: int
+    heads: int
+    latent: int
+    rope: int
+    kv_bytes: int
+
+
 class GemmParts(NamedTuple):
     """One GEMM by rows: floor, time to stream its bytes, what arithmetic and quantisation add."""
 
@@ -54,9 +87,7 @@ def gemm(
     *,
     weight_bytes: int,
     constants: GemmConstants,
-    bytes_per_s: float,
-    flops_per_s: float,
-    sms: int,
+    rates: Rates,
     factor: Array | float = 1.0,
 ) -> GemmParts:
     """Time of (M x depth) @ (depth x columns) in the "full" form.
@@ -66,13 +97,13 @@ def gemm(
     over the input that quantise it (FP8 only). `factor` multiplies everything: what a measured table adds
     (`gemmtable.py`). Mean error without one 7 % (BF16), 9 % (FP8).
     """
-    rate = bytes_per_s * constants.bandwidth_share
+    rate = rates.bytes_per_s * constants.bandwidth_share
     moved = columns * depth * weight_bytes + rows * (depth * weight_bytes) + rows * (2 * columns)
     stream = moved / rate
-    waste = np.minimum(wave_quantisation(rows, columns, sms), 3.0)
+    waste = np.minimum(wave_quantisation(rows, columns, rates.sms), 3.0)
     arithmetic = (
         2.0 * rows * columns * depth * (1.0 + constants.wave_weight * (waste - 1.0))
-        / (flops_per_s * constants.peak_share)
+        / (rates.flops_per_s * constants.peak_share)
     )  # fmt: skip
     exponent = constants.smooth_exponent
     smooth = (stream**exponent + arithmetic**exponent) ** (1.0 / exponent)
@@ -112,23 +143,21 @@ class DecodeAttention(NamedTuple):
 
 
 def decode_attention(
-    *, layers: int, heads: int, kv_heads: int, head_dim: int, kv_bytes: int,
-    constants: DecodeConstants, bytes_per_s: float, windowed: int = 0,
-) -> DecodeAttention:  # fmt: skip
+    shape: AttentionShape, constants: DecodeConstants, bytes_per_s: float
+) -> DecodeAttention:
     """Coefficients of `t = t0 + c B kv_heads + bytes / (share x bandwidth)` for all layers of one GPU.
 
     Bytes are keys and values, read once per sequence however many queries it verifies, and queries and
-    outputs (2 bytes each). `heads` and `kv_heads` are those on the GPU; `windowed` of the layers read their
-    window only. Mean error 8 % (rows with BF16 KV).
+    outputs (2 bytes each). Windowed layers read their window only. Mean error 8 % (rows with BF16 KV).
     """
     rate = bytes_per_s * constants.bandwidth_share
-    width = 2 * kv_heads * head_dim * kv_bytes
+    width = 2 * shape.kv_heads * shape.head_dim * shape.kv_bytes
     return DecodeAttention(
-        floor_s=layers * constants.floor_s,
-        sequence_s=layers * kv_heads * constants.sequence_head_s,
-        kv_token_s=(layers - windowed) * width / rate,
-        query_token_s=layers * (2 * heads * head_dim * 2) / rate,
-        window_token_s=windowed * width / rate,
+        floor_s=shape.layers * constants.floor_s,
+        sequence_s=shape.layers * shape.kv_heads * constants.sequence_head_s,
+        kv_token_s=(shape.layers - shape.windowed) * width / rate,
+        query_token_s=shape.layers * (2 * shape.heads * shape.head_dim * 2) / rate,
+        window_token_s=shape.windowed * width / rate,
     )
 
 
@@ -136,23 +165,21 @@ LATENT_PEAK_SHARE = 0.6
 """Of the dense peak in latent decode attention: FlashMLA publishes 580 to 660 TFLOP/s on an H800 (989)."""
 
 
-def latent_decode_attention(
-    *, layers: int, heads: int, latent: int, rope: int, kv_bytes: int,
-    constants: DecodeConstants, bytes_per_s: float, flops_per_s: float,
-) -> DecodeAttention:  # fmt: skip
+def latent_decode_attention(shape: LatentShape, constants: DecodeConstants, rates: Rates) -> DecodeAttention:
     """The same with multi-head latent attention (MLA) in its absorbed form: one shared "KV head".
 
-    A token is `latent + rope` values, read once for all heads and queries; every query of every head
-    multiplies with all of them and sums `latent` of them, 2 FLOP each, which can take longer than reading.
-    Per-sequence time and share of bandwidth are those of grouped-query attention: not measured.
+    A token is read once for all heads and queries; every query of every head multiplies with all its values
+    and sums `latent` of them, 2 FLOP each, which can take longer than reading. Per-sequence time and share of
+    bandwidth are those of grouped-query attention: not measured.
     """
-    rate = bytes_per_s * constants.bandwidth_share
+    rate = rates.bytes_per_s * constants.bandwidth_share
+    layers, heads, latent, rope = shape.layers, shape.heads, shape.latent, shape.rope
     return DecodeAttention(
         floor_s=layers * LATENT_FLOOR_S,
         sequence_s=layers * constants.sequence_head_s,
-        kv_token_s=layers * ((latent + rope) * kv_bytes) / rate,
+        kv_token_s=layers * ((latent + rope) * shape.kv_bytes) / rate,
         query_token_s=layers * (heads * (2 * latent + rope) * 2) / rate,
-        pair_s=layers * (2.0 * heads * (2 * latent + rope)) / (flops_per_s * LATENT_PEAK_SHARE),
+        pair_s=layers * (2.0 * heads * (2 * latent + rope)) / (rates.flops_per_s * LATENT_PEAK_SHARE),
     )
 
 
@@ -188,24 +215,21 @@ NO_PREFILL = PrefillAttention(0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
 """Of a drafter without attention."""
 
 
-def prefill_attention(
-    *, layers: int, heads: int, kv_heads: int, head_dim: int, kv_bytes: int,
-    constants: PrefillConstants, bytes_per_s: float, flops_per_s: float, sms: int,
-    windowed: int = 0, window: int = 0,
-) -> PrefillAttention:  # fmt: skip
+def prefill_attention(shape: AttentionShape, constants: PrefillConstants, rates: Rates) -> PrefillAttention:
     """Coefficients of `t = t0 + flops / (peak e util) (1 + s_half / S) + mm bytes / bandwidth`, all layers.
 
     4 x head_dim FLOP a (query, key) pair and head; util = min(1, heads x query tiles of 128 / SMs). Bytes are
     queries and outputs of the chunk, keys and values of its whole context. Mean error 6 %.
     """
-    rate = bytes_per_s / constants.memory_multiple
+    rate = rates.bytes_per_s / constants.memory_multiple
+    layers, heads, head_dim = shape.layers, shape.heads, shape.head_dim
     return PrefillAttention(
         floor_s=layers * constants.floor_s,
-        pair_s=layers * (4.0 * heads * head_dim) / (flops_per_s * constants.peak_share),
-        full_tiles=sms / heads,
+        pair_s=layers * (4.0 * heads * head_dim) / (rates.flops_per_s * constants.peak_share),
+        full_tiles=rates.sms / heads,
         half_length=constants.half_length,
         query_token_s=layers * (2 * heads * head_dim * 2) / rate,
-        kv_token_s=layers * (2 * kv_heads * head_dim * kv_bytes) / rate,
-        windowed_share=windowed / layers,
-        window=window,
+        kv_token_s=layers * (2 * shape.kv_heads * head_dim * shape.kv_bytes) / rate,
+        windowed_share=shape.windowed / layers,
+        window=shape.window,
     )

@@ -52,10 +52,6 @@ class KvBudget:
         """Requests of full length that fit at once, in blocks as vLLM counts them."""
         return self.num_gpu_blocks / self.blocks(max_model_len)
 
-    def usage(self, tokens: int) -> float:
-        """Share of the pool that one request of `tokens` tokens occupies, as vLLM's cache usage counts it."""
-        return self.blocks(tokens) / self.num_gpu_blocks
-
     def printed_tokens(self, max_model_len: int | None = None) -> int:
         """The size in vLLM's log line; some builds print full-length requests x their length, floored."""
         if max_model_len is None or not self.prints_tokens_by_request:

@@ -161,11 +161,6 @@ class ModelSpec:
         return 3 * self.hidden_size * self.moe_intermediate_size
 
     @property
-    def layer_parameters(self) -> int:
-        """Weights of one dense layer: projections and two norms (biases and head norms are below 0.01 %)."""
-        return sum(n * k for n, k in self.layer_gemms(1)) + 2 * self.hidden_size
-
-    @property
     def parameters(self) -> int:
         """All weights: layers, final norm, embedding, and the LM head unless it is tied."""
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from specfleet.hardware.stepcost import TERMS, StepCost, StepShape
 from specfleet.sim.metrics import step_gaps
 from specfleet.sim.recorder import FINISHED, Columns
-from specfleet.sim.simulation import RunResult
+from specfleet.sim.scenario import RunResult
 
 F64 = npt.NDArray[np.float64]
 Shapes = dict[str, npt.NDArray[np.int64]]

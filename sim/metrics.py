@@ -23,7 +23,7 @@ import numpy.typing as npt
 from specfleet.sim.config import Slo
 from specfleet.sim.recorder import FINISHED, Columns
 from specfleet.sim.samples import F64, PerToken, Sample, Samples, dot
-from specfleet.sim.simulation import RunResult
+from specfleet.sim.scenario import RunResult
 
 Value = float | int | str | list[float] | None
 PERCENTS = [50.0, 90.0, 95.0, 99.0]

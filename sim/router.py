@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from specfleet.sim.speculation.luck import ROUTE, bits_once
+import numpy as np
+import numpy.typing as npt
+
+from specfleet.sim.speculation.luck import ROUTE, bits_each, bits_once
+
+I64 = npt.NDArray[np.int64]
 
 
 class Candidate(Protocol):
@@ -25,6 +30,15 @@ class Router(Protocol):
         ...
 
 
+@runtime_checkable
+class Blind(Protocol):
+    """A router that asks replicas nothing, so that its choices are known before anything runs."""
+
+    def picks(self, request_ids: I64, replicas: int) -> I64:
+        """Returns the replicas of the next requests: what `pick` would say of one after the other."""
+        ...
+
+
 class RoundRobin:
     """One after another."""
 
@@ -33,9 +47,13 @@ class RoundRobin:
 
     def pick(self, request_id: int, replicas: Sequence[Candidate]) -> int:
         """Returns the replica whose turn it is."""
-        chosen = self._next % len(replicas)
         self._next += 1
-        return chosen
+        return (self._next - 1) % len(replicas)
+
+    def picks(self, request_ids: I64, replicas: int) -> I64:
+        """Returns the replicas whose turns they are."""
+        first, self._next = self._next, self._next + len(request_ids)
+        return np.arange(first, self._next) % replicas
 
 
 class Random:
@@ -48,6 +66,10 @@ class Random:
         """Returns a replica that depends on the request alone."""
         return bits_once(self._seed, request_id, ROUTE) % len(replicas)
 
+    def picks(self, request_ids: I64, replicas: int) -> I64:
+        """Returns replicas that depend on each request alone."""
+        return (bits_each(self._seed, request_ids, ROUTE) % np.uint64(replicas)).astype(np.int64)
+
 
 class LeastOutstanding:
     """The replica with the fewest requests outstanding; the lowest number on a tie."""
@@ -57,7 +79,12 @@ class LeastOutstanding:
 
     def pick(self, request_id: int, replicas: Sequence[Candidate]) -> int:
         """Returns the least loaded replica."""
-        return min(range(len(replicas)), key=lambda index: (replicas[index].outstanding, index))
+        return self.least([replica.outstanding for replica in replicas])
+
+    @staticmethod
+    def least(outstanding: list[int]) -> int:
+        """Returns the least loaded of replicas with so many requests outstanding."""
+        return outstanding.index(min(outstanding))
 
 
 ROUTERS: dict[str, type[RoundRobin | Random | LeastOutstanding]] = {

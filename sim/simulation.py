@@ -2,83 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import numpy as np
 
-from specfleet.hardware.stepcost import StepCost
 from specfleet.sim.calendar import runs
-from specfleet.sim.calendar.harvest import Ran
+from specfleet.sim.calendar.kv import Unsuited
 from specfleet.sim.clients import Client
-from specfleet.sim.config import ClientConfig, DeploymentConfig, EngineConfig, LoadConfig
 from specfleet.sim.engine import Engine, Request
 from specfleet.sim.environment import Environment
 from specfleet.sim.errors import Stall
-from specfleet.sim.recorder import FINISHED, REJECTED, Columns, Recorder
+from specfleet.sim.recorder import FINISHED, REJECTED, Recorder
 from specfleet.sim.replica import Replica
 from specfleet.sim.requests import RequestMaker
 from specfleet.sim.router import ROUTERS
-from specfleet.sim.speculation.acceptance import AcceptanceSpec
+from specfleet.sim.scenario import Ran, RunResult, Scenario
 from specfleet.sim.speculation.lives import Lives
 from specfleet.sim.speculation.policies import make_policy
-from specfleet.sim.speculation.policy import PolicySpec
 from specfleet.workloads.requests import RequestTable
 
+__all__ = ["ASKED_FOR", "Cluster", "RunResult", "Scenario", "simulate"]
 
-@dataclass(frozen=True)
-class Scenario:
-    """Everything one run needs besides its requests and its seed.
-
-    Args:
-        engine: limits and rules of each replica.
-        cost: prices a step of a replica.
-        acceptance: by traffic class name; the key `""` serves classes not named. Empty without
-            speculation.
-        deployment: replicas and router.
-        client: the load generator's delays.
-        load: how requests are offered.
-        policy: chooses the drafts while running; None is always K.
-    """
-
-    engine: EngineConfig
-    cost: StepCost
-    acceptance: Mapping[str, AcceptanceSpec] = field(default_factory=dict)
-    deployment: DeploymentConfig = field(default_factory=DeploymentConfig)
-    client: ClientConfig = field(default_factory=ClientConfig)
-    load: LoadConfig = field(default_factory=LoadConfig)
-    policy: PolicySpec | None = None
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What happened in one run. Times are seconds from its start.
-
-    Attributes:
-        scenario: what was run.
-        seed: of its luck.
-        requests: columns, a row a request (row number = request id): those of
-            `recorder.REQUEST_TIMES` and `REQUEST_COUNTS`, `prompt_tokens`, `max_tokens`, `class_id`,
-            and `counted` (False for warm-ups). `sent_s`, `first_chunk_s`, `last_chunk_s` are on the
-            client's clock, the others on the engine's.
-        iterations: columns, a row an iteration: `recorder.ITERATION_COLUMNS`, `start_s`, `end_s`,
-            and `gaps_by_tokens`.
-        odd_gaps: pauses longer than one iteration (preemption, a full budget); columns of `odd_gaps()`.
-        rounds_by_accepted: counted verifications, by the drafts accepted in them (0 to K).
-        refusals: reasons for which requests were refused, with counts.
-        steps_without_drafter: steps in which the longest sequence was past the drafter's positions.
-        stepped_share: share of iterations that `Engine` stepped; the others come from a calendar.
-    """
-
-    scenario: Scenario
-    seed: int
-    requests: Columns
-    iterations: Columns
-    odd_gaps: Columns
-    rounds_by_accepted: tuple[int, ...]
-    refusals: Mapping[str, int]
-    steps_without_drafter: int
-    stepped_share: float = 1.0
+ASKED_FOR = "stepping was asked for"
+"""Why a run is stepped with `engine="step"`."""
 
 
 class Cluster:
@@ -194,11 +140,16 @@ def simulate(scenario: Scenario, table: RequestTable, seed: int, engine: str = "
     """
     k = scenario.engine.num_speculative_tokens
     lives = Lives(scenario.acceptance, table, k, seed) if k and scenario.acceptance else None
-    ran = runs.run(scenario, table, seed, lives) if engine == "auto" else None
+    because, ran = ASKED_FOR, None
+    if engine == "auto":
+        try:
+            ran = runs.run(scenario, table, seed, lives)
+        except Unsuited as unsuited:
+            because = str(unsuited)
     if ran is None:
         cluster = Cluster(scenario, table, seed, lives)
         cluster.run()
-        ran = cluster.ran()
+        ran = replace(cluster.ran(), stepped_because=because)
     n = len(table)
     requests = ran.requests | {
         "request_id": np.arange(n).astype(np.int32 if n < 1 << 31 else np.int64),
@@ -217,4 +168,5 @@ def simulate(scenario: Scenario, table: RequestTable, seed: int, engine: str = "
         refusals=ran.refusals,
         steps_without_drafter=ran.steps_without_drafter,
         stepped_share=ran.stepped_share,
+        stepped_because=ran.stepped_because,
     )

@@ -14,16 +14,18 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from specfleet.sim.calendar.gate import stranger, why_not
 from specfleet.sim.calendar.kv import Unsuited
-from specfleet.sim.calendar.plan import BLIND, Plan
-from specfleet.sim.calendar.runs import ROUTES
+from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.slots import Full, Requests
 from specfleet.sim.calendar.stream import Stream, Watcher
 from specfleet.sim.calendar.trajectories import BLOCK, Rules
 from specfleet.sim.config import ClientConfig, Slo
 from specfleet.sim.errors import SimulationError
 from specfleet.sim.recorder import REJECTED
-from specfleet.sim.simulation import Scenario, simulate
+from specfleet.sim.router import ROUTERS, Blind
+from specfleet.sim.scenario import Scenario
+from specfleet.sim.simulation import simulate
 from specfleet.sim.speculation.lives import Lives
 from specfleet.sim.summary import Summary
 from specfleet.workloads.requests import FloatArray, RequestTable
@@ -131,7 +133,7 @@ class Outline:
         class_names: traffic classes.
     """
 
-    plan: Plan | None
+    plan: CalendarRun | None
     reason: str | None
     class_names: tuple[str, ...]
 
@@ -144,16 +146,18 @@ class Outline:
         for table in source.portions(size):
             segments |= table.segment_offset is not None
             names = table.class_names
-            if (reason := _refused(scenario, segments)) is not None:
+            if reason := stranger(scenario, table, None) or _refused(scenario, segments):
                 return cls(None, reason, names)
-            served = _rows(table, Plan(scenario, table, seed, None).served)
+            served = _rows(table, CalendarRun(scenario, table, seed, None).served)
             kept = _extremes(served if kept is None else _joined(kept, served), scenario.engine.max_num_seqs)
         if kept is None or not len(kept):
             return cls(None, "no request is served", names)
         k = scenario.engine.num_speculative_tokens
         lives = Lives(scenario.acceptance, kept, k, seed) if k and scenario.acceptance else None
-        plan = Plan(scenario, kept, seed, lives)
-        return cls(plan, plan.obstacle(), names)
+        if reason := stranger(scenario, kept, lives):
+            return cls(None, reason, names)
+        plan = CalendarRun(scenario, kept, seed, lives)
+        return cls(plan, why_not(plan) or None, names)
 
 
 def _refused(scenario: Scenario, segments: bool) -> str | None:
@@ -161,7 +165,7 @@ def _refused(scenario: Scenario, segments: bool) -> str | None:
     deployment = scenario.deployment
     if scenario.load.max_concurrency is not None:
         return "max_concurrency: an answer lets the next request go"
-    if deployment.replicas > 1 and deployment.router not in BLIND:
+    if deployment.replicas > 1 and not issubclass(ROUTERS[deployment.router], Blind):
         return f"the router {deployment.router} looks at the replicas"
     if scenario.policy is not None and scenario.engine.num_speculative_tokens:
         return f"the policy {scenario.policy.name} changes the draft length"
@@ -240,17 +244,18 @@ class Senders:
         refusals: reasons with their counts.
     """
 
-    def __init__(self, plan: Plan, summary: Summary) -> None:
+    def __init__(self, plan: CalendarRun, summary: Summary) -> None:
         self._plan, self._summary = plan, summary
         self.refusals: dict[str, int] = {}
-        self._sent = self._served = 0
+        self._router = ROUTERS[plan.scenario.deployment.router](plan.seed)
+        self._sent = 0
         self._free_s = 0.0
         self._begun = False
 
     def send(self, table: RequestTable) -> tuple[Requests, npt.NDArray[np.int64]]:
         """Returns the columns of successive requests that are served, and the replica of each."""
         scenario, n = self._plan.scenario, len(table)
-        here = Plan(scenario, table, self._plan.seed, None)
+        here = CalendarRun(scenario, table, self._plan.seed, None)
         sent_s = self._departures(table.arrival_s, scenario.client)
         rows = np.arange(self._sent, self._sent + n)
         names = ("prompt_tokens", "output_tokens", "max_tokens", "class_id", "temperature")
@@ -280,13 +285,10 @@ class Senders:
         return np.array(times, dtype=np.float64)
 
     def _route(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        deployment, before = self._plan.scenario.deployment, self._served
-        self._served += len(rows)
-        if deployment.replicas == 1:
-            return np.zeros(len(rows), dtype=np.int64)
-        if deployment.router == "round_robin":
-            return np.arange(before, before + len(rows)) % deployment.replicas
-        return ROUTES[deployment.router](self._plan, rows)
+        replicas = self._plan.scenario.deployment.replicas
+        if replicas > 1 and isinstance(self._router, Blind):
+            return self._router.picks(rows, replicas)
+        return np.zeros(len(rows), dtype=np.int64)
 
     def _refuse(self, columns: Requests) -> None:
         n, none = len(columns["row"]), np.zeros(len(columns["row"]), dtype=np.int64)

@@ -15,8 +15,8 @@ from specfleet.sim.config import Slo
 from specfleet.sim.metrics import Counted, Value, spec_decode, statistics, throughput
 from specfleet.sim.recorder import FINISHED, Columns
 from specfleet.sim.samples import dot
+from specfleet.sim.scenario import RunResult, Scenario
 from specfleet.sim.seconds import Seconds
-from specfleet.sim.simulation import RunResult, Scenario
 from specfleet.sim.tally import F64, Tally
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el", "itl_per_token")

@@ -1,4 +1,7 @@
-"""Imports run one way: experiments -> sim -> {hardware, workloads}."""
+"""How the house is built: who imports whom, how long files and functions are, which names stand twice.
+
+Lists of exceptions below must shrink: each test fails, too, where an exception is no longer needed.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from source_tree import ROOT, arrows, below_the_top, circles, classes, functions, sources
 
-ROOT = Path(__file__).resolve().parents[1]
 MAY_IMPORT = {
     "hardware": {"hardware"},
     "workloads": {"workloads"},
@@ -19,6 +22,39 @@ ONLY_EXPERIMENTS = {"pydantic", "typer", "rich", "matplotlib", "pandas"}
 NEVER_WITH_THE_MODULE = {"matplotlib", "pandas"}
 SIMPY_FILES = {f"sim/{name}.py" for name in ("environment", "clients", "replica", "simulation")}
 FILES = [str(p.relative_to(ROOT)) for package in MAY_IMPORT for p in sorted((ROOT / package).rglob("*.py"))]
+
+STUDIES = ("breakeven", "calibrate", "measure", "plan", "theory", "validate")
+ROOMS = ("schema", "point", "load", "run", "words", "figures", "page", STUDIES, "cli")
+"""Folders of `experiments/`, the lowest first: a room imports from those before it."""
+
+STUDY_TO_STUDY = {
+    ("calibrate", "validate"): "fits to measured points as validate reads, samples and simulates them",
+}
+
+SIM_DOES_NOT_KNOW = {
+    "speculation": {"calendar", "metrics", "engine", "scheduler", "kvcache", "requests", "recorder"}
+    | {"simulation", "summarise", "clients", "replica", "router", "environment"},
+    "metrics": {"calendar", "speculation", "engine", "scheduler", "kvcache", "clients", "replica"},
+    "scheduler": {"calendar", "metrics", "engine", "simulation", "clients", "replica", "router"},
+    "kvcache": {"calendar", "metrics", "engine", "scheduler", "simulation", "clients", "replica", "router"},
+    "engine": {"calendar", "metrics", "simulation", "clients", "replica", "router", "environment"},
+}
+"""Parts of `sim/`, a folder or a file, and the other parts that they must do without."""
+
+IN_CIRCLES: set[tuple[str, str]] = set()
+"""Imports without which there would be no circle."""
+
+MOST_FILES, MOST_FILE_LINES, MOST_FUNCTION_LINES = 30, 450, 60
+LARGE_FOLDERS = {"sim/calendar"}
+LONG_FUNCTIONS: dict[str, str] = {}
+"""In `sim/`, with the reason."""
+
+BLOCKS_BY_THE_NAME_OF_WHAT_THEY_DESCRIBE = {
+    *("AcceptanceGate", "AdaptiveTiers", "Bandit", "DisableAboveQueue", "EarlyStop", "Goodput", "Oracle"),
+    *("SloBudget", "TemperatureGate", "Burst", "HotCold", "LowAtom", "Overlap", "SpeculativeConfig"),
+    *("Client", "LogNormal", "Phase", "Slo", "Uniform"),
+}
+NAMES_OF_TWO_THINGS = {"Block", "Candidate", "Table"}
 
 
 def package_of(module: str | None) -> str:
@@ -69,3 +105,97 @@ def test_a_module_imports_only_what_lies_below_it(file: str) -> None:
 
 def test_all_packages_were_read() -> None:
     assert {file.split("/")[0] for file in FILES} == set(MAY_IMPORT)
+    assert {module.split(".")[0] for module in sources()} == set(MAY_IMPORT)
+
+
+def test_rooms_ask_the_door_for_the_version_alone() -> None:
+    asked = {(module, name) for module, tree in sources().items() for name in below_the_top(tree)}
+    assert {(module, name) for module, name in asked if name not in MAY_IMPORT} <= {
+        (module, "__version__") for module in sources()
+    }
+
+
+def test_a_circle_is_found_however_long_and_a_line_is_none() -> None:
+    ring = {"a": frozenset("b"), "b": frozenset("c"), "c": frozenset("a"), "d": frozenset("a")}
+    assert circles(ring) == [frozenset("abc")]
+    assert circles({"a": frozenset("bc"), "b": frozenset("c"), "c": frozenset()}) == []
+
+
+def test_no_import_closes_a_circle() -> None:
+    straight = {a: frozenset(b for b in bs if (a, b) not in IN_CIRCLES) for a, bs in arrows().items()}
+    assert circles(straight) == []
+
+
+@pytest.mark.parametrize(("importer", "imported"), sorted(IN_CIRCLES))
+def test_an_import_excused_for_its_circle_is_in_one(importer: str, imported: str) -> None:
+    assert imported in arrows()[importer]
+    assert any({importer, imported} <= circle for circle in circles(arrows()))
+
+
+def room(module: str) -> str | None:
+    """The folder of `experiments/` that a module stands in."""
+    parts = module.split(".")
+    return parts[1] if parts[0] == "experiments" and len(parts) > 1 else None
+
+
+def height(of: str) -> int:
+    """Where a room stands in `ROOMS`."""
+    return next(i for i, level in enumerate(ROOMS) if of == level or (of in level and level is STUDIES))
+
+
+def test_every_room_of_experiments_has_its_height() -> None:
+    levels = {name for level in ROOMS for name in ([level] if isinstance(level, str) else level)}
+    assert {found for module in sources() if (found := room(module))} == levels
+
+
+def test_no_arrow_in_experiments_runs_up() -> None:
+    rising = {
+        (a, b)
+        for a, bs in arrows().items()
+        for b in bs
+        if (here := room(a)) and (there := room(b)) and here != there
+        if height(there) >= height(here) and (here, there) not in STUDY_TO_STUDY
+    }
+    assert rising == set()
+
+
+def test_a_study_that_may_use_another_does() -> None:
+    assert {(room(a), room(b)) for a, bs in arrows().items() for b in bs} >= set(STUDY_TO_STUDY)
+
+
+@pytest.mark.parametrize("part", SIM_DOES_NOT_KNOW)
+def test_a_part_of_sim_does_without_those_above_it(part: str) -> None:
+    mine = {module: bs for module, bs in arrows().items() if module.split(".")[:2] == ["sim", part]}
+    known = {b.split(".")[1] for bs in mine.values() for b in bs if b.startswith("sim.")}
+    assert mine
+    assert not known & SIM_DOES_NOT_KNOW[part]
+
+
+def test_no_folder_holds_more_files_than_a_reader_can_survey() -> None:
+    folders = {file.parent for top in (*MAY_IMPORT, "tests") for file in (ROOT / top).rglob("*.py")}
+    large = {
+        str(folder.relative_to(ROOT)) for folder in folders if len(list(folder.glob("*.py"))) > MOST_FILES
+    }
+    assert large == LARGE_FOLDERS
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_is_short(file: str) -> None:
+    assert len(Path(ROOT / file).read_text().splitlines()) <= MOST_FILE_LINES
+
+
+def test_functions_of_sim_are_short_or_say_why_not() -> None:
+    long = {
+        f"{found.module}.{found.name}"
+        for found in functions()
+        if found.module.startswith("sim.") and found.lines > MOST_FUNCTION_LINES
+    }
+    assert long == set(LONG_FUNCTIONS)
+
+
+def test_a_class_name_means_one_thing() -> None:
+    twice = {name: modules for name, modules in classes().items() if len(modules) > 1}
+    assert set(twice) == BLOCKS_BY_THE_NAME_OF_WHAT_THEY_DESCRIBE | NAMES_OF_TWO_THINGS
+    for name in BLOCKS_BY_THE_NAME_OF_WHAT_THEY_DESCRIBE:
+        below = [module for module in twice[name] if not module.startswith("experiments.schema.blocks.")]
+        assert len(below) == 1 and len(twice[name]) == 2, name

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from specfleet.experiments.breakeven.question import Breakeven, Found
+from specfleet.experiments.breakeven.cell import Found
+from specfleet.experiments.breakeven.question import Breakeven
 from specfleet.experiments.breakeven.search import AT, QUESTIONS, speedup
 from specfleet.experiments.point.build import placement
 from specfleet.experiments.run.explain import price, with_drafts
@@ -22,12 +23,12 @@ Schedule = list[tuple[int, int, int]]
 
 
 @dataclass(frozen=True)
-class Answer:
+class Threshold:
     """Break-even of one load, K and question.
 
     Attributes:
         load, k, question: which.
-        statuses: how many seeds say what, as in `breakeven_search`.
+        statuses: how many seeds say what, as in `breakeven.search`.
         alphas: break-even conditional acceptance of each seed that has one.
         length: acceptance length at break-even, mean over those seeds; None without any.
         crossings: the most often a seed's speedup passes 1.
@@ -100,7 +101,7 @@ def of_seeds(this: Breakeven, load: float, k: int) -> list[tuple[Found, Found]]:
     return [(mine, plain) for mine, plain in pairs if mine is not None and plain is not None]
 
 
-def answers(this: Breakeven) -> list[Answer]:
+def answers(this: Breakeven) -> list[Threshold]:
     """Returns the answers, load by load, K by K; what has no figure (goodput without an SLO) is left out."""
     found = (
         _answer(this, load, k, question) for load in this.loads for k in this.drafts for question in QUESTIONS
@@ -108,7 +109,7 @@ def answers(this: Breakeven) -> list[Answer]:
     return [answer for answer in found if answer is not None]
 
 
-def _answer(this: Breakeven, load: float, k: int, question: str) -> Answer | None:
+def _answer(this: Breakeven, load: float, k: int, question: str) -> Threshold | None:
     pairs = [pair for pair in of_seeds(this, load, k) if question in pair[0].roots]
     if not pairs:
         return None
@@ -118,7 +119,7 @@ def _answer(this: Breakeven, load: float, k: int, question: str) -> Answer | Non
         for (mine, _), root in zip(pairs, roots, strict=True)
         if root.alpha is not None
     ]
-    return Answer(
+    return Threshold(
         load=load,
         k=k,
         question=question,

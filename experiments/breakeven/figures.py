@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specfleet.experiments.breakeven.answers import F64, Answer, answers, closed_form, own_alpha, speedups
+from specfleet.experiments.breakeven.answers import F64, Threshold, answers, closed_form, own_alpha, speedups
 from specfleet.experiments.breakeven.question import DRAFTS, Breakeven
 from specfleet.experiments.breakeven.search import ALWAYS, NEVER, QUESTIONS
 from specfleet.experiments.figures.data import Shown, shown
@@ -193,7 +193,9 @@ def break_even(this: Breakeven) -> Figure | None:
     return figure
 
 
-def _break_even_panel(ax: Axes, this: Breakeven, axis: Horizontal, k: int, found: Sequence[Answer]) -> None:
+def _break_even_panel(
+    ax: Axes, this: Breakeven, axis: Horizontal, k: int, found: Sequence[Threshold]
+) -> None:
     axis.set_up(ax)
     ax.set_title(f"K = {k}")
     ax.set_ylim(-0.03, 1.03)
@@ -219,7 +221,9 @@ def _named(axis: Horizontal, load: float) -> object:
     return load if axis.numeric else f"{load:g}"
 
 
-def _draw_question(ax: Axes, axis: Horizontal, position: int, question: str, found: Sequence[Answer]) -> None:
+def _draw_question(
+    ax: Axes, axis: Horizontal, position: int, question: str, found: Sequence[Threshold]
+) -> None:
     """Draws the roots of one question, joined; loads that always or never pay are hollow at the edge."""
     aside = _aside(ax, position)
     look = Look(COLOURS[position], MARKERS[position], DASHES[position])

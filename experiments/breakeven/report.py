@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from specfleet import __version__
 from specfleet.experiments.breakeven.answers import (
-    Answer,
+    Threshold,
     answers,
     best,
     closed_form,
@@ -17,11 +17,14 @@ from specfleet.experiments.breakeven.answers import (
     own_speedup,
     schedule,
 )
-from specfleet.experiments.breakeven.question import CONCURRENCY, Breakeven, assumed
+from specfleet.experiments.breakeven.cell import assumed
+from specfleet.experiments.breakeven.question import CONCURRENCY, Breakeven
 from specfleet.experiments.breakeven.search import ALWAYS, AT, EQUAL, NEVER, UNMET, speedup
 from specfleet.experiments.breakeven.search import QUESTIONS as ASKED
+from specfleet.experiments.point.build import acceptance_specs
 from specfleet.experiments.run.runner import write_json
-from specfleet.experiments.theory.tables import BOTH_RIGHT, table_text
+from specfleet.experiments.words.acceptance import BOTH_RIGHT
+from specfleet.experiments.words.table import table_text
 from specfleet.sim.speculation.acceptance import QUANTITIES, AcceptanceSpec
 
 SAID = {
@@ -41,7 +44,7 @@ COLUMNS = (
 """Of breakeven.csv; `draft_acceptance_rate` is accepted/drafted at break-even."""
 
 
-def report(this: Breakeven) -> str:
+def breakeven_text(this: Breakeven) -> str:
     """Returns everything printed on stdout."""
     found = answers(this)
     questions = list(dict.fromkeys(answer.question for answer in found))
@@ -63,8 +66,6 @@ def report(this: Breakeven) -> str:
 
 
 def _specs(this: Breakeven) -> Iterator[AcceptanceSpec]:
-    from specfleet.experiments.point.build import acceptance_specs
-
     for config in this.configs.values():
         yield from acceptance_specs(config).values()
 
@@ -73,13 +74,13 @@ def _spread(spec: AcceptanceSpec) -> str:
     return "requests all alike" if math.isinf(spec.concentration) else f"concentration {spec.concentration:g}"
 
 
-def break_even_table(this: Breakeven, found: Sequence[Answer], questions: Sequence[str]) -> str:
+def break_even_table(this: Breakeven, found: Sequence[Threshold], questions: Sequence[str]) -> str:
     """Returns the break-even of every load and K, beside the closed forms and the file's own acceptance."""
     by_key = {(a.load, a.k, a.question): a for a in found}
     rows: list[list[str]] = []
     for k in this.drafts:
         if rows:
-            rows.append([""])
+            rows.append([])
         for load in this.loads:
             mine = [by_key.get((load, k, question)) for question in questions]
             if not any(mine):
@@ -111,7 +112,7 @@ def load_name(this: Breakeven) -> str:
     return "concurrency" if this.axis == CONCURRENCY else "requests/s"
 
 
-def _cell(answer: Answer) -> str:
+def _cell(answer: Threshold) -> str:
     if answer.alpha is not None:
         low, high = min(answer.alphas), max(answer.alphas)
         return f"{answer.alpha:.2f}" + (f" [{low:.2f} {high:.2f}]" if len(answer.alphas) > 1 else "")
@@ -122,7 +123,7 @@ def _cell(answer: Answer) -> str:
     return ", ".join([*([alphas] if alphas else []), *parts])
 
 
-def _extremes(this: Breakeven, found: Sequence[Answer]) -> Iterator[str]:
+def _extremes(this: Breakeven, found: Sequence[Threshold]) -> Iterator[str]:
     """Sentences about loads where the answer is not an acceptance."""
     for k in this.drafts:
         for status, said in SAID.items():
@@ -168,7 +169,7 @@ def schedule_for(this: Breakeven, question: str) -> list[tuple[int, int, int]]:
     return schedule(best(this, question), most)
 
 
-def _caveats(this: Breakeven, found: Sequence[Answer]) -> Iterator[str]:
+def _caveats(this: Breakeven, found: Sequence[Threshold]) -> Iterator[str]:
     specs = list(_specs(this))
     if dropped := sorted({name for spec in specs for name in _dropped(spec)}):
         yield (
@@ -196,7 +197,7 @@ def _dropped(spec: AcceptanceSpec) -> Iterator[str]:
             yield field.name
 
 
-def write(this: Breakeven) -> None:
+def write_breakeven(this: Breakeven) -> None:
     """Writes breakeven.csv and breakeven.json into the folder."""
     found = answers(this)
     rows = [_row(this, answer) for answer in found]
@@ -231,7 +232,7 @@ def write(this: Breakeven) -> None:
     write_json(this.folder / "breakeven.json", content)
 
 
-def _row(this: Breakeven, answer: Answer) -> dict[str, object]:
+def _row(this: Breakeven, answer: Threshold) -> dict[str, object]:
     form = closed_form(this, answer.load, answer.k)
     width = answer.half_width
     values = (

@@ -12,7 +12,17 @@ import yaml
 from specfleet.experiments.calibrate.fit import NUMBERS, Calibration, Unidentified, calibrate, mean_step_s
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
 from specfleet.experiments.validate.bench import read_bench
-from specfleet.experiments.validate.points import Point
+from specfleet.experiments.validate.points import MeasuredPoint
+from specfleet.experiments.words.table import Column, table_text
+
+NUMBER_COLUMNS = (Column(left=True, width=24), Column(width=9), Column(left=True))
+RESULT_COLUMNS = (
+    Column("result", left=True),
+    Column("step ms", "{:.2f}"),
+    Column("before", "{:+.1f}%"),
+    Column("fitted", "{:+.1f}%"),
+    Column("left out", "{:+.1f}%"),
+)
 
 
 def calibrate_command(
@@ -46,7 +56,7 @@ def calibrate_command(
     except Unidentified as reason:
         print(f"cannot calibrate: {reason}", file=sys.stderr)
         return 1
-    print(report(points, found))
+    print(calibration_text(points, found))
     written = [out]
     out.write_text(profile_yaml(points[0], found), encoding="utf-8")
     if found.by_position:
@@ -58,28 +68,30 @@ def calibrate_command(
     return 0
 
 
-def report(points: Sequence[Point], found: Calibration) -> str:
+def calibration_text(points: Sequence[MeasuredPoint], found: Calibration) -> str:
     """Returns the numbers, and measured and fitted steps side by side."""
     n = found.numbers
     kind = "asynchronous" if found.asynchronous else "synchronous"
-    lines = [
-        f"scale of kernel time     {n.scale:9.3f}{_note('scale', found)}",
-        f"host per step            {1e3 * n.step_s:9.3f} ms{_note('step', found)} ({kind} scheduling)",
-        f"host per sequence        {1e6 * n.sequence_s:9.1f} us{_note('sequence', found)}",
+    numbers = [
+        ["scale of kernel time", f"{n.scale:.3f}", _note("scale", found).lstrip()],
+        ["host per step", f"{1e3 * n.step_s:.3f}", f"ms{_note('step', found)} ({kind} scheduling)"],
+        ["host per sequence", f"{1e6 * n.sequence_s:.1f}", f"us{_note('sequence', found)}"],
     ]
+    lines = [table_text(NUMBER_COLUMNS, numbers, gap=1)]
     if found.by_position:
         lines.append("acceptance by position   " + ", ".join(f"{rate:.3f}" for rate in found.by_position))
-    width = max(len(point.name) for point in points)
-    lines += ["", f"{'result':<{width}} {'step ms':>8} {'before':>8} {'fitted':>8} {'left out':>9}"]
-    for row, point in enumerate(points):
-        errors = (found.before_pct[row], found.errors_pct[row], found.left_out_pct[row])
-        cells = f"{errors[0]:>+7.1f}% {errors[1]:>+7.1f}% {errors[2]:>+8.1f}%"
-        lines.append(f"{point.name:<{width}} {1e3 * mean_step_s(point):>8.2f} {cells}")
-    means = [np.abs(e).mean() for e in (found.before_pct, found.errors_pct, found.left_out_pct)]
-    lines.append(
+    errors = (found.before_pct, found.errors_pct, found.left_out_pct)
+    rows = [
+        [point.name, 1e3 * mean_step_s(point), *(error[row] for error in errors)]
+        for row, point in enumerate(points)
+    ]
+    means = [np.abs(error).mean() for error in errors]
+    lines += [
+        "",
+        table_text(RESULT_COLUMNS, rows),
         f"mean error {means[0]:.1f} % before, {means[1]:.1f} % fitted, "
-        f"{means[2]:.1f} % when left out (worst {np.abs(found.left_out_pct).max():.1f} %)"
-    )
+        f"{means[2]:.1f} % when left out (worst {np.abs(found.left_out_pct).max():.1f} %)",
+    ]
     return "\n".join(lines)
 
 
@@ -89,7 +101,7 @@ def _note(name: str, found: Calibration) -> str:
     return "" if name in found.fitted else " (not fitted)"
 
 
-def profile_yaml(point: Point, found: Calibration) -> str:
+def profile_yaml(point: MeasuredPoint, found: Calibration) -> str:
     """Returns the engine profile: its base with the calibrated numbers, and where they come from."""
     n = found.numbers
     prefix = "host_async_s" if found.asynchronous else "host_sync_s"
@@ -109,7 +121,7 @@ def profile_yaml(point: Point, found: Calibration) -> str:
     return yaml.safe_dump(profile, sort_keys=False, allow_unicode=True, width=110)
 
 
-def acceptance_yaml(points: Sequence[Point], found: Calibration) -> str:
+def acceptance_yaml(points: Sequence[MeasuredPoint], found: Calibration) -> str:
     """Returns the `acceptance:` block of an experiment."""
     spreads = [point.acceptance.concentration for point in points if point.acceptance is not None]
     block = {

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from specfleet.experiments.validate.points import Point, scenario
-from specfleet.experiments.validate.sample import matched, requests
+from specfleet.experiments.validate.points import MeasuredPoint, scenario
+from specfleet.experiments.validate.sample import levelled_requests, matched
 from specfleet.hardware.stepcost import TERMS, StepCost, StepShape
 from specfleet.sim.metrics import step_gaps
 from specfleet.sim.simulation import RunResult, simulate
@@ -111,7 +111,7 @@ class Calibrated:
         return self.base.summary()
 
 
-def own_numbers(point: Point) -> Numbers:
+def own_numbers(point: MeasuredPoint) -> Numbers:
     """Returns what the engine profile says before calibration."""
     profile = point.placement.profile
     if point.placement.async_scheduling:
@@ -119,7 +119,7 @@ def own_numbers(point: Point) -> Numbers:
     return Numbers(1.0, profile.host_sync_s, profile.host_sync_s_per_request)
 
 
-def mean_step_s(point: Point) -> float:
+def mean_step_s(point: MeasuredPoint) -> float:
     """Returns the measured mean step: mean ITL, else mean TPOT times the acceptance length."""
     measured = point.measured
     if "itl_mean_ms" in measured:
@@ -127,13 +127,13 @@ def mean_step_s(point: Point) -> float:
     return measured["tpot_mean_ms"] * measured.get("acceptance_length", 1.0) / 1e3
 
 
-def simulated_step(point: Point, numbers: Numbers) -> F64:
+def simulated_step(point: MeasuredPoint, numbers: Numbers) -> F64:
     """Returns (kernel seconds, 1, sequences) of the mean pause between chunks in a simulation, shape `(3,)`.
 
     With all three as they are simulated, their product with `numbers` is the simulated mean ITL. Pauses
     that are no single step (preemption) are left as a share of kernel time.
     """
-    built, table = scenario(point), requests(point.workload, 0)
+    built, table = scenario(point), levelled_requests(point.workload, 0)
     acceptance = {}
     if point.acceptance is not None:
         acceptance = {"": matched(point.acceptance, point.k, table, 0)}
@@ -159,7 +159,7 @@ def _with_pauses(result: RunResult, steps: F64, numbers: Numbers, weights: F64) 
     return np.array([steps[0] + more / numbers.scale, steps[1], steps[2]])
 
 
-def calibrate(points: Sequence[Point], fit: Sequence[str] = NUMBERS) -> Calibration:
+def calibrate(points: Sequence[MeasuredPoint], fit: Sequence[str] = NUMBERS) -> Calibration:
     """Fits the numbers named in `fit` to the results' mean steps, relative errors alike.
 
     Args:
@@ -263,7 +263,7 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join(_MEANING[name] for name in names)
 
 
-def pooled_by_position(points: Sequence[Point]) -> tuple[float, ...]:
+def pooled_by_position(points: Sequence[MeasuredPoint]) -> tuple[float, ...]:
     """Returns P(first i drafts accepted) over the results that draft so many, weighted by rounds."""
     drafting = [p for p in points if p.acceptance is not None and p.acceptance.by_position is not None]
     deepest = max((p.k for p in drafting), default=0)

@@ -27,7 +27,8 @@ def fail(message: str, code: int) -> None:
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Turns a user's mistake into messages and exit 2, whatever module noticed it."""
+    """Turns a user's mistake into messages and exit 2, whatever module noticed it; a lost worker, into 1."""
+    from specfleet.experiments.run.processes import WorkerLost
     from specfleet.experiments.schema.faults import InputFaults
     from specfleet.hardware.memory import DoesNotFit
     from specfleet.workloads.traces.report import TraceError
@@ -38,5 +39,7 @@ def plain_errors() -> Iterator[None]:
         fail(faults.render(), 2)
     except (DoesNotFit, TraceError) as error:
         fail(str(error), 2)
+    except WorkerLost as lost:
+        fail(str(lost), 1)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         fail(str(error), 2)

@@ -50,9 +50,10 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Simulate every point of an experiment; print the table, write a results folder with plots."""
+    from specfleet.experiments.run.processes import default_jobs
     from specfleet.experiments.run.progress import Reporter
-    from specfleet.experiments.run.run import Run, default_jobs
-    from specfleet.experiments.words.run import report as report_text
+    from specfleet.experiments.run.run import Run
+    from specfleet.experiments.words.run import run_text
 
     with plain_errors():
         this = Run(file, overrides or (), out)
@@ -67,7 +68,7 @@ def run(
         interrupted = True
     rows = this.summary()
     if rows:
-        print(report_text(this, rows))
+        print(run_text(this, rows))
         if plots:
             _draw(this.folder)
     print(f"results: {this.folder}")
@@ -79,9 +80,9 @@ def run(
 
 
 def _draw(folder: Path) -> list[Path]:
-    from specfleet.experiments.figures.run import draw
+    from specfleet.experiments.figures.run import draw_run
 
-    return draw(folder)
+    return draw_run(folder)
 
 
 @app.command()
@@ -107,13 +108,14 @@ def explain(
 ) -> None:
     """Show where one decoding step's time goes, with and without drafts."""
     from specfleet.experiments.run.explain import explain_file
+    from specfleet.experiments.words.explain import explain_text
 
     with plain_errors():
         try:
-            said, text = explain_file(file, overrides or (), batch, context, k)
+            said = explain_file(file, overrides or (), batch, context, k)
         except ValueError as error:
             fail(str(error), 2)
-        print(text)
+        print(explain_text(said))
         if figure is not None:
             from specfleet.experiments.figures.explain import draw_explanation
 
@@ -135,7 +137,8 @@ def compare(
     html: Annotated[Path | None, typer.Option("--html", help="Also write the comparison as a page.")] = None,
 ) -> None:
     """Compare two runs request by request on common random numbers: differences with intervals."""
-    from specfleet.experiments.run.compare import NotComparable, compare_text
+    from specfleet.experiments.run.compare import NotComparable
+    from specfleet.experiments.words.compare import compare_text
 
     with plain_errors():
         try:

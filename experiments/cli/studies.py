@@ -35,7 +35,7 @@ def validate(
     quiet: Quiet = False,
 ) -> None:
     """Simulate measured points and score them; without POINTS, a shipped table of published ones."""
-    from specfleet.experiments.validate.validation import validate_command
+    from specfleet.experiments.validate.command import validate_command
 
     with plain_errors():
         code = validate_command(
@@ -127,7 +127,7 @@ def theory(
     figure: Annotated[Path | None, typer.Option(help="Draw it, PNG or SVG.")] = None,
 ) -> None:
     """Tables of expected tokens, speedup, best K and break-even, from the closed forms."""
-    from specfleet.experiments.theory.tables import theory_command
+    from specfleet.experiments.theory.command import theory_command
 
     with plain_errors():
         code = theory_command(alpha or (), k or (), cost_ratio, overhead, target_speedup, figure)
@@ -146,7 +146,7 @@ def breakeven(
     quiet: Quiet = False,
 ) -> None:
     """Find the acceptance at which speculation stops paying at each load, and the best K."""
-    from specfleet.experiments.breakeven.question import breakeven_command
+    from specfleet.experiments.breakeven.command import breakeven_command
 
     with plain_errors():
         code = breakeven_command(file, overrides or (), jobs, out, tolerance, plots, quiet)
@@ -163,7 +163,7 @@ def plan(
     quiet: Quiet = False,
 ) -> None:
     """Find the cheapest deployment that meets the SLO; write plan.json, rollout.md and figures."""
-    from specfleet.experiments.plan.planned import plan_command
+    from specfleet.experiments.plan.command import plan_command
 
     with plain_errors():
         code = plan_command(file, overrides or (), jobs, out, resume, plots, quiet)

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specfleet.experiments.run.results import Row, load
+from specfleet.experiments.run.results import Row, read_results
 from specfleet.experiments.schema.blocks.plan import PERCENTILES
 from specfleet.experiments.schema.yamlfile import read_yaml
-
-PLAIN = "plain"
-"""What a line without speculation is called."""
-
-_LONGEST_LABEL = 30
-"""Characters of a value in a legend."""
-
-_K = "num_speculative_tokens"
+from specfleet.experiments.words.values import K, named, text
 
 
 @dataclass(frozen=True)
@@ -101,67 +93,16 @@ def number(row: Row, key: str) -> float:
     return float(str(row[key]))
 
 
-def text(value: object) -> str:
-    """Returns an axis' value as people write it."""
-    if value is None:
-        return "none"
-    if isinstance(value, float):
-        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:g}"
-    found = _of_mapping(str(value)) if str(value).startswith("{") else str(value)
-    return found if len(found) <= _LONGEST_LABEL else found[: _LONGEST_LABEL - 2] + ".."
-
-
-def _of_mapping(value: str) -> str:
-    """A mapping among an axis' values by what tells it apart: its name or method, and K."""
-    try:
-        mapping = ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return value
-    words = [str(mapping[key]) for key in ("name", "base", "method") if key in mapping]
-    words += [f"K = {mapping[_K]}"] if _K in mapping else []
-    if not words and all(not isinstance(inner, dict) for inner in mapping.values()):
-        words = [f"{name} {_plain(inner)}" for name, inner in mapping.items()]
-    if not words and len(mapping) == 1:
-        name, inner = next(iter(mapping.items()))
-        words = [str(name), *(f"{k} {v}" for k, v in (inner.items() if isinstance(inner, dict) else ()))]
-    return " ".join(words) or value
-
-
-def _plain(value: object) -> str:
-    """A number, or a sequence as 2-2-2; long ones say how many they are."""
-    if not isinstance(value, tuple | list):
-        return str(value)
-    return (
-        f"of {len(value)}"
-        if len(value) > 4 or isinstance(value[0], tuple | list)
-        else "-".join(map(str, value))
-    )
-
-
-def named(key: str, value: object) -> str:
-    """Returns an axis and its value, such as `K = 3`; the value alone where it says enough."""
-    last = key.rpartition(".")[2]
-    if last == "speculative_config":
-        return PLAIN if value is None else text(value)
-    if last == _K:
-        return f"K = {text(value)}" + (f" ({PLAIN})" if value == 0 else "")
-    if isinstance(value, str) and not value.startswith("{"):
-        return text(value)
-    return f"{last.replace('_', ' ')} = {text(value)}"
-
-
 def read(folder: Path) -> Shown:
     """Reads a finished run's folder.
 
     Raises:
         FileNotFoundError: if it is not one.
     """
-    results = load(folder)
-    axes = [key for key in _mapping(results.manifest.get("axes")) if key in results.summary.columns]
-    rows = [_row(record, axes) for record in results.summary.to_dict("records")]
+    results = read_results(folder)
     resolved = folder / "resolved.yaml"
     config = read_yaml(resolved).data if resolved.is_file() else {}
-    return shown(rows, axes, _mapping(results.manifest.get("report")), config, str(results.manifest["name"]))
+    return shown(results.rows, results.axes, results.report, config, str(results.manifest["name"]))
 
 
 def shown(
@@ -208,14 +149,6 @@ def _mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def _row(record: Mapping[object, object], axes: Sequence[str]) -> Row:
-    cells = {
-        str(key): None if isinstance(value, float) and math.isnan(value) else value
-        for key, value in record.items()
-    }
-    return {key: value for key, value in cells.items() if value is not None or key in axes}
-
-
 def _chosen(rows: Sequence[Row], key: str, baseline: Mapping[str, object]) -> object:
     """The value at which an axis is shown that has no place in the figure: the first that is compared."""
     values = list(dict.fromkeys(row[key] for row in rows))
@@ -249,7 +182,7 @@ def _setting(config: Mapping[str, object], axes: Sequence[str]) -> str:
         "serve.gpu": _last_part(serve.get("gpu")),
         "serve.tensor_parallel_size": f"TP {gpus}" if gpus != 1 else None,
         "serve.speculative_config.method": drafter.get("method"),
-        f"serve.speculative_config.{_K}": f"K = {drafter[_K]}" if _K in drafter else None,
+        f"serve.speculative_config.{K}": f"K = {drafter[K]}" if K in drafter else None,
         "workload.preset": workload.get("preset"),
         "workload.max_concurrency": _told(workload, "max_concurrency", "concurrency {}"),
         "workload.request_rate": _told(workload, "request_rate", "{} requests/s"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from specfleet.experiments.figures.data import Line, Shown, named, number, read, text
+from specfleet.experiments.figures.data import Line, Shown, number, read
 from specfleet.experiments.figures.steps import step_time, two_sides
 from specfleet.experiments.figures.style import (
     GREY,
@@ -24,7 +24,8 @@ from specfleet.experiments.figures.style import (
     styled,
 )
 from specfleet.experiments.run.results import Row
-from specfleet.experiments.words.verdict import QUESTIONS, Crossing, crossing, sentence
+from specfleet.experiments.words.values import named, text
+from specfleet.experiments.words.verdict import QUESTIONS, Crossing, crossing, crossing_sentence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +41,7 @@ _DODGE_POINTS = 2.2
 """Between two lines with error bars, sideways, so that bars at the same x can be told apart."""
 
 
-def draw(folder: Path) -> list[Path]:
+def draw_run(folder: Path) -> list[Path]:
     """Draws a finished run's figures into `plots/`, each as PNG and SVG, and returns the paths.
 
     Figures without a point to show are left out.
@@ -136,7 +137,7 @@ def _speedup_panel(ax: Axes, shown: Shown, axis: Horizontal, key: str) -> int:
         said = [line.label] if line.label else []
         if axis.numeric and axis.key not in shown.baseline:
             found, last = _crossing(rows, axis, key)
-            said.append(sentence(found, last))
+            said.append(crossing_sentence(found, last))
             crossings += [(found.crosses_at, line)] if found.crosses_at is not None else []
         _draw_line(ax, line, rows, axis, key, fill(": ".join(said), 62), _aside(ax, shown, i, len(lines)))
     _mark_crossings(ax, sorted(crossings, key=lambda pair: pair[0]), axis)

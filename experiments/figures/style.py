@@ -11,7 +11,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, TypeAlias
 
-from specfleet.experiments.figures.data import Line, Shown, is_number, text
+from specfleet.experiments.figures.data import Line, Shown, is_number
+from specfleet.experiments.words.values import text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

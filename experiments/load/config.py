@@ -11,10 +11,9 @@ from typing import TypeVar
 import yaml
 
 from specfleet.experiments.load.gridcheck import GridCheck
-from specfleet.experiments.load.rules.acceptance import notices as acceptance_notices
-from specfleet.experiments.load.rules.report import notices as report_notices
-from specfleet.experiments.load.rules.speculation import NOT_MODELLED
-from specfleet.experiments.load.rules.speculation import notices as speculation_notices
+from specfleet.experiments.load.rules.acceptance import acceptance_notices
+from specfleet.experiments.load.rules.report import summary_notices
+from specfleet.experiments.load.rules.speculation import NOT_MODELLED, speculation_notices
 from specfleet.experiments.point.acceptance_specs import written_out
 from specfleet.experiments.schema.blocks.acceptance import Process, processes
 from specfleet.experiments.schema.blocks.base import Block
@@ -22,7 +21,7 @@ from specfleet.experiments.schema.blocks.experiment import Experiment, Report
 from specfleet.experiments.schema.blocks.serve import SpeculativeConfig, from_json
 from specfleet.experiments.schema.blocks.tree import DraftTree
 from specfleet.experiments.schema.faults import COMMAND_LINE, InputFaults
-from specfleet.experiments.schema.overrides import overridden
+from specfleet.experiments.schema.overrides import Override, overridden
 from specfleet.experiments.schema.yamlfile import Document, Value, dumper_resolvers, read_yaml
 from specfleet.sim.config import ON_HOST
 from specfleet.sim.speculation.spec import UNFIT_FOR_TAILS
@@ -43,12 +42,12 @@ class Loaded:
     notices: tuple[str, ...]
 
 
-def load_experiment(path: Path | str, overrides: Iterable[str] = ()) -> Experiment:
-    """The experiment of a file with `key=value` overrides, complete and free of faults; else InputFaults."""
+def load_experiment(path: Path | str, overrides: Iterable[Override] = ()) -> Experiment:
+    """The experiment of a file with overrides, complete and free of faults; else InputFaults."""
     return load(path, overrides).experiment
 
 
-def load(path: Path | str, overrides: Iterable[str] = ()) -> Loaded:
+def load(path: Path | str, overrides: Iterable[Override] = ()) -> Loaded:
     """The experiment of a file and its notices; InputFaults with everything that is wrong."""
     document = overridden(read_yaml(path), overrides)
     grid = GridCheck(document, _ready(document))
@@ -200,7 +199,7 @@ def _shared(base: AnyBlock, points: list[AnyBlock]) -> AnyBlock:
 
 def _notices(experiment: Experiment, points: list[Experiment]) -> Iterator[str]:
     """What was assumed, and what has no effect."""
-    yield from report_notices(points)
+    yield from summary_notices(points)
     drafting = [c for point in points if (c := point.serve.speculative_config) is not None]
     if not drafting:
         return

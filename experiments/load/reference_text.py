@@ -1,6 +1,6 @@
 """The reference of the experiment file as Markdown, generated from its JSON schema.
 
-    python -m experiments.reference_text > docs/reference.md
+    python -m specfleet.experiments.load.reference_text > docs/reference.md
 
 So it says what the models say: every block and key with its type, default, limits and meaning.
 """
@@ -16,7 +16,7 @@ from specfleet.experiments.load.starter import json_schema
 
 Schema = Mapping[str, Any]
 
-COMMAND = "python -m experiments.reference_text > docs/reference.md"
+COMMAND = "python -m specfleet.experiments.load.reference_text > docs/reference.md"
 
 HEAD = f"""\
 # Reference of the experiment file

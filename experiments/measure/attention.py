@@ -7,8 +7,8 @@ from functools import partial
 from types import ModuleType
 from typing import Protocol
 
-from specfleet.experiments.measure.points import Point
-from specfleet.experiments.measure.tensors import Pool, Tensor
+from specfleet.experiments.measure.points import KernelCall
+from specfleet.experiments.measure.tensors import OperandPool, Tensor
 from specfleet.experiments.measure.timer import Call
 
 _BLOCK = 16
@@ -21,11 +21,11 @@ class Attention(Protocol):
 
     name: str
 
-    def decode(self, pool: Pool, point: Point) -> list[Call]:
+    def decode(self, pool: OperandPool, point: KernelCall) -> list[Call]:
         """Calls of `point`, each on KV of its own."""
         ...
 
-    def prefill(self, pool: Pool, point: Point) -> list[Call]:
+    def prefill(self, pool: OperandPool, point: KernelCall) -> list[Call]:
         """Calls of `point`, causal, without a past."""
         ...
 
@@ -43,7 +43,7 @@ class VllmAttention:
         self._version = chosen or (3 if torch.cuda.get_device_capability()[0] == 9 else 2)
         self.name = f"vLLM's FlashAttention {self._version}"
 
-    def decode(self, pool: Pool, point: Point) -> list[Call]:
+    def decode(self, pool: OperandPool, point: KernelCall) -> list[Call]:
         """As `Attention.decode`; pages of 16 tokens in order."""
         batch, query = point.batch, point.query
         pages = -(-point.context // _BLOCK)
@@ -64,7 +64,7 @@ class VllmAttention:
 
         return [partial(call, cache) for cache in caches]
 
-    def prefill(self, pool: Pool, point: Point) -> list[Call]:
+    def prefill(self, pool: OperandPool, point: KernelCall) -> list[Call]:
         """As `Attention.prefill`: keys and values of the chunk itself, read from pages as in vLLM."""
         return self.decode(pool, point)
 
@@ -81,7 +81,7 @@ class FlashAttention:
         self._decode = module.flash_attn_with_kvcache
         self._prefill = module.flash_attn_func
 
-    def decode(self, pool: Pool, point: Point) -> list[Call]:
+    def decode(self, pool: OperandPool, point: KernelCall) -> list[Call]:
         """As `Attention.decode`; a contiguous cache."""
         caches = pool.cold("bfloat16", 2, point.batch, point.context, point.kv_heads, point.head_dim)
         queries = pool.one("bfloat16", point.batch, point.query, point.heads, point.head_dim)
@@ -92,7 +92,7 @@ class FlashAttention:
 
         return [partial(call, cache) for cache in caches]
 
-    def prefill(self, pool: Pool, point: Point) -> list[Call]:
+    def prefill(self, pool: OperandPool, point: KernelCall) -> list[Call]:
         """As `Attention.prefill`."""
         queries = pool.one("bfloat16", point.batch, point.query, point.heads, point.head_dim)
         keys = pool.cold("bfloat16", 2, point.batch, point.context, point.kv_heads, point.head_dim)
@@ -117,7 +117,7 @@ class TorchAttention:
         self._run = torch.nn.functional.scaled_dot_product_attention
         self._sms = sms
 
-    def decode(self, pool: Pool, point: Point) -> list[Call]:
+    def decode(self, pool: OperandPool, point: KernelCall) -> list[Call]:
         """As `Attention.decode`. No mask: the last tokens see each other, which costs nothing."""
         splits = _splits(point, self._sms)
         parts, length = point.batch * splits, point.context // splits
@@ -130,7 +130,7 @@ class TorchAttention:
 
         return [partial(call, cache) for cache in caches]
 
-    def prefill(self, pool: Pool, point: Point) -> list[Call]:
+    def prefill(self, pool: OperandPool, point: KernelCall) -> list[Call]:
         """As `Attention.prefill`."""
         queries = pool.one("bfloat16", point.batch, point.heads, point.query, point.head_dim)
         keys = pool.cold("bfloat16", 2, point.batch, point.kv_heads, point.context, point.head_dim)
@@ -160,7 +160,7 @@ def find_attention(torch: ModuleType, sms: int, wanted: str | None = None) -> At
     return TorchAttention(torch, sms)
 
 
-def _splits(point: Point, sms: int) -> int:
+def _splits(point: KernelCall, sms: int) -> int:
     """Parts of the context, a power of two, until two waves fill the GPU or a part has 256 tokens."""
     splits = 1
     while (

@@ -16,7 +16,7 @@ from specfleet.experiments.measure.numbers import (
     prefill_numbers,
     short,
 )
-from specfleet.experiments.measure.points import Backend, Point, Row
+from specfleet.experiments.measure.points import Backend, KernelCall, TimedCall
 from specfleet.experiments.measure.reference import Reference, copy_bytes_per_s
 from specfleet.hardware import fitting
 from specfleet.hardware.constants import DecodeConstants, GemmConstants
@@ -43,7 +43,7 @@ class LawReport(NamedTuple):
 class Fits:
     """Laws fitted to rows one after the other; collects the entry, the reports and the predictions."""
 
-    def __init__(self, rows: Sequence[Row], reference: Reference, backend: Backend) -> None:
+    def __init__(self, rows: Sequence[TimedCall], reference: Reference, backend: Backend) -> None:
         """`reference` gives the rates that shares refer to and the laws that are missing here."""
         self.rows = rows
         self.reference = reference
@@ -103,7 +103,7 @@ class Fits:
         ]  # fmt: skip
 
     def _column(self, places: Sequence[int], field: str) -> Array:
-        index = Point._fields.index(field)
+        index = KernelCall._fields.index(field)
         return np.array([self.rows[at].point[index] for at in places], dtype=np.float64)
 
     def _seconds(self, places: Sequence[int]) -> Array:

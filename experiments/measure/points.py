@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from specfleet.hardware.model import ModelSpec
 
 
-class Point(NamedTuple):
+class KernelCall(NamedTuple):
     """One thing to time; fields that its law does not have stay 0.
 
     Laws: launch_graph and launch_eager (a kernel of no work, in a CUDA graph and from the host), copy (device
@@ -34,10 +34,10 @@ class Point(NamedTuple):
     message_bytes: int = 0
 
 
-class Row(NamedTuple):
+class TimedCall(NamedTuple):
     """A point and its median time in seconds."""
 
-    point: Point
+    point: KernelCall
     seconds: float
 
 
@@ -67,7 +67,7 @@ class Backend(Protocol):
     attention: str
     quantises: bool
 
-    def seconds(self, points: Sequence[Point]) -> list[float]:
+    def seconds(self, points: Sequence[KernelCall]) -> list[float]:
         """Median seconds of each; several points only for one all-reduce by size. Raises DoesNotRun."""
         ...
 
@@ -98,14 +98,14 @@ class Grid:
 class Timed(NamedTuple):
     """Rows timed, points left for lack of time, and points that did not run with the reason."""
 
-    rows: list[Row]
-    left: list[Point]
-    failed: list[tuple[Point, str]]
+    rows: list[TimedCall]
+    left: list[KernelCall]
+    failed: list[tuple[KernelCall, str]]
 
 
 def time_points(
     backend: Backend,
-    plan: Sequence[tuple[Point, ...]],
+    plan: Sequence[tuple[KernelCall, ...]],
     seconds: float,
     clock: Callable[[], float],
     say: Callable[[str], None] = lambda _: None,
@@ -124,13 +124,13 @@ def time_points(
         except DoesNotRun as reason:
             timed.failed.extend((point, str(reason)) for point in points)
             continue
-        timed.rows.extend(Row(point, value) for point, value in zip(points, results, strict=True))
+        timed.rows.extend(TimedCall(point, value) for point, value in zip(points, results, strict=True))
     return timed
 
 
 def make_plan(
     model: ModelSpec, tp: int, dtype: str, device: Device, grid: Grid | None = None
-) -> list[tuple[Point, ...]]:
+) -> list[tuple[KernelCall, ...]]:
     """Groups of points to run together, the most valuable first, each once.
 
     Order: launch and copy; GEMMs at few row counts; few batches, contexts and query lengths; all-reduce where
@@ -140,7 +140,7 @@ def make_plan(
     """
     grid = grid or Grid()
     limit = device.memory_bytes // 3
-    groups: dict[tuple[Point, ...], None] = {}
+    groups: dict[tuple[KernelCall, ...], None] = {}
     for group in _ordered(model, tp, dtype, device, grid):
         kv_bytes = max(4 * p.batch * p.context * p.kv_heads * p.head_dim for p in group)
         if kv_bytes <= limit:
@@ -150,10 +150,10 @@ def make_plan(
 
 def _ordered(
     model: ModelSpec, tp: int, dtype: str, device: Device, grid: Grid
-) -> Iterator[tuple[Point, ...]]:
-    yield (Point("launch_graph"),)
-    yield (Point("launch_eager"),)
-    yield (Point("copy", message_bytes=grid.copy_bytes),)
+) -> Iterator[tuple[KernelCall, ...]]:
+    yield (KernelCall("launch_graph"),)
+    yield (KernelCall("launch_eager"),)
+    yield (KernelCall("copy", message_bytes=grid.copy_bytes),)
     yield from _gemms(model, tp, dtype, grid.few_rows)
     yield from _decodes(model, tp, grid.few_batches, grid.few_contexts, grid.few_queries)
     reduces = list(_all_reduces(device, grid))
@@ -175,18 +175,18 @@ def gemm_shapes(model: ModelSpec, tp: int) -> tuple[tuple[int, int], ...]:
     return tuple(dict.fromkeys(shapes))
 
 
-def _gemms(model: ModelSpec, tp: int, dtype: str, rows: Sequence[int]) -> Iterator[tuple[Point, ...]]:
+def _gemms(model: ModelSpec, tp: int, dtype: str, rows: Sequence[int]) -> Iterator[tuple[KernelCall, ...]]:
     """Layer shapes in `dtype` and, as drafters run there, in BF16; the LM head in BF16."""
     head = (model.vocab_size // tp, model.hidden_size)
     for kind in dict.fromkeys((dtype, "bfloat16")):
         for columns, depth in gemm_shapes(model, tp) + ((head,) if kind == "bfloat16" else ()):
             for m in rows:
-                yield (Point("gemm", kind, m, columns, depth),)
+                yield (KernelCall("gemm", kind, m, columns, depth),)
 
 
 def _decodes(
     model: ModelSpec, tp: int, batches: Sequence[int], contexts: Sequence[int], queries: Sequence[int]
-) -> Iterator[tuple[Point, ...]]:
+) -> Iterator[tuple[KernelCall, ...]]:
     if model.kv_lora_rank:
         return
     for batch in batches:
@@ -195,15 +195,15 @@ def _decodes(
                 yield (_attention("decode", model, tp, batch, context, query),)
 
 
-def _prefills(model: ModelSpec, tp: int, grid: Grid) -> Iterator[tuple[Point, ...]]:
+def _prefills(model: ModelSpec, tp: int, grid: Grid) -> Iterator[tuple[KernelCall, ...]]:
     if model.kv_lora_rank:
         return
     for batch, length in grid.prefill:
         yield (_attention("prefill", model, tp, batch, length, length),)
 
 
-def _attention(law: str, model: ModelSpec, tp: int, batch: int, context: int, query: int) -> Point:
-    return Point(
+def _attention(law: str, model: ModelSpec, tp: int, batch: int, context: int, query: int) -> KernelCall:
+    return KernelCall(
         law,
         batch=batch,
         context=context,
@@ -214,7 +214,9 @@ def _attention(law: str, model: ModelSpec, tp: int, batch: int, context: int, qu
     )
 
 
-def _all_reduces(device: Device, grid: Grid) -> Iterator[tuple[Point, ...]]:
+def _all_reduces(device: Device, grid: Grid) -> Iterator[tuple[KernelCall, ...]]:
     for gpus in (2, 4, 8):
         if gpus <= device.gpus:
-            yield tuple(Point("all_reduce", gpus=gpus, message_bytes=size) for size in grid.message_bytes)
+            yield tuple(
+                KernelCall("all_reduce", gpus=gpus, message_bytes=size) for size in grid.message_bytes
+            )

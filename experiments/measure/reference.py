@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from specfleet import hardware
-from specfleet.experiments.measure.points import Device, Row
+from specfleet.experiments.measure.points import Device, TimedCall
 from specfleet.hardware import catalog
 from specfleet.hardware.accelerator import Accelerator
 from specfleet.hardware.constants import KernelConstants, kernel_constants
-from specfleet.hardware.fitting import Rates
+from specfleet.hardware.kernels import Rates
 
 _COPY_SHARE = 0.9
 """Share of the datasheet bandwidth that a large copy reaches: 0.88 to 0.93 on Hopper."""
@@ -50,7 +50,7 @@ class Reference(NamedTuple):
         return entries[self.shipped]
 
 
-def copy_bytes_per_s(rows: Sequence[Row]) -> float:
+def copy_bytes_per_s(rows: Sequence[TimedCall]) -> float:
     """Bytes read and written a second by the copy; ValueError when it was not timed."""
     rates = [2 * row.point.message_bytes / row.seconds for row in rows if row.point.law == "copy"]
     if not rates:
@@ -58,7 +58,7 @@ def copy_bytes_per_s(rows: Sequence[Row]) -> float:
     return max(rates)
 
 
-def gemm_flops_per_s(rows: Sequence[Row], dtype: str) -> float | None:
+def gemm_flops_per_s(rows: Sequence[TimedCall], dtype: str) -> float | None:
     """The best rate of any GEMM timed in `dtype`, None without one."""
     rates = [
         2.0 * p.rows * p.columns * p.depth / seconds
@@ -68,7 +68,7 @@ def gemm_flops_per_s(rows: Sequence[Row], dtype: str) -> float | None:
     return max(rates, default=None)
 
 
-def find_reference(device: Device, rows: Sequence[Row], named: str | None = None) -> Reference:
+def find_reference(device: Device, rows: Sequence[TimedCall], named: str | None = None) -> Reference:
     """The catalogue GPU called `named`, else the one that the driver's name, SMs, memory and speed point to.
 
     CatalogError (a KeyError) for a name that the catalogue does not have.

@@ -42,7 +42,7 @@ class Tensor(Protocol):
         ...
 
 
-class Pool:
+class OperandPool:
     """Standard normal BF16 numbers in one allocation, and the same in FP8 when first asked for.
 
     Operands are views of it: a shape is free, and rotating over many of them keeps the cache cold. Random

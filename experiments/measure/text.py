@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from specfleet.experiments.measure.entry import Fits, LawReport
-from specfleet.experiments.measure.points import Backend, Point, Timed
+from specfleet.experiments.measure.points import Backend, KernelCall, Timed
+from specfleet.experiments.words.table import Column, table_text
 from specfleet.hardware.fitting import FitError
 from specfleet.hardware.model import ModelSpec
 
@@ -40,16 +41,24 @@ def _head(timed: Timed, fits: Fits, backend: Backend, wall_s: float) -> str:
 
 
 def _errors(fits: Fits) -> str:
-    lines = [
-        f"{'law':<18}{'rows':>6}{'fit MAPE':>10}{'P90':>7}"
-        f"    shipped {fits.reference.shipped}: MAPE, P90, bias"
+    columns = (
+        Column("law", left=True),
+        Column("rows"),
+        Column("fit MAPE", "{:.1f}%"),
+        Column("P90", "{:.1f}%"),
+        Column(f"shipped {fits.reference.shipped}: MAPE, P90, bias", left=True),
+    )
+    rows = [
+        [
+            report.name,
+            report.error.rows,
+            report.error.mape_pct,
+            report.error.p90_pct,
+            _against(report.shipped),
+        ]
+        for report in fits.reports
     ]
-    for report in fits.reports:
-        lines.append(
-            f"{report.name:<18}{report.error.rows:>6}{report.error.mape_pct:>9.1f}%{report.error.p90_pct:>6.1f}%"
-            f"    {_against(report.shipped)}"
-        )
-    return "\n".join(lines)
+    return table_text(columns, rows)
 
 
 def _against(error: FitError | None) -> str:
@@ -59,19 +68,16 @@ def _against(error: FitError | None) -> str:
 
 
 def _constants(fits: Fits) -> str:
-    lines = [f"{'constant':<34}{'measured':>10}{'shipped':>10}"]
-    for report in fits.reports:
-        lines.extend(_constant_lines(report))
-    return "\n".join(lines)
+    columns = (Column("constant", left=True), Column("measured", "{:.4g}"), Column("shipped", "{:.4g}"))
+    return table_text(columns, [row for report in fits.reports for row in _constant_rows(report)])
 
 
-def _constant_lines(report: LawReport) -> Iterable[str]:
+def _constant_rows(report: LawReport) -> Iterable[list[object]]:
     shipped = {**report.shipped_constants}
     if report.name == "attn_verify":
         shipped["c_q"] = _DEFAULT_C_Q
     for key, value in report.constants.items():
-        other = f"{shipped[key]:>10.4g}" if key in shipped else f"{'-':>10}"
-        yield f"{report.name + '.' + key:<34}{value:>10.4g}{other}"
+        yield [f"{report.name}.{key}", value, shipped.get(key, "-")]
 
 
 def _speeds(fits: Fits) -> str:
@@ -109,5 +115,5 @@ def _warnings(timed: Timed, fits: Fits, model: ModelSpec) -> Iterable[str]:
         yield "\n".join(f"note: {note}" for note in notes)
 
 
-def _counted(points: Iterable[Point]) -> str:
+def _counted(points: Iterable[KernelCall]) -> str:
     return ", ".join(f"{count} {law}" for law, count in Counter(point.law for point in points).items())

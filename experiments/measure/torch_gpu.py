@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from functools import partial
 from types import ModuleType
 
-from specfleet.experiments.measure.attention import Attention, TorchAttention, find_attention
+from specfleet.experiments.measure.attention import Attention, find_attention
 from specfleet.experiments.measure.links import all_reduce_seconds
-from specfleet.experiments.measure.points import Device, DoesNotRun, Point
-from specfleet.experiments.measure.tensors import BETWEEN_REUSES, Pool, Tensor
-from specfleet.experiments.measure.timer import Call, CpuTimer, CudaTimer, Timer, first_line
+from specfleet.experiments.measure.points import Device, DoesNotRun, KernelCall
+from specfleet.experiments.measure.tensors import BETWEEN_REUSES, OperandPool, Tensor
+from specfleet.experiments.measure.timer import Call, CudaTimer, Timer, first_line
 
 NO_TORCH = (
     "specfleet measure needs PyTorch, which is not installed: "
@@ -44,14 +44,14 @@ class TorchBackend:
         self._place = place
         self._timer = timer
         self._attention = attention
-        self._pool = Pool(torch, place, pool_bytes, device.l2_bytes)
+        self._pool = OperandPool(torch, place, pool_bytes, device.l2_bytes)
         self._fp8 = _vllm_fp8() if place == "cuda" else None
         self.device = device
         self.software = f"torch {torch.__version__}"
         self.attention = attention.name
         self.quantises = self._fp8 is not None
 
-    def seconds(self, points: Sequence[Point]) -> list[float]:
+    def seconds(self, points: Sequence[KernelCall]) -> list[float]:
         """As `Backend.seconds`."""
         first = points[0]
         if first.law == "all_reduce":
@@ -61,12 +61,12 @@ class TorchBackend:
         except RuntimeError as error:
             raise DoesNotRun(first_line(error)) from None
 
-    def _one(self, point: Point) -> float:
+    def _one(self, point: KernelCall) -> float:
         if point.law == "launch_eager":
             return self._timer.launch_s(self._empty_kernel())
         return self._timer.seconds(self._calls(point))
 
-    def _calls(self, point: Point) -> list[Call]:
+    def _calls(self, point: KernelCall) -> list[Call]:
         if point.law == "launch_graph":
             return [self._empty_kernel()] * _LAUNCHES
         if point.law == "copy":
@@ -81,12 +81,12 @@ class TorchBackend:
         number = self._pool.empty(1)
         return lambda: number.add_(1.0)
 
-    def _copies(self, point: Point) -> list[Call]:
+    def _copies(self, point: KernelCall) -> list[Call]:
         source = self._pool.one("bfloat16", point.message_bytes // 2)
         target = self._pool.empty(point.message_bytes // 2)
         return [lambda: target.copy_(source)]
 
-    def _gemms(self, point: Point) -> list[Call]:
+    def _gemms(self, point: KernelCall) -> list[Call]:
         """x @ W^T with W stored (columns x depth), as linear layers store it."""
         inputs = self._pool.one("bfloat16", point.rows, point.depth)
         out = self._pool.empty(point.rows, point.columns)
@@ -97,7 +97,7 @@ class TorchBackend:
         weights = self._pool.cold("bfloat16", point.columns, point.depth)
         return [partial(product, weight) for weight in weights]
 
-    def _scaled_gemms(self, point: Point) -> list[Call]:
+    def _scaled_gemms(self, point: KernelCall) -> list[Call]:
         """FP8 with one scale a token and one a weight matrix in vLLM's kernels, one scale each in torch's."""
         weights = self._pool.cold("fp8", point.columns, point.depth)
         one = self._torch.ones(1, dtype=self._torch.float32, device=self._place)
@@ -154,11 +154,6 @@ def cuda_device(torch: ModuleType) -> Device:
         gpus=count,
         peers=count > 1 and all(torch.cuda.can_device_access_peer(0, other) for other in range(1, count)),
     )
-
-
-def cpu_backend(torch: ModuleType, device: Device, pool_bytes: int) -> TorchBackend:
-    """The same path on the CPU, for tests: the times mean nothing."""
-    return TorchBackend(torch, device, "cpu", CpuTimer(), TorchAttention(torch, device.sms), pool_bytes)
 
 
 def _vllm_fp8() -> ModuleType | None:

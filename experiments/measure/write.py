@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from specfleet.experiments.measure.entry import Fits
-from specfleet.experiments.measure.points import Backend, Point, Timed
+from specfleet.experiments.measure.points import Backend, KernelCall, Timed
 
 ROWS, CONSTANTS, SUMMARY = "rows.csv", "constants.json", "summary.txt"
 _UNITS = "times in us, bytes/s, FLOP/s; shares refer to bw, bfloat16 and fp8 of this entry"
@@ -18,7 +18,7 @@ def write_rows(folder: Path, timed: Timed, fits: Fits) -> None:
     """`rows.csv`: a row a point, its time, and what the fitted law says of it."""
     with (folder / ROWS).open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*Point._fields, "us", "fitted_us", "error_pct"])
+        writer.writerow([*KernelCall._fields, "us", "fitted_us", "error_pct"])
         for at, (point, seconds) in enumerate(timed.rows):
             fitted = fits.predicted.get(at)
             told = (

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from specfleet.experiments.figures.data import Line, Shown, is_number, named, number
+from specfleet.experiments.figures.data import Line, Shown, is_number, number
 from specfleet.experiments.figures.style import noun
 from specfleet.experiments.page.data import Finished, Slice, point_name
 from specfleet.experiments.run.results import Row
-from specfleet.experiments.words.verdict import Crossing, crossing, questions, sentence
+from specfleet.experiments.words.values import named
+from specfleet.experiments.words.verdict import Crossing, crossing, crossing_sentence, questions
 
 THROUGHPUT, TAIL = "speedup_output_throughput", "speedup_p99_tpot"
 MOST_NAMED = 4
@@ -50,7 +51,7 @@ def verdict_rows(part: Slice) -> tuple[list[str], list[tuple[str, list[str]]]]:
     found = []
     for line in _compared(given):
         answers = {key: _crossing(line.rows, given, key) for key in asked}
-        found.append((line.label, [sentence(c, last) if c else "" for c in answers.values()]))
+        found.append((line.label, [crossing_sentence(c, last) if c else "" for c in answers.values()]))
     return list(asked.values()), found
 
 
@@ -143,7 +144,7 @@ def _on_throughput(given: Shown) -> str:
     found = crossing([x for x, *_ in best], [number(r, THROUGHPUT) for *_, r in best], [math.nan] * len(best))
     if found.crosses_at is None and found.last_paying is not None:
         return f"On throughput {subject} pays at every {load} tested, {gains}"
-    return f"On throughput {subject} {sentence(found, best[-1][0])} ({load}), {gains}"
+    return f"On throughput {subject} {crossing_sentence(found, best[-1][0])} ({load}), {gains}"
 
 
 def _on_the_tail(given: Shown) -> str:
@@ -158,7 +159,7 @@ def _on_the_tail(given: Shown) -> str:
     if len(crossings) > MOST_NAMED:
         return f"on P99 TPOT {len(whole)} of {len(crossings)} pay throughout"
     last = max(_places(given.rows, given))
-    said = [f"{line.label} {sentence(c, last)}" for line, c in crossings]
+    said = [f"{line.label} {crossing_sentence(c, last)}" for line, c in crossings]
     return f"on P99 TPOT {', '.join(said)}"
 
 

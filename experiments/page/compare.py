@@ -8,10 +8,10 @@ from pathlib import Path
 
 from specfleet.experiments.figures.style import name_and_unit
 from specfleet.experiments.page.data import Finished, point_name, read
-from specfleet.experiments.page.html import Cell, Html, join, page, section, table, tag
+from specfleet.experiments.page.html import Html, TableCell, join, page, section, table, tag
 from specfleet.experiments.page.sections import definitions, points_table
 from specfleet.experiments.run.compare import Difference, compare, pairs_of_points
-from specfleet.experiments.run.results import Row, load
+from specfleet.experiments.run.results import Row, read_results
 from specfleet.experiments.schema.yamlfile import read_yaml
 
 MAIN = ("mean_tpot_ms", "p99_tpot_ms")
@@ -48,7 +48,12 @@ def comparison_page(a: Path, b: Path) -> str:
     body = join(
         [
             tag("header", tag("h1", "A and B compared"), *_titles(runs)),
-            tag("section", tag("p", sentence(found, names), class_="lead"), id="answer", aria_label="Answer"),
+            tag(
+                "section",
+                tag("p", comparison_sentence(found, names), class_="lead"),
+                id="answer",
+                aria_label="Answer",
+            ),
             section("differences", sections["differences"], *_differences(found, names)),
             section("sides", sections["sides"], _side_by_side(runs)),
             section("settings", sections["settings"], _settings(runs)),
@@ -69,13 +74,13 @@ def _point_names(runs: tuple[Finished, Finished]) -> Mapping[str, str]:
     rows = {str(row["point"]): row for row in runs[0].rows}
     axes = runs[0].shown.axes
     found = {}
-    for ours, theirs in pairs_of_points(*(load(run.folder) for run in runs)):
+    for ours, theirs in pairs_of_points(*(read_results(run.folder) for run in runs)):
         name = ours if ours == theirs else f"{ours} | {theirs}"
         found[name] = point_name(rows[ours], axes) if ours == theirs else "the one point"
     return found
 
 
-def sentence(found: Sequence[Difference], names: Mapping[str, str]) -> str:
+def comparison_sentence(found: Sequence[Difference], names: Mapping[str, str]) -> str:
     """Says in one sentence how B differs from A in mean and P99 TPOT."""
     said = [_of_figure([d for d in found if d.name == name], name) for name in MAIN]
     many = len(names) > 1
@@ -140,25 +145,25 @@ def _radios(name: str, options: Mapping[str, str], legend: str) -> Html:
     return tag("fieldset", tag("legend", legend), tag("div", *inputs, class_="choices"))
 
 
-def _row(d: Difference, point: str) -> list[Cell]:
+def _row(d: Difference, point: str) -> list[TableCell]:
     word = ("B faster" if d.difference < 0 else "B slower") if d.settled else "not settled"
-    ratio = Cell(f"{d.b / d.a:.3f}", d.b / d.a) if d.a else Cell("")
+    ratio = TableCell(f"{d.b / d.a:.3f}", d.b / d.a) if d.a else TableCell("")
     return [
-        Cell(point),
-        Cell(name_and_unit(d.name)[0]),
-        Cell(f"{d.a:,.2f}", d.a),
-        Cell(f"{d.b:,.2f}", d.b),
-        Cell(f"{d.difference:+,.2f}", d.difference),
-        Cell(f"{d.low:+,.2f} to {d.high:+,.2f}", d.high),
+        TableCell(point),
+        TableCell(name_and_unit(d.name)[0]),
+        TableCell(f"{d.a:,.2f}", d.a),
+        TableCell(f"{d.b:,.2f}", d.b),
+        TableCell(f"{d.difference:+,.2f}", d.difference),
+        TableCell(f"{d.low:+,.2f} to {d.high:+,.2f}", d.high),
         ratio,
-        Cell(word),
-        Cell(f"{d.pairs:,}", float(d.pairs)),
+        TableCell(word),
+        TableCell(f"{d.pairs:,}", float(d.pairs)),
     ]
 
 
 def _side_by_side(runs: tuple[Finished, Finished]) -> Html:
     """Both runs' points, A above B."""
-    pairs = pairs_of_points(*(load(run.folder) for run in runs))
+    pairs = pairs_of_points(*(read_results(run.folder) for run in runs))
     by_id = [{str(row["point"]): row for row in run.rows} for run in runs]
     rows: list[Row] = []
     for ours, theirs in pairs:
@@ -172,7 +177,7 @@ def _settings(runs: tuple[Finished, Finished]) -> Html:
     flat = [dict(_flat(read_yaml(run.folder / "resolved.yaml").data)) for run in runs]
     keys = [key for key in dict.fromkeys([*flat[0], *flat[1]]) if key.split(".")[0] not in NOT_A_SETTING]
     rows = [
-        [Cell(key), *(Cell(_shown(settings, key)) for settings in flat)]
+        [TableCell(key), *(TableCell(_shown(settings, key)) for settings in flat)]
         for key in keys
         if _shown(flat[0], key) != _shown(flat[1], key)
     ]

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specfleet.experiments.figures.data import Line, Shown, is_number, named, number, shown, text
+from specfleet.experiments.figures.data import Line, Shown, is_number, number, shown
 from specfleet.experiments.figures.style import DASHES, MARKERS, Horizontal, label, name_and_unit, noun
 from specfleet.experiments.load.config import load as load_experiment
 from specfleet.experiments.load.sweep import Point, expand
-from specfleet.experiments.run.results import Row, load
+from specfleet.experiments.run.results import Row, read_results
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import InputFaults
 from specfleet.experiments.schema.yamlfile import read_yaml
 from specfleet.experiments.words.tail import Split, read_split
+from specfleet.experiments.words.values import named, text
 
 STATISTICS = {"mean": "Mean", "median": "Median", "p90": "P90", "p95": "P95", "p99": "P99"}
 _SHORT = len("TP 16 = ")
@@ -98,12 +98,11 @@ def read(folder: Path) -> Finished:
     Raises:
         FileNotFoundError: if it is not the folder of a finished run.
     """
-    results = load(folder)
-    axes = [key for key in _mapping(results.manifest.get("axes")) if key in results.summary.columns]
-    rows = tuple(_row(record, axes) for record in results.summary.to_dict("records"))
+    results = read_results(folder)
     resolved = folder / "resolved.yaml"
     config = read_yaml(resolved).data if resolved.is_file() else {}
-    report, name = _mapping(results.manifest.get("report")), str(results.manifest["name"])
+    rows, axes, report = tuple(results.rows), results.axes, results.report
+    name = str(results.manifest["name"])
     experiment, unread = _experiment(resolved)
     points = expand(experiment) if experiment else ()
     slices = tuple(
@@ -115,15 +114,6 @@ def read(folder: Path) -> Finished:
 
 def _mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
-
-
-def _row(record: Mapping[object, object], axes: Sequence[str]) -> Row:
-    """A row of the summary: empty cells are left out, but None in the columns of axes."""
-    cells = {
-        str(key): None if isinstance(value, float) and math.isnan(value) else value
-        for key, value in record.items()
-    }
-    return {key: value for key, value in cells.items() if value is not None or key in axes}
 
 
 def _experiment(resolved: Path) -> tuple[Experiment | None, str]:

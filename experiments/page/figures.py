@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from specfleet.experiments.figures.data import Shown, is_number, named
+from specfleet.experiments.figures.data import Shown, is_number
 from specfleet.experiments.figures.steps import GAIN, PARTS
 from specfleet.experiments.figures.style import interval_note, noun
 from specfleet.experiments.page.data import LATENCIES, STATISTICS, Finished
 from specfleet.experiments.page.html import Html, tag
 from specfleet.experiments.words.tail import WORDS, read_split
+from specfleet.experiments.words.values import named
 
 Figure = dict[str, object]
 

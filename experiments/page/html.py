@@ -50,7 +50,7 @@ def join(children: Sequence[str | None]) -> Html:
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A cell of a table.
 
     Attributes:
@@ -63,7 +63,7 @@ class Cell:
 
 
 def table(
-    caption: str, headings: Sequence[str], rows: Sequence[Sequence[Cell]], row_headings: int = 1
+    caption: str, headings: Sequence[str], rows: Sequence[Sequence[TableCell]], row_headings: int = 1
 ) -> Html:
     """Returns a table that can be sorted, in a frame that scrolls sideways where it is narrow.
 
@@ -89,7 +89,7 @@ def table(
     return tag("div", whole, class_="scroll", tabindex="0", role="region", aria_label=caption)
 
 
-def _cell(cell: Cell, heads: bool) -> Html:
+def _cell(cell: TableCell, heads: bool) -> Html:
     number = cell.value is not None
     value = f"{cell.value:.9g}" if cell.value is not None and math.isfinite(cell.value) else None
     kind = "number" if number else None

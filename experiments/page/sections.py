@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from specfleet.experiments.figures.data import is_number, number, text
+from specfleet.experiments.figures.data import is_number, number
 from specfleet.experiments.figures.style import noun
 from specfleet.experiments.page.answer import headline, highest_load, slice_answer, verdict_rows, within_slo
 from specfleet.experiments.page.data import Finished, splits_at
 from specfleet.experiments.page.figures import SPLIT_PARTS
-from specfleet.experiments.page.html import Cell, Html, folded, listed, section, table, tag
+from specfleet.experiments.page.html import Html, TableCell, folded, listed, section, table, tag
 from specfleet.experiments.run.results import Row
 from specfleet.experiments.words.backing import backing
 from specfleet.experiments.words.claims import Verdict, judge
 from specfleet.experiments.words.run import COLUMNS, RARE_COLUMNS
-from specfleet.experiments.words.tail import Split, sentence
+from specfleet.experiments.words.tail import Split, tail_sentence
+from specfleet.experiments.words.values import text
 
 WORDS = {
     "TTFT": "time to first token: from sending a request to its first streamed chunk, queueing included",
@@ -53,7 +54,7 @@ def _verdicts(run: Finished) -> Iterator[Html]:
             continue
         axis, load = noun(next(iter(part.shown.baseline))), noun(str(part.shown.along))
         title = f"Up to which {load} it pays" + (f", {part.name}" if many else "")
-        cells = [[Cell(name), *(Cell(said) for said in answers)] for name, answers in rows]
+        cells = [[TableCell(name), *(TableCell(said) for said in answers)] for name, answers in rows]
         found = table(title, [axis, *(f"on {question}" for question in asked)], cells)
         yield folded(part.name, tag("p", _unbroken(slice_answer(part))), found) if many else found
 
@@ -70,13 +71,18 @@ def _claim(run: Finished) -> Iterator[Html]:
     yield tag("div", tag("h2", "Claim"), said, found, id="claim", class_="claim")
 
 
-def _expectation(verdict: Verdict) -> list[Cell]:
+def _expectation(verdict: Verdict) -> list[TableCell]:
     mark, _, rest = verdict.sentence().strip().partition(" ")
     what, _, _ = rest.rpartition(" (expected ")
     low, high = verdict.expectation.between
     found = "missing" if verdict.value is None else f"{verdict.value:.4g}"
     holds = "holds" if mark == "ok" else "does not hold"
-    return [Cell(holds), Cell(what.strip().rpartition(": ")[0]), Cell(found), Cell(f"{low:g} to {high:g}")]
+    return [
+        TableCell(holds),
+        TableCell(what.strip().rpartition(": ")[0]),
+        TableCell(found),
+        TableCell(f"{low:g} to {high:g}"),
+    ]
 
 
 def points_table(rows: Sequence[Row], axes: Sequence[str], leading: Mapping[int, str] | None = None) -> Html:
@@ -94,7 +100,7 @@ def points_table(rows: Sequence[Row], axes: Sequence[str], leading: Mapping[int,
     headings = [*first, *named_axes, *_full_headings(shown)]
     body = []
     for place, row in enumerate(rows):
-        cells = [Cell(leading[place])] if leading is not None else []
+        cells = [TableCell(leading[place])] if leading is not None else []
         cells += [axis_cell(row.get(axis)) for axis in axes]
         cells += [_figure_cell(row, key, form) for key, _, form in shown]
         body.append(cells)
@@ -115,16 +121,16 @@ def _full_headings(shown: Sequence[tuple[str, str, str]]) -> Iterator[str]:
             yield heading
 
 
-def axis_cell(value: object) -> Cell:
+def axis_cell(value: object) -> TableCell:
     """A cell with an axis' value."""
-    return Cell(text(value), float(str(value)) if is_number(value) else None)
+    return TableCell(text(value), float(str(value)) if is_number(value) else None)
 
 
-def _figure_cell(row: Row, key: str, form: str) -> Cell:
+def _figure_cell(row: Row, key: str, form: str) -> TableCell:
     value = row.get(key)
     if not is_number(value) or (key in ("verify_overhead", "draft_overhead") and "gain" not in row):
-        return Cell("", math.nan)
-    return Cell(form.format(value), number(row, key))
+        return TableCell("", math.nan)
+    return TableCell(form.format(value), number(row, key))
 
 
 def tail(run: Finished) -> tuple[list[str], Html] | None:
@@ -138,7 +144,7 @@ def tail(run: Finished) -> tuple[list[str], Html] | None:
     for part in run.slices:
         prefix = f"{part.name}, " if len(run.slices) > 1 else ""
         for line, split in splits_at(run, part, last or 0.0):
-            sentences.append(sentence(f"{prefix}{line}{load}", split))
+            sentences.append(tail_sentence(f"{prefix}{line}{load}", split))
             splits.append((prefix + line, split))
     return (sentences, _split_table(f"Milliseconds per token{load}", splits)) if splits else None
 
@@ -155,7 +161,7 @@ def _split_table(caption: str, splits: Sequence[tuple[str, Split]]) -> Html:
         for quantile, parts in split.items():
             values = [parts["tpot_ms"], *(parts[key] for key, _ in used)]
             request = "median" if quantile == "p50" else quantile.upper()
-            rows.append([Cell(line), Cell(request), *(Cell(f"{v:.2f}", v) for v in values)])
+            rows.append([TableCell(line), TableCell(request), *(TableCell(f"{v:.2f}", v) for v in values)])
     return table(caption, ["line", "request", "TPOT", *(name for _, name in used)], rows, row_headings=2)
 
 

@@ -18,9 +18,6 @@ from specfleet.experiments.page.sections import (
     words,
 )
 
-LARGEST_BYTES = 3_000_000
-"""A page that browsers open at once and mail takes."""
-
 
 def write_report(folder: Path, path: Path | None = None) -> Path:
     """Writes a finished run's page and returns its path.

@@ -25,7 +25,7 @@ BATCHES = 96
 
 
 @dataclass(frozen=True)
-class Lengths:
+class MeanLengths:
     """Means of the requests that a bound needs, tokens.
 
     Attributes:
@@ -40,7 +40,7 @@ class Lengths:
     long_prompt: float
 
     @classmethod
-    def of(cls, table: RequestTable, output_factor: float = 1.0) -> Lengths:
+    def of(cls, table: RequestTable, output_factor: float = 1.0) -> MeanLengths:
         """Returns those of a table."""
         prompt, output = table.prompt_tokens.astype(float), output_factor * table.output_tokens.astype(float)
         context = float(((prompt + output / 2) * output).sum() / output.sum())
@@ -62,7 +62,7 @@ class Bound:
     limit: str
 
 
-def bound(config: Experiment, lengths: Lengths, acceptance_factor: float = 1.0) -> Bound:
+def bound(config: Experiment, lengths: MeanLengths, acceptance_factor: float = 1.0) -> Bound:
     """Returns the bound of one engine.
 
     With B requests decoding, a step takes T(B) and a request needs (output - 1) / L of them at L tokens a
@@ -99,7 +99,7 @@ def _limit_s(slo: Slo, latency: str) -> float | None:
 
 
 def _most(
-    cost: StepCost, engine: EngineConfig, lengths: Lengths, length: float, tpot_s: float | None
+    cost: StepCost, engine: EngineConfig, lengths: MeanLengths, length: float, tpot_s: float | None
 ) -> Bound:
     q = 1 + engine.num_speculative_tokens
     caps = {
@@ -121,7 +121,7 @@ def _most(
 
 
 def _steps(
-    cost: StepCost, engine: EngineConfig, lengths: Lengths, batch: npt.NDArray[np.int64]
+    cost: StepCost, engine: EngineConfig, lengths: MeanLengths, batch: npt.NDArray[np.int64]
 ) -> tuple[F64, F64]:
     """Returns seconds of a step with B decoding requests, and what a mean prompt adds, chunked at best."""
     k = engine.num_speculative_tokens

@@ -64,7 +64,7 @@ def money(this: Planned, candidate: Candidate, replicas: int, runs: Sequence[Fig
 
 
 @dataclass(frozen=True)
-class Memory:
+class KvMemory:
     """KV memory of one GPU of the winner, and what the drafter takes of it.
 
     Attributes:
@@ -86,13 +86,13 @@ class Memory:
     tokens_without_drafter: int
 
 
-def memory(this: Planned, candidate: Candidate) -> Memory:
+def memory(this: Planned, candidate: Candidate) -> KvMemory:
     """Returns it for a candidate on the winner's GPU, TP and weights."""
     budget = build(candidate.config).budget
     plain = build(this.plain.config).budget if this.plain is not None else budget
     runs = this.runs[candidate.id]
     seconds = mean(runs, "duration")
-    return Memory(
+    return KvMemory(
         tokens=budget.tokens,
         full_requests=budget.max_concurrency(candidate.config.serve.max_model_len or 1),
         peak_usage=mean(runs, "peak_kv_usage"),

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from specfleet.experiments.plan.capacity import interval, mean
-from specfleet.experiments.plan.neighbours import CANNOT, COSTS_MORE
+from specfleet.experiments.plan.neighbours import CANNOT, COSTS_MORE, Neighbour
 from specfleet.experiments.plan.numbers import memory, money, shifts
 from specfleet.experiments.plan.planned import Planned
 from specfleet.experiments.plan.search import Entry
+from specfleet.experiments.plan.sensitivity import Changed
 from specfleet.experiments.plan.speculation import HOTTEST, crossover, fall_back_temperature, gains
 from specfleet.experiments.plan.trials import worst
 from specfleet.experiments.words.backing import backing
+from specfleet.experiments.words.table import Column, table_text
 
 SHOWN_CANDIDATES = 10
+NAMED_SENTENCES = (Column(left=True), Column(left=True))
+NUMBERS = (Column(left=True, width=12), Column(width=9), Column(left=True))
 
 
-def report(this: Planned) -> str:
+def plan_text(this: Planned) -> str:
     """Returns the printout of a plan."""
     if this.winner is None:
         return "\n".join(["No candidate meets the SLO.", "", *_nothing(this)])
@@ -86,13 +90,16 @@ def _load_lines(this: Planned) -> Iterator[str]:
     runs, at = this.runs[mine.id], this.capacity
     single = this.traffic.rate / replicas
     yield f"One replica at its share, {single:.3g} requests/s (mean and 95 % interval of {len(runs)} seeds):"
+    rows = []
     for key in ("p99_ttft_ms", "p99_tpot_ms", "mean_tpot_ms"):
         value, half = interval(runs, key)
-        yield f"  {_named(key):<12} {value:9.1f} ms{_plus_minus(half)}{_of_limit(this, key)}"
+        rows.append([_named(key), f"{value:.1f}", f"ms{_plus_minus(half)}{_of_limit(this, key)}"])
     goodput = mean(runs, "request_goodput")
     offered = mean(runs, "offered_rate")
     per_gpu = goodput / mine.tensor_parallel_size
-    yield f"  goodput      {goodput:9.2f} requests/s of {offered:.2f} offered, {per_gpu:.3f} per GPU"
+    said = f"requests/s of {offered:.2f} offered, {per_gpu:.3f} per GPU"
+    rows.append(["goodput", f"{goodput:.2f}", said])
+    yield table_text(NUMBERS, rows, indent=2, gap=1)
     yield (
         f"Largest load of one replica at the SLO: {at.rate:.2f}{_plus_minus(at.rate_ci95, '.2f')} "
         f"requests/s, or {at.concurrency} requests in flight of a closed loop. What stops it: {at.limit}, "
@@ -202,32 +209,35 @@ def temperature_line(this: Planned) -> str:
 def _neighbour_lines(this: Planned) -> Iterator[str]:
     assert this.winner is not None
     yield "Held against every candidate one step away, with as many replicas as the same money buys:"
-    for n in this.neighbours:
-        what = n.candidate.id
-        if n.verdict == CANNOT:
-            yield f"  {n.step:<9} {what}: cannot be had: {n.limit}"
-        elif n.verdict == COSTS_MORE:
-            yield f"  {n.step:<9} {what}: ${n.cost:.2f}/h with one replica already"
-        else:
-            yield (
-                f"  {n.step:<9} {n.replicas} x ({what}) at ${n.cost:.2f}/h: {n.verdict}, "
-                f"{n.ratio:.2f} of {n.limit}"
-            )
+    yield table_text(NAMED_SENTENCES, [[n.step, _beside(n)] for n in this.neighbours], indent=2)
+
+
+def _beside(n: Neighbour) -> str:
+    """Returns how a neighbour stands against the plan."""
+    what = n.candidate.id
+    if n.verdict == CANNOT:
+        return f"{what}: cannot be had: {n.limit}"
+    if n.verdict == COSTS_MORE:
+        return f"{what}: ${n.cost:.2f}/h with one replica already"
+    return f"{n.replicas} x ({what}) at ${n.cost:.2f}/h: {n.verdict}, {n.ratio:.2f} of {n.limit}"
 
 
 def _change_lines(this: Planned) -> Iterator[str]:
     yield "If it turns out differently (first seed):"
     assert this.winner is not None
-    for c in this.changed:
-        kept = "holds" if c.ratio <= 1.0 else "does not hold"
-        line = f"  {c.name:<20} the plan {kept} ({c.ratio:.2f} of {c.limit})"
-        if c.best is None:
-            line += "; none of the shortlist meets the SLO"
-        elif c.best.id == this.winner.candidate.id:
-            line += f"; same engine, {c.best_replicas} replicas, ${c.best_cost:.2f}/h"
-        else:
-            line += f"; cheapest then {c.best_replicas} x ({c.best.id}), ${c.best_cost:.2f}/h"
-        yield line
+    mine = this.winner.candidate.id
+    yield table_text(NAMED_SENTENCES, [[c.name, _then(c, mine)] for c in this.changed], indent=2)
+
+
+def _then(c: Changed, planned: str) -> str:
+    """Returns whether the plan holds under a change, and what is cheapest then."""
+    kept = "holds" if c.ratio <= 1.0 else "does not hold"
+    holds = f"the plan {kept} ({c.ratio:.2f} of {c.limit})"
+    if c.best is None:
+        return f"{holds}; none of the shortlist meets the SLO"
+    if c.best.id == planned:
+        return f"{holds}; same engine, {c.best_replicas} replicas, ${c.best_cost:.2f}/h"
+    return f"{holds}; cheapest then {c.best_replicas} x ({c.best.id}), ${c.best_cost:.2f}/h"
 
 
 def status(this: Planned, entry: Entry) -> str:
@@ -247,9 +257,12 @@ def _candidate_lines(this: Planned) -> Iterator[str]:
     spare = this.plan.spare_replicas
     ordered = sorted(this.entries, key=lambda e: (e.candidate.replica_usd * (e.low + 1 + spare), e.ratio))
     yield f"{len(this.every)} candidates, {len(refused)} cannot be had. The cheapest:"
-    for entry in ordered[:SHOWN_CANDIDATES]:
-        yield f"  {entry.candidate.id:<38} {status(this, entry)}"
+    yield _entry_table(this, ordered[:SHOWN_CANDIDATES])
     yield from _refusals(this)
+
+
+def _entry_table(this: Planned, entries: Sequence[Entry]) -> str:
+    return table_text(NAMED_SENTENCES, [[e.candidate.id, status(this, e)] for e in entries], indent=2)
 
 
 def _refusals(this: Planned) -> Iterator[str]:
@@ -263,8 +276,7 @@ def _refusals(this: Planned) -> Iterator[str]:
 
 
 def _nothing(this: Planned) -> Iterator[str]:
-    for entry in this.entries:
-        yield f"  {entry.candidate.id:<38} {status(this, entry)}"
+    yield _entry_table(this, this.entries)
     yield from _refusals(this)
 
 

@@ -14,7 +14,7 @@ from specfleet.experiments.plan.flags import (
     speculative_json,
     vllm_command,
 )
-from specfleet.experiments.plan.numbers import Memory, memory, money
+from specfleet.experiments.plan.numbers import KvMemory, memory, money
 from specfleet.experiments.plan.planned import Planned
 from specfleet.experiments.plan.report import answer, break_even_line, deployment, temperature_line, trust
 from specfleet.experiments.plan.speculation import schedule
@@ -215,7 +215,7 @@ def _watch(this: Planned) -> Iterator[str]:
 def _memory(this: Planned) -> Iterator[str]:
     assert this.winner is not None and this.winner.high is not None
     mine = this.winner.candidate
-    kv: Memory = memory(this, mine)
+    kv: KvMemory = memory(this, mine)
     yield f"## {6 if mine.k else 4}. Memory and cost"
     yield ""
     if mine.k:

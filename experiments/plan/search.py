@@ -98,7 +98,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Task:
+class Probe:
     """One question to the simulator: do so many replicas of an entry meet the SLO on this rung?"""
 
     entry: Entry
@@ -194,9 +194,9 @@ class Search:
         ]
         return same and bool(rough) and entry.ratio > rough[-1] * self.rungs[entry.rung].fails_from
 
-    def _task(self, entry: Entry) -> Task:
+    def _task(self, entry: Entry) -> Probe:
         replicas = entry.next_replicas()
-        return Task(entry, replicas, entry.rung + 1 if replicas == entry.high else entry.least)
+        return Probe(entry, replicas, entry.rung + 1 if replicas == entry.high else entry.least)
 
     def judge(self, asked: Sequence[tuple[Candidate, int]]) -> list[tuple[float, str]]:
         """Returns ratio and limit of candidates at so many replicas, on the last rung."""
@@ -216,7 +216,7 @@ class Search:
             for number in range(len(asked))
         ]
 
-    def _answer(self, tasks: Sequence[Task]) -> None:
+    def _answer(self, tasks: Sequence[Probe]) -> None:
         """Simulates and narrows the brackets; the answers are taken in order, whoever finishes first."""
         verdicts = self._judge([(t.entry.candidate, t.replicas, self.rungs[t.rung]) for t in tasks])
         for task, (ratio, limit) in zip(tasks, verdicts, strict=True):

@@ -6,17 +6,13 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from specfleet.experiments.plan.bounds import Bound, Lengths, bound
+from specfleet.experiments.plan.bounds import Bound, MeanLengths, bound
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.search import Entry, Search
 from specfleet.experiments.plan.traffic import Traffic
 from specfleet.experiments.plan.trials import Laboratory
 from specfleet.experiments.point.build import requests
-
-if TYPE_CHECKING:
-    from specfleet.experiments.plan.planned import Planned
 
 SHORTLIST = 8
 """Candidates searched again: the winner, its rival, and the next cheapest, one K each."""
@@ -55,22 +51,26 @@ def changes(traffic: Traffic) -> dict[str, Traffic]:
     }
 
 
-def sensitivity(laboratory: Laboratory, this: Planned, ordered: Sequence[Entry]) -> list[Changed]:
+def sensitivity(
+    laboratory: Laboratory, traffic: Traffic, seeds: Sequence[int], spare: int, ordered: Sequence[Entry]
+) -> list[Changed]:
     """Searches a shortlist again under each change, on the first seed.
 
     Args:
         laboratory: runs trials.
-        this: the plan.
+        traffic: what the plan is made for.
+        seeds: of its replications.
+        spare: replicas bought beyond those that the SLO needs.
         ordered: entries, the winner first.
     """
     winner = ordered[0].candidate
     shortlist = _shortlist(ordered)
     found = []
-    for name, traffic in changes(this.traffic).items():
-        lengths = Lengths.of(requests(winner.config, this.seeds[0]), traffic.output_factor)
-        at = functools.partial(_bound, lengths, traffic.acceptance_factor)
+    for name, changed in changes(traffic).items():
+        lengths = MeanLengths.of(requests(winner.config, seeds[0]), changed.output_factor)
+        at = functools.partial(_bound, lengths, changed.acceptance_factor)
         bounds = dict(zip([c.id for c in shortlist], laboratory.each(at, shortlist), strict=True))
-        search = Search(laboratory, traffic, this.seeds[:1], this.plan.spare_replicas)
+        search = Search(laboratory, changed, seeds[:1], spare)
         entries = search.entries(shortlist, bounds)
         ((ratio, limit),) = search.judge([(winner, ordered[0].high or 1)])
         best = search.run(entries)
@@ -90,7 +90,7 @@ def sensitivity(laboratory: Laboratory, this: Planned, ordered: Sequence[Entry])
     return found
 
 
-def _bound(lengths: Lengths, acceptance_factor: float, candidate: Candidate) -> Bound:
+def _bound(lengths: MeanLengths, acceptance_factor: float, candidate: Candidate) -> Bound:
     return bound(candidate.config, lengths, acceptance_factor)
 
 

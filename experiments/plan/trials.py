@@ -5,14 +5,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import multiprocessing
-import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +17,7 @@ from specfleet import __version__
 from specfleet.experiments.plan.traffic import Trial
 from specfleet.experiments.point.build import Built, build, placement
 from specfleet.experiments.run.analysis import tpot_split
+from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.schema.blocks.plan import Slo
 from specfleet.sim.config import Slo as Limits
 from specfleet.sim.metrics import Counted, benchmark, engine_load
@@ -247,38 +244,18 @@ class Laboratory:
 
     Args:
         folder: of the figures, a file a trial.
-        jobs: processes; 1 works here.
+        workers: where they run.
 
     Attributes:
         spent: simulations made.
-        reused: figures found in the folder or asked for again.
-        simulated_s: processor seconds of the simulations made.
     """
 
-    def __init__(self, folder: Path, jobs: int) -> None:
+    def __init__(self, folder: Path, workers: Workers) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self.spent = self.reused = 0
-        self.simulated_s = 0.0
+        self.spent = 0
         self._known: dict[str, Figures] = {}
-        self._jobs = jobs
-        self._pool: ProcessPoolExecutor | None = None
-
-    def __enter__(self) -> Self:
-        if self._jobs > 1:
-            method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-            context = multiprocessing.get_context(method)
-            self._pool = ProcessPoolExecutor(self._jobs, context, _leave_interrupts_alone)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=error is None, cancel_futures=True)
-            if error is not None:
-                for child in multiprocessing.active_children():
-                    child.terminate()
+        self._workers = workers
 
     @property
     def distinct(self) -> int:
@@ -296,21 +273,17 @@ class Laboratory:
                 self._known[key] = Figures.from_json((self.folder / f"{key}.json").read_text())
             if key not in self._known:
                 missing[key] = trial
-        self.reused += len(trials) - len(missing)
         for key, figures in zip(missing, self.each(measure, list(missing.values())), strict=True):
             self._keep(key, figures)
         return [self._known[key] for key in keys]
 
-    def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterable[Result]:
+    def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
         """Returns what `work` makes of each item, in order, side by side where there are processes."""
-        if self._pool is None or len(items) < 2:
-            return map(work, items)
-        return self._pool.map(work, items)
+        return self._workers.in_order(work, items)
 
     def _keep(self, key: str, figures: Figures) -> None:
         """A file appears whole or not at all."""
         self.spent += 1
-        self.simulated_s += figures["seconds"]
         self._known[key] = figures
         unfinished = self.folder / f".{key}"
         unfinished.write_text(figures.to_json())
@@ -322,8 +295,3 @@ def trial_key(trial: Trial) -> str:
     config = trial.config.model_dump_json(exclude={"name", "seed", "replications", "plan", "report", "claim"})
     rest = (trial.seed, trial.share, trial.rows, trial.output_factor, trial.acceptance_factor)
     return hashlib.sha256(f"{__version__} {config} {rest}".encode()).hexdigest()[:24]
-
-
-def _leave_interrupts_alone() -> None:
-    """Ctrl-C reaches workers too, but the main process stops them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

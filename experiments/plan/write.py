@@ -20,7 +20,7 @@ from specfleet.experiments.plan.speculation import crossover, gains, schedule
 from specfleet.experiments.run.runner import write_json
 
 
-def write(this: Planned, folder: Path) -> None:
+def write_plan(this: Planned, folder: Path) -> None:
     """Writes plan.json, and rollout.md where something meets the SLO. The same plan gives the same bytes."""
     write_json(folder / "plan.json", _plain(as_json(this)))
     if this.winner is not None:

@@ -85,9 +85,8 @@ def build(config: Experiment) -> Built:
     serve = config.serve
     place = placement(serve)
     budget = pool(serve)
-    text = serve.model_dump_json()
-    cost = _priced(text, drafting=True)
-    plain = _priced(text, drafting=False) if place.drafter is not None else cost
+    cost = _priced(serve.cost_model, place)
+    plain = _priced(serve.cost_model, _without_drafter(place))
     scenario = Scenario(
         engine=engine_config(serve, place.profile, budget.num_gpu_blocks),
         cost=cost,
@@ -110,19 +109,22 @@ def build(config: Experiment) -> Built:
 
 
 @lru_cache(maxsize=16)
-def _priced(serve_json: str, drafting: bool) -> StepCost:
-    """Prices an engine, with or without its drafter. Kept, since the points of a sweep share few engines."""
-    serve = Serve.model_validate_json(serve_json)
-    place = placement(serve)
-    if not drafting:
-        place = dataclasses.replace(place, drafter=None, num_speculative_tokens=0, draft_pass_tokens=())
-    return COST_MODELS[serve.cost_model](place)
+def _priced(cost_model: str, place: Placement) -> StepCost:
+    """Prices an engine. Kept, since the points of a sweep share few engines."""
+    return COST_MODELS[cost_model](place)
+
+
+def _without_drafter(place: Placement) -> Placement:
+    """Returns the same engine without drafts."""
+    if place.drafter is None:
+        return place
+    return dataclasses.replace(place, drafter=None, num_speculative_tokens=0, draft_pass_tokens=())
 
 
 def placement(serve: Serve) -> Placement:
     """Returns what the engine runs on; raises ValueError when the parts do not go together."""
     speculative = serve.speculative_config
-    return Placement.of(
+    return _placed(
         lookups.model(serve.model),
         lookups.accelerator(serve.gpu),
         lookups.engine(serve.engine),
@@ -152,13 +154,17 @@ def drafted_tree(serve: Serve) -> TreeSpec | None:
 
 def pool(serve: Serve) -> KvBudget:
     """Returns the KV pool of an engine; raises DoesNotFit when it has no block."""
-    return kv_budget(
+    return _budget(
         placement(serve),
         given=given_memory(serve.memory),
         max_model_len=serve.max_model_len,
         num_gpu_blocks_override=serve.num_gpu_blocks_override,
         kv_cache_memory_bytes=serve.kv_cache_memory_bytes,
     )
+
+
+_placed, _budget = lru_cache(maxsize=256)(Placement.of), lru_cache(maxsize=256)(kv_budget)
+"""Kept, since a point is checked, priced and built with the same ones, and many points share them."""
 
 
 def drafter(speculative: SpeculativeConfig) -> DrafterSpec:

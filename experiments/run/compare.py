@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specfleet.experiments.run.results import Results, load
+from specfleet.experiments.run.results import Results, read_results
 from specfleet.sim.samples import F64
 
 if TYPE_CHECKING:
@@ -133,28 +133,9 @@ def compare(a: Path, b: Path) -> list[Difference]:
     Raises:
         FileNotFoundError, NotComparable: when they cannot be.
     """
-    left, right = load(a), load(b)
+    left, right = read_results(a), read_results(b)
     found = []
     for ours, theirs in pairs_of_points(left, right):
         name = ours if ours == theirs else f"{ours} | {theirs}"
         found += differences(latencies(left, ours), latencies(right, theirs), name)
     return found
-
-
-def compare_text(a: Path, b: Path) -> str:
-    """Returns the differences as a table, and what is settled in a sentence."""
-    found = compare(a, b)
-    lines = [f"A = {a}", f"B = {b}", ""]
-    header = f"{'figure':<14}{'A':>11}{'B':>11}{'B - A':>11}{'95 % interval':>24}{'B / A':>9}"
-    for point in dict.fromkeys(d.point for d in found):
-        mine = [d for d in found if d.point == point]
-        lines += [f"{point}: {mine[0].pairs} pairs of requests", header]
-        for d in mine:
-            interval = f"[{d.low:+.2f}, {d.high:+.2f}]"
-            ratio = f"{d.b / d.a:.3f}" if d.a else ""
-            mark = "" if d.settled else "   not settled"
-            lines.append(
-                f"{d.name:<14}{d.a:>11.2f}{d.b:>11.2f}{d.difference:>+11.2f}{interval:>24}{ratio:>9}{mark}"
-            )
-        lines.append("")
-    return "\n".join(lines[:-1])

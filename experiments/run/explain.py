@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from specfleet.experiments.load.config import load
 from specfleet.experiments.load.sweep import expand
@@ -36,7 +33,7 @@ MEANING = {
 
 
 @dataclass(frozen=True)
-class Step:
+class PricedStep:
     """One priced step.
 
     Attributes:
@@ -90,7 +87,7 @@ def passes_of(place: Placement) -> int:
     return len(place.draft_pass_tokens) or place.num_speculative_tokens
 
 
-def price(place: Placement, cost_model: str, batch: int, context: int) -> Step:
+def price(place: Placement, cost_model: str, batch: int, context: int) -> PricedStep:
     """Prices one step of a placement."""
     k = place.num_speculative_tokens
     cost: StepCost = COST_MODELS[cost_model](place)
@@ -99,7 +96,7 @@ def price(place: Placement, cost_model: str, batch: int, context: int) -> Step:
     terms = {name: float(1e3 * value[0]) for name, value in cost.terms(columns).items()}
     sizes = place.capture_sizes
     graph = padded(shape.tokens, sizes) if sizes and shape.tokens <= sizes[-1] else None
-    return Step(k, shape, terms, graph)
+    return PricedStep(k, shape, terms, graph)
 
 
 @dataclass(frozen=True)
@@ -119,8 +116,8 @@ class Explanation:
     cost_model: str
     batch: int
     context: int
-    plain: Step
-    drafting: Step | None
+    plain: PricedStep
+    drafting: PricedStep | None
     one_more_draft_ms: float | None
     one_more_sequence_ms: float
     c_q_ms: tuple[float, ...]
@@ -169,66 +166,9 @@ def explain(config: Experiment, batch: int, context: int, k: int | None) -> Expl
     )
 
 
-def explain_text(said: Explanation) -> str:
-    """Returns the table and what follows from it."""
-    steps = [said.plain, *([said.drafting] if said.drafting else [])]
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    table.add_column("term")
-    for step in steps:
-        table.add_column(f"K = {step.k} ms", justify="right")
-        table.add_column("share", justify="right")
-    table.add_column("what it is")
-    for name in TERMS:
-        cells = [
-            c for s in steps for c in (f"{s.terms_ms[name]:.3f}", f"{s.terms_ms[name] / s.total_ms:.0%}")
-        ]
-        table.add_row(name, *cells, MEANING[name])
-    table.add_row("step", *[c for s in steps for c in (f"{s.total_ms:.3f}", "100%")], "sum of the above")
-    buffer = io.StringIO()
-    Console(file=buffer, width=140, color_system=None).print(table)
-    head = (
-        f"{said.place.model.name} on {said.place.tensor_parallel_size} x {said.place.accelerator.name}, "
-        f"engine {said.place.profile.name}, cost model {said.cost_model}: one step of {said.batch} sequences "
-        f"with {said.context:,} tokens of context each"
-    )
-    lines = [
-        head,
-        "",
-        *(line.rstrip() for line in buffer.getvalue().splitlines()),
-        "",
-        *_consequences(said, steps),
-    ]
-    return "\n".join(lines)
-
-
-def _consequences(said: Explanation, steps: Sequence[Step]) -> list[str]:
-    lines = []
-    for step in steps:
-        graph = f"padded to the CUDA graph of {step.graph}" if step.graph else "larger than any CUDA graph"
-        lines.append(f"K = {step.k}: largest term {step.bound_by}; {step.shape.tokens} tokens, {graph}")
-    if said.drafting is not None:
-        ratio = said.drafting.total_ms / said.plain.total_ms
-        lines.append(
-            f"a step with K = {said.drafting.k} takes {ratio:.2f} times a plain one: it pays above an "
-            f"acceptance length of {ratio:.2f}"
-        )
-    if said.one_more_draft_ms is not None:
-        lines.append(f"one more drafted token a sequence: {said.one_more_draft_ms:+.3f} ms a step")
-    lines.append(f"one more sequence: {said.one_more_sequence_ms:+.3f} ms a step")
-    if said.c_q_ms:
-        values = ", ".join(
-            f"{ms:.3f} ms at c_q = {c:g}" for c, ms in zip(C_Q_RANGE, said.c_q_ms, strict=True)
-        )
-        lines.append(
-            f"the KV term takes c_q = {said.place.c_q:g}, the cost of one more query token in attention, "
-            f"which no public table measures: {values}"
-        )
-    return lines
-
-
 def explain_file(
     file: Path, overrides: Sequence[str], batch: int, context: int, k: int | None
-) -> tuple[Explanation, str]:
+) -> Explanation:
     """Explains a step of the first point of an experiment that drafts, or of its first point.
 
     Raises:
@@ -237,5 +177,4 @@ def explain_file(
     """
     points = expand(load(file, overrides).experiment)
     drafting = [p for p in points if p.config.serve.speculative_config is not None]
-    said = explain((drafting or list(points))[0].config, batch, context, k)
-    return said, explain_text(said)
+    return explain((drafting or list(points))[0].config, batch, context, k)

@@ -3,7 +3,7 @@
     results/NAME/  experiment.yaml  resolved.yaml  manifest.json  summary.csv  plots/
                    points/ID/{requests.csv, bench.json, engine.json, _SUCCESS}
 
-`load(RUN)` gives pandas DataFrames.
+`read_results(RUN)` gives pandas DataFrames.
 """
 
 from __future__ import annotations
@@ -161,6 +161,30 @@ class Results:
     manifest: Mapping[str, object]
     summary: pd.DataFrame
 
+    @property
+    def axes(self) -> list[str]:
+        """The swept keys that the summary has as columns."""
+        axes = self.manifest.get("axes")
+        return [key for key in axes if key in self.summary.columns] if isinstance(axes, dict) else []
+
+    @property
+    def report(self) -> Mapping[str, object]:
+        """The `report:` block; empty where the manifest has none."""
+        report = self.manifest.get("report")
+        return report if isinstance(report, dict) else {}
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows of the summary; empty cells are left out, but None in the columns of axes."""
+        axes, rows = self.axes, []
+        for record in self.summary.to_dict("records"):
+            cells = {
+                str(key): None if isinstance(value, float) and math.isnan(value) else value
+                for key, value in record.items()
+            }
+            rows.append({key: value for key, value in cells.items() if value is not None or key in axes})
+        return rows
+
     def requests(self, point: str, seed: int | None = None) -> pd.DataFrame:
         """Returns the requests of a point, a row each, times in milliseconds.
 
@@ -199,7 +223,7 @@ class Results:
         return folders
 
 
-def load(run: Path | str) -> Results:
+def read_results(run: Path | str) -> Results:
     """Reads a run's folder.
 
     Raises:

@@ -10,12 +10,9 @@ from __future__ import annotations
 import csv
 import json
 import math
-import multiprocessing
 import os
 import shutil
-import signal
-from collections.abc import Callable, Generator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +22,7 @@ import numpy as np
 from specfleet.experiments.load.sweep import Point
 from specfleet.experiments.point.build import Built, build, counted_requests, requests, source
 from specfleet.experiments.run.analysis import StepTotals, intervals, tpot_split
+from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.sim.metrics import Counted, Value, benchmark, by_class, by_replica, engine_load
 from specfleet.sim.recorder import FINISHED, Columns
@@ -265,32 +263,12 @@ def run_tasks(
         failed: told of a task that could not be run; the others go on.
     """
     ordered = sorted(todo, key=lambda task: -task.weight)
-    if jobs <= 1 or len(ordered) <= 1:
-        for task in ordered:
-            started(task.id)
-            try:
-                run_task(task)
-            except Exception as error:
-                failed(task, error)
-            yield task
-        return
-    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    context = multiprocessing.get_context(method)
-    with ProcessPoolExecutor(min(jobs, len(ordered)), context, _leave_interrupts_alone) as pool:
-        futures: dict[Future[str], Task] = {pool.submit(run_task, task): task for task in ordered}
-        try:
-            for future in as_completed(futures):
-                if (raised := future.exception()) is not None:
-                    failed(futures[future], raised)
-                yield futures[future]
-                started(", ".join([task.id for f, task in futures.items() if f.running()][:jobs]))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in multiprocessing.active_children():
-                child.terminate()
-            raise
 
+    def running(at: Sequence[int]) -> None:
+        started(", ".join(ordered[i].id for i in at))
 
-def _leave_interrupts_alone() -> None:
-    """Ctrl-C reaches workers too, but the main process stops them: a half-written folder is never renamed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with Workers(jobs) as workers:
+        for at, found in workers.as_finished(run_task, ordered, running):
+            if isinstance(found, Exception):
+                failed(ordered[at], found)
+            yield ordered[at]

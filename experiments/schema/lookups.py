@@ -1,4 +1,8 @@
-"""Catalogue names in an experiment, looked up; what is not found is an error in the user's words."""
+"""Catalogue names in an experiment, looked up; what is not found is an error in the user's words.
+
+Workloads (numpy) and acceptance blocks (pydantic) are imported where they are asked for: `theory` and
+`catalog` look up models only and would wait for them.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from specfleet.experiments.schema.faults import did_you_mean
+from specfleet.hardware import catalog
+from specfleet.hardware.accelerator import Accelerator
+from specfleet.hardware.engine_profile import EngineProfile
+from specfleet.hardware.model import DrafterSpec, ModelSpec
 
 if TYPE_CHECKING:
     from specfleet.experiments.schema.blocks.acceptance import Process
-    from specfleet.hardware.accelerator import Accelerator
-    from specfleet.hardware.engine_profile import EngineProfile
-    from specfleet.hardware.model import DrafterSpec, ModelSpec
     from specfleet.workloads.profiles import Preset
 
 Record = TypeVar("Record")
@@ -30,29 +35,21 @@ def _plain(find: Callable[[], Record]) -> Record:
 
 def engine(name: str) -> EngineProfile:
     """The engine profile called `name`. ValueError with the closest names if there is none."""
-    from specfleet.hardware import catalog
-
     return _plain(lambda: catalog.engine_profile(name))
 
 
 def accelerator(named: str | dict[str, object]) -> Accelerator:
     """A GPU by name or mapping. ValueError says what is wrong with it."""
-    from specfleet.hardware import catalog
-
     return _plain(lambda: catalog.accelerator(named))
 
 
 def model(named: str | dict[str, object]) -> ModelSpec:
     """A target model by name, Hugging Face id or mapping. ValueError says what is wrong with it."""
-    from specfleet.hardware import catalog
-
     return _plain(lambda: catalog.model(named))
 
 
 def drafter(named: str | dict[str, object]) -> DrafterSpec:
     """A drafter by name, Hugging Face id or mapping. ValueError says what is wrong with it."""
-    from specfleet.hardware import catalog
-
     return _plain(lambda: catalog.drafter(named))
 
 

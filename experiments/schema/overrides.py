@@ -1,12 +1,16 @@
-"""`key=value` arguments: changes to an experiment before it is checked."""
+"""Changes to an experiment before it is checked: `key=value` arguments, or keys with values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeAlias
 
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault
 from specfleet.experiments.schema.structure import replaced
 from specfleet.experiments.schema.yamlfile import Document, KeyPath, Mark, Value, parse_value
+
+Override: TypeAlias = str | tuple[str, Value]
+"""`key=value` as a user writes it, or a dotted key and its value."""
 
 _DOTTED_KEYS = (("sweep", "axes"), ("report", "baseline"))
 """Mappings whose keys are dotted themselves."""
@@ -20,28 +24,33 @@ def key_path(dotted: str) -> KeyPath:
     return parts
 
 
-def overridden(document: Document, overrides: Iterable[str]) -> Document:
-    """The document with each `key=value` in place, marked as written on the command line.
+def overridden(document: Document, overrides: Iterable[Override]) -> Document:
+    """The document with each change in place, marked as written on the command line.
 
-    Values follow the rules of the file; arguments that are no `key=value` are the document's faults.
+    Texts follow the rules of the file; arguments that are no `key=value` are the document's faults.
     """
     data, marks = document.data, dict(document.marks)
     faults = []
-    for text in overrides:
-        text = text.encode("utf-8", "backslashreplace").decode()
-        dotted, equals, given = text.partition("=")
-        path = key_path(dotted.strip())
-        if not equals or not all(path):
-            faults.append(
-                Fault(COMMAND_LINE, 0, text, "is no key=value; write for example serve.max_num_seqs=64")
-            )
+    for override in overrides:
+        change = _read(override) if isinstance(override, str) else (key_path(override[0]), override[1])
+        if isinstance(change, Fault):
+            faults.append(change)
             continue
-        try:
-            value: Value = parse_value(given)
-        except ValueError as error:
-            faults.append(Fault(COMMAND_LINE, 0, dotted, str(error)))
-            continue
+        path, value = change
         data = replaced(data, path, value)
         marks = {known: mark for known, mark in marks.items() if known[: len(path)] != path}
         marks[path] = Mark(COMMAND_LINE, 0)
     return Document(document.file, data, marks, (*document.faults, *faults))
+
+
+def _read(text: str) -> tuple[KeyPath, Value] | Fault:
+    """Returns the key and value of a `key=value`, or what is wrong with it."""
+    text = text.encode("utf-8", "backslashreplace").decode()
+    dotted, equals, given = text.partition("=")
+    path = key_path(dotted.strip())
+    if not equals or not all(path):
+        return Fault(COMMAND_LINE, 0, text, "is no key=value; write for example serve.max_num_seqs=64")
+    try:
+        return path, parse_value(given)
+    except ValueError as error:
+        return Fault(COMMAND_LINE, 0, dotted, str(error))

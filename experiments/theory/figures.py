@@ -16,7 +16,7 @@ from specfleet.experiments.figures.style import (
     panels,
     styled,
 )
-from specfleet.experiments.theory.tables import Theory
+from specfleet.experiments.theory.question import Theory
 from specfleet.sim.speculation.theory import expected_tokens, needed_conditional, needed_draft_rate
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from specfleet.experiments.validate.points import Point
+from specfleet.experiments.validate.points import MeasuredPoint
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
 
 _LEAST_RATIO = 0.05
 """Conditional acceptance beyond the deepest measured position is at least this, where none was seen."""
 
 
-def predicted_acceptance(point: Point, points: Sequence[Point]) -> AcceptanceSpec | None:
+def predicted_acceptance(point: MeasuredPoint, points: Sequence[MeasuredPoint]) -> AcceptanceSpec | None:
     """Returns the acceptance by position that other rows of the drafter on the data set predict.
 
     The i-th draft of a chain does not depend on how many follow, so P(first i accepted) is the mean over
@@ -55,7 +55,7 @@ def predicted_acceptance(point: Point, points: Sequence[Point]) -> AcceptanceSpe
     )
 
 
-def _mean_at(points: Sequence[Point], position: int) -> float | None:
+def _mean_at(points: Sequence[MeasuredPoint], position: int) -> float | None:
     """Returns P(first `position` + 1 drafts accepted) over the rows that draft so many, or None."""
     rates, weights = [], []
     for point in points:

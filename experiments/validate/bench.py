@@ -24,7 +24,7 @@ from specfleet.experiments.schema.faults import Fault, InputFaults
 from specfleet.experiments.schema.yamlfile import read_yaml
 from specfleet.experiments.validate import profiles
 from specfleet.experiments.validate.lengths import monotone, workload
-from specfleet.experiments.validate.points import BENCH_KEYS, TTFT_STEPS_CONCURRENCY, Point
+from specfleet.experiments.validate.points import BENCH_KEYS, TTFT_STEPS_CONCURRENCY, MeasuredPoint
 from specfleet.hardware.placement import Placement
 from specfleet.workloads.build import WorkloadSpec
 
@@ -33,7 +33,7 @@ _NEEDED = ("completed", "total_input_tokens", "total_output_tokens", "mean_tpot_
 _PERCENTILES = range(0, 101, 2)
 
 
-def read_bench(path: Path, serve: Path) -> Point:
+def read_bench(path: Path, serve: Path) -> MeasuredPoint:
     """Returns the point of one result.
 
     Args:
@@ -52,7 +52,7 @@ def read_bench(path: Path, serve: Path) -> Point:
         measured["ttft_steps"] = measured["ttft_median_ms"] / measured["itl_median_ms"]
     assert config.serve.max_model_len
     speculative = config.serve.speculative_config
-    return Point(
+    return MeasuredPoint(
         name=path.name,
         campaign=str(result.get("label") or serve.stem),
         dataset=config.workload.preset or "as measured",

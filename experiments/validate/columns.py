@@ -17,7 +17,13 @@ from pathlib import Path
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.validate import profiles
 from specfleet.experiments.validate.lengths import monotone, workload
-from specfleet.experiments.validate.points import BENCH_KEYS, TTFT_STEPS_CONCURRENCY, Point, Readout, Unusable
+from specfleet.experiments.validate.points import (
+    BENCH_KEYS,
+    TTFT_STEPS_CONCURRENCY,
+    MeasuredPoint,
+    Readout,
+    Unusable,
+)
 from specfleet.hardware.accelerator import Accelerator
 from specfleet.hardware.model import DrafterSpec
 from specfleet.hardware.placement import Placement
@@ -44,7 +50,7 @@ _YES, _NO = ("true", "on", "yes", "1", "1.0"), ("false", "off", "no", "0", "0.0"
 _METHODS = {"eagle-3": "eagle3", "eagle3": "eagle3", "eagle-1": "eagle", "eagle": "eagle"}
 
 
-class Row:
+class CsvRow:
     """One row by column name; "" is a missing value, and so is a column that the file lacks."""
 
     def __init__(self, cells: Mapping[str, str | None]) -> None:
@@ -109,11 +115,11 @@ def read_csv(path: Path, frozen: bool) -> Readout:
             )
         readout = Readout()
         for line, cells in enumerate(rows, 2):
-            _add(readout, f"{path.name}:{line}", Row(cells), make, frozen)
+            _add(readout, f"{path.name}:{line}", CsvRow(cells), make, frozen)
     return readout
 
 
-def _add(readout: Readout, name: str, row: Row, make: object, frozen: bool) -> None:
+def _add(readout: Readout, name: str, row: CsvRow, make: object, frozen: bool) -> None:
     assert callable(make)
     try:
         readout.points.append(make(name, row, frozen))
@@ -123,7 +129,7 @@ def _add(readout: Readout, name: str, row: Row, make: object, frozen: bool) -> N
         readout.errors[str(error)] += 1
 
 
-def bench_point(name: str, row: Row, frozen: bool) -> Point:
+def bench_point(name: str, row: CsvRow, frozen: bool) -> MeasuredPoint:
     """Returns the point of a benchmark row.
 
     Raises:
@@ -150,7 +156,7 @@ def bench_point(name: str, row: Row, frozen: bool) -> Point:
         burstiness=math.inf if "constant rate" in row.text("arrival_process") else row.number("burstiness"),
     )
     length = row.whole("max_model_len_tokens") or place.model.max_position_embeddings
-    return Point(
+    return MeasuredPoint(
         name=row.text("run_id") or " ".join(filter(None, (row.text("record_id"), row.text("point")))) or name,
         campaign=row.text("campaign") or row.text("record_id"),
         dataset=row.text("dataset"),
@@ -172,7 +178,7 @@ def _client_cap(arrivals: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _drafts(row: Row) -> int:
+def _drafts(row: CsvRow) -> int:
     """Returns K, 0 for plain rows; Unusable where a drafting row lacks its drafter or its acceptance."""
     if row.need("method") == "none":
         return 0
@@ -185,7 +191,7 @@ def _drafts(row: Row) -> int:
     return k
 
 
-def _measured(row: Row) -> dict[str, float]:
+def _measured(row: CsvRow) -> dict[str, float]:
     """Returns the measured values by metric; Unusable if there is none."""
     columns = {metric: metric for metric in BENCH_KEYS} | {
         "output_throughput": "output_throughput_tok_s",
@@ -204,7 +210,7 @@ def _measured(row: Row) -> dict[str, float]:
     return measured
 
 
-def _accelerator(row: Row, frozen: bool) -> Accelerator:
+def _accelerator(row: CsvRow, frozen: bool) -> Accelerator:
     """Returns the row's GPU with the memory, bandwidth class and peer-to-peer access of its columns."""
     base = profiles.gpu(row.need("gpu"))
     changes: dict[str, int | float | bool | None] = {}
@@ -217,7 +223,7 @@ def _accelerator(row: Row, frozen: bool) -> Accelerator:
     return base.override(**changes)
 
 
-def _placement(row: Row, k: int, frozen: bool) -> Placement:
+def _placement(row: CsvRow, k: int, frozen: bool) -> Placement:
     """Returns what the row's server ran on."""
     model_name = row.need("target_model")
     tp = round(row.need_number("tp"))
@@ -241,7 +247,7 @@ def _placement(row: Row, k: int, frozen: bool) -> Placement:
     )
 
 
-def _drafter(row: Row) -> DrafterSpec:
+def _drafter(row: CsvRow) -> DrafterSpec:
     """Returns the drafter; one of another family than the row's method is an error."""
     stated = row.need("method").lower()
     if stated == "ngram":
@@ -255,7 +261,7 @@ def _drafter(row: Row) -> DrafterSpec:
     return drafter
 
 
-def _acceptance(row: Row, place: Placement, k: int) -> AcceptanceSpec:
+def _acceptance(row: CsvRow, place: Placement, k: int) -> AcceptanceSpec:
     """Returns the measured acceptance: by position, else by length."""
     assert place.drafter is not None
     spread = profiles.concentration(place.model, place.drafter.method, row.text("dataset"))
@@ -268,7 +274,7 @@ def _acceptance(row: Row, place: Placement, k: int) -> AcceptanceSpec:
     return AcceptanceSpec(acceptance_length=length, measured_at_k=k, concentration=spread)
 
 
-def served_point(name: str, row: Row, frozen: bool) -> Point:
+def served_point(name: str, row: CsvRow, frozen: bool) -> MeasuredPoint:
     """Returns the point of a served-TPOT row; its settings are assumptions by GPU and engine.
 
     Raises:
@@ -296,7 +302,7 @@ def served_point(name: str, row: Row, frozen: bool) -> Point:
     lengths = [set_["lengths"] * row.need_number(column) for column in ("input_len", "output_len")]
     assumed = f"{gpu_name} {engine_name} {dtype}: KV cache {set_['kv_cache_dtype']}, "
     assumed += f"lengths {set_['lengths']:g} of nominal ({set_['source']})"
-    return Point(
+    return MeasuredPoint(
         name=name,
         campaign=f"{gpu_name} {engine_name} {row.text('model')} {dtype}",
         dataset="nominal lengths",

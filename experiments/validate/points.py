@@ -56,7 +56,7 @@ class Unusable(Exception):  # noqa: N818 - it is a reason, not a fault
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class MeasuredPoint:
     """One measured run, ready to be simulated.
 
     Args:
@@ -133,17 +133,17 @@ class Readout:
         errors: rows that name a model, GPU, drafter or engine that is not known, with counts.
     """
 
-    points: list[Point] = field(default_factory=list)
+    points: list[MeasuredPoint] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
 
 
-def pool_tokens(point: Point) -> int:
+def pool_tokens(point: MeasuredPoint) -> int:
     """Returns the KV pool that the memory model gives the server, as vLLM logs it."""
     return kv_budget(point.placement).tokens
 
 
-def speculative_config(point: Point) -> SpeculativeConfig | None:
+def speculative_config(point: MeasuredPoint) -> SpeculativeConfig | None:
     """Returns how the point's server drafts; None for a plain one."""
     drafter = point.placement.drafter
     if drafter is None:
@@ -153,13 +153,13 @@ def speculative_config(point: Point) -> SpeculativeConfig | None:
     )
 
 
-def drafter_passes(point: Point) -> int:
+def drafter_passes(point: MeasuredPoint) -> int:
     """Returns the drafter's passes after a step."""
     speculative = speculative_config(point)
     return speculative.draft_passes if speculative else 0
 
 
-def scenario(point: Point) -> Scenario:
+def scenario(point: MeasuredPoint) -> Scenario:
     """Returns the point's server under its load.
 
     Raises:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from specfleet.experiments.validate.points import METRICS
 from specfleet.experiments.validate.score import (
@@ -16,15 +15,24 @@ from specfleet.experiments.validate.score import (
     model_group,
     ratios,
 )
-
-if TYPE_CHECKING:
-    from specfleet.experiments.validate.validation import Validation
+from specfleet.experiments.validate.validation import Validation
+from specfleet.experiments.words.table import Column, table_text
 
 _SHOWN = ("tpot_mean_ms", "tpot_p99_ms", "itl_mean_ms", "ttft_mean_ms", "output_throughput")
 _WORST = 5
+METRIC_WIDTH, NUMBER_WIDTH = 22, 6
+"""So that the tables of all rows and by load line up."""
+
+RATIO_COLUMNS = (
+    Column("against the plain server", left=True),
+    Column("n"),
+    Column("mean", "{:.1f} %"),
+    Column("worst", "{:.1f} %"),
+    Column(left=True),
+)
 
 
-def report(result: Validation) -> str:
+def validation_text(result: Validation) -> str:
     """Returns tables: overall and by load, ratios, groups, worst rows; assumptions and what was left out."""
     scored = result.scored
     lines = [f"{len(scored)} rows scored. Absolute errors in percent; ttft_steps in steps.", ""]
@@ -48,18 +56,17 @@ def report(result: Validation) -> str:
 
 
 def _table(title: str, errors: Block) -> list[str]:
-    """Returns one line a metric."""
-    head = f"{title:<22} {'n':>5} {'median':>8} {'mean':>8} {'P90':>8} {'worst':>8}"
+    """Returns one line a metric; a long title stands above."""
+    above, heading = ([title], "") if len(title) > METRIC_WIDTH else ([], title)
+    statistics = [Column(name, width=NUMBER_WIDTH) for name in ("n", "median", "mean", "P90", "worst")]
     rows = []
     for metric in METRICS:
         if metric in errors:
             e = errors[metric]
             digits = 2 if metric == "ttft_steps" else 1
             values = (e["median_abs_pct"], e["mean_abs_pct"], e["p90_abs_pct"], e["worst_abs_pct"])
-            rows.append(f"{metric:<22} {e['n']:>5} " + " ".join(f"{v:>8.{digits}f}" for v in values))
-    if len(title) > 22:
-        return [title, head.replace(title, " " * 22), *rows]
-    return [head, *rows]
+            rows.append([metric, e["n"], *(f"{value:.{digits}f}" for value in values)])
+    return [*above, table_text([Column(heading, left=True, width=METRIC_WIDTH), *statistics], rows)]
 
 
 def _ratio_lines(result: Validation) -> list[str]:
@@ -67,13 +74,17 @@ def _ratio_lines(result: Validation) -> list[str]:
     found = ratios(result.scored)
     if not found:
         return []
-    lines = ["against the plain server"]
-    for metric, r in found.items():
-        lines.append(
-            f"{metric:<22} {r['n']:>5} mean {r['mean_abs_pct']:.1f} %, worst {r['worst_abs_pct']:.1f} %; "
-            f"{r['slowdowns_right']} of {r['slowdowns']} slow-downs beyond 3 % seen"
-        )
-    return [*lines, ""]
+    rows = [
+        [
+            metric,
+            r["n"],
+            r["mean_abs_pct"],
+            r["worst_abs_pct"],
+            f"{r['slowdowns_right']} of {r['slowdowns']} slow-downs beyond 3 % seen",
+        ]
+        for metric, r in found.items()
+    ]
+    return [table_text(RATIO_COLUMNS, rows), ""]
 
 
 def _group_lines(title: str, found: list[dict[str, object]]) -> list[str]:
@@ -81,14 +92,13 @@ def _group_lines(title: str, found: list[dict[str, object]]) -> list[str]:
     if not found:
         return []
     names = [", ".join(str(v) for v in _group(g).values() if v) for g in found]
-    width = max(len(title), *map(len, names))
     shown = [metric for metric in _SHOWN if any(metric in g for g in found)]
-    lines = [f"{title:<{width}} {'n':>4} " + " ".join(f"{metric:>18}" for metric in shown)]
+    rows = []
     for name, group in sorted(zip(names, found, strict=True), key=lambda pair: pair[0]):
         cells = [_cell(group.get(metric)) for metric in shown]
         counts = [int(e["n"]) for metric in shown if isinstance(e := group.get(metric), dict)]
-        lines.append(f"{name:<{width}} {max(counts, default=0):>4} " + " ".join(f"{c:>18}" for c in cells))
-    return [*lines, ""]
+        rows.append([name, max(counts, default=0), *cells])
+    return [table_text([Column(title, left=True), "n", *shown], rows), ""]
 
 
 def _group(group: Mapping[str, object]) -> dict[str, str]:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
+from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.validate.acceptance import predicted_acceptance
-from specfleet.experiments.validate.points import BENCH_KEYS, Point, drafter_passes, pool_tokens, scenario
-from specfleet.experiments.validate.sample import matched, requests
+from specfleet.experiments.validate.points import (
+    BENCH_KEYS,
+    MeasuredPoint,
+    drafter_passes,
+    pool_tokens,
+    scenario,
+)
+from specfleet.experiments.validate.sample import levelled_requests, matched
 from specfleet.hardware.closedform import closed_form_tpot
 from specfleet.hardware.memory import DoesNotFit
 from specfleet.hardware.stepcost import KernelCost, StepCost, StepShape
@@ -35,7 +40,7 @@ class Scored:
         failure: why there is no prediction, or "".
     """
 
-    point: Point
+    point: MeasuredPoint
     predicted: Mapping[str, float]
     failure: str = ""
 
@@ -48,7 +53,7 @@ class Scored:
         return out
 
 
-def predict(point: Point, seeds: int, method: str | None) -> Scored:
+def predict(point: MeasuredPoint, seeds: int, method: str | None) -> Scored:
     """Returns the prediction for a point.
 
     Args:
@@ -64,12 +69,12 @@ def predict(point: Point, seeds: int, method: str | None) -> Scored:
     return Scored(point, {metric: found[metric] for metric in point.measured if metric in found})
 
 
-def simulated(point: Point, seeds: int) -> dict[str, float]:
+def simulated(point: MeasuredPoint, seeds: int) -> dict[str, float]:
     """Returns every metric, averaged over `seeds` simulations of other requests and other luck."""
     built = scenario(point)
     runs = []
     for seed in range(seeds):
-        table = requests(point.workload, seed)
+        table = levelled_requests(point.workload, seed)
         if point.acceptance is not None:
             built = replace(built, acceptance={"": matched(point.acceptance, point.k, table, seed)})
         runs.append(benchmark(simulate(built, table, seed)))
@@ -82,7 +87,7 @@ def simulated(point: Point, seeds: int) -> dict[str, float]:
     return found | {"ttft_steps": float(np.mean(steps)), "kv_pool_tokens": float(pool_tokens(point))}
 
 
-def closed_form(point: Point) -> dict[str, float]:
+def closed_form(point: MeasuredPoint) -> dict[str, float]:
     """Returns TPOT, ITL and the KV pool of a closed loop by `hardware.closedform`.
 
     With speculation a step verifies and yields the acceptance length, tau: `T(B) / tau + (B - 1) / osl x
@@ -143,7 +148,7 @@ class _Verifying:
         return self.cost.summary()
 
 
-def in_mode(points: Sequence[Point], mode: str) -> tuple[list[Point], int]:
+def in_mode(points: Sequence[MeasuredPoint], mode: str) -> tuple[list[MeasuredPoint], int]:
     """Returns the points with the acceptance of a mode, and how many no other row could predict.
 
     Args:
@@ -166,40 +171,26 @@ def in_mode(points: Sequence[Point], mode: str) -> tuple[list[Point], int]:
 
 
 def predict_all(
-    points: Sequence[Point], seeds: int, method: str | None, jobs: int, finished: Callable[[str], None]
+    points: Sequence[MeasuredPoint],
+    seeds: int,
+    method: str | None,
+    jobs: int,
+    finished: Callable[[str], None],
 ) -> list[Scored]:
     """Returns all predictions in the order of `points`, the largest first in `jobs` processes."""
-    found: dict[int, Scored] = {}
+    if all(_closed(point, method) for point in points):
+        jobs = 1
     order = sorted(range(len(points)), key=lambda index: -points[index].workload.num_prompts)
-    for index, scored in _predictions(points, order, seeds, method, jobs):
-        found[index] = scored
-        finished(points[index].name)
+    found: dict[int, Scored] = {}
+    with Workers(jobs) as workers:
+        work = partial(predict, seeds=seeds, method=method)
+        for at, scored in workers.as_finished(work, [points[index] for index in order]):
+            if isinstance(scored, Exception):
+                raise scored
+            found[order[at]] = scored
+            finished(points[order[at]].name)
     return [found[index] for index in range(len(points))]
 
 
-def _predictions(
-    points: Sequence[Point], order: Sequence[int], seeds: int, method: str | None, jobs: int
-) -> Iterator[tuple[int, Scored]]:
-    if jobs <= 1 or len(order) <= 1 or all(_closed(point, method) for point in points):
-        for index in order:
-            yield index, predict(points[index], seeds, method)
-        return
-    kind = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    context = multiprocessing.get_context(kind)
-    with ProcessPoolExecutor(min(jobs, len(order)), context, _leave_interrupts_alone) as pool:
-        futures = {pool.submit(predict, points[index], seeds, method): index for index in order}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _closed(point: Point, method: str | None) -> bool:
+def _closed(point: MeasuredPoint, method: str | None) -> bool:
     return method == "closed_form" or (method is None and point.closed_form)
-
-
-def _leave_interrupts_alone() -> None:
-    """Ctrl-C reaches workers too; the main process stops them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

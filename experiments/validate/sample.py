@@ -23,7 +23,7 @@ F64 = npt.NDArray[np.float64]
 _ROUNDS_OF_CORRECTION = 3
 
 
-def requests(spec: WorkloadSpec, seed: int) -> RequestTable:
+def levelled_requests(spec: WorkloadSpec, seed: int) -> RequestTable:
     """Returns `build_requests(spec, seed)` with its lengths moved to equal steps of probability.
 
     Ranks and correlation stay those of the seed; the sample's means are the law's.

@@ -7,7 +7,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from specfleet.experiments.validate.points import METRICS, Point
+from specfleet.experiments.validate.points import METRICS, MeasuredPoint
 from specfleet.experiments.validate.runs import Scored
 
 LOW_LOAD = 64
@@ -84,7 +84,7 @@ def by_load(scored: Sequence[Scored], high: bool) -> list[Scored]:
     return [s for s in scored if s.point.concurrency is not None and (s.point.concurrency > LOW_LOAD) == high]
 
 
-def model_group(point: Point) -> dict[str, str]:
+def model_group(point: MeasuredPoint) -> dict[str, str]:
     """Returns model x GPU x method x K band x concurrency band."""
     tp = point.placement.tensor_parallel_size
     return {
@@ -97,7 +97,7 @@ def model_group(point: Point) -> dict[str, str]:
     }
 
 
-def campaign_group(point: Point) -> dict[str, str]:
+def campaign_group(point: MeasuredPoint) -> dict[str, str]:
     """Returns campaign x method x data set x (c <= 64 or above); served points all loads in one."""
     bands = ((1, LOW_LOAD, f"<={LOW_LOAD}"), (LOW_LOAD + 1, 10**9, f">{LOW_LOAD}"))
     load = band(point.concurrency, bands, "open loop")
@@ -109,7 +109,9 @@ def campaign_group(point: Point) -> dict[str, str]:
     }
 
 
-def groups(scored: Sequence[Scored], key: Callable[[Point], dict[str, str]]) -> list[dict[str, object]]:
+def groups(
+    scored: Sequence[Scored], key: Callable[[MeasuredPoint], dict[str, str]]
+) -> list[dict[str, object]]:
     """Returns the errors of each group, in the order in which groups first appear."""
     members: dict[Hashable, list[Scored]] = {}
     for one in scored:
@@ -148,7 +150,7 @@ def ratios(scored: Sequence[Scored]) -> dict[str, Ratio]:
     return out
 
 
-def _server(point: Point) -> tuple[object, ...]:
+def _server(point: MeasuredPoint) -> tuple[object, ...]:
     place = point.placement
     return (point.campaign, point.dataset, point.concurrency, place.model.name, place.tensor_parallel_size)
 

@@ -1,10 +1,7 @@
-"""`specfleet validate`: simulates measured benchmark points and scores the predictions."""
+"""Measured points read, predicted and scored."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,14 +13,11 @@ from specfleet.experiments.validate.bench import read_bench
 from specfleet.experiments.validate.columns import read_csv
 from specfleet.experiments.validate.points import Readout
 from specfleet.experiments.validate.profiles import FOLDER
-from specfleet.experiments.validate.report import report
-from specfleet.experiments.validate.runs import METHODS, Scored, in_mode, predict_all
+from specfleet.experiments.validate.runs import Scored, in_mode, predict_all
 from specfleet.experiments.validate.score import block, by_load, campaign_group, groups, model_group, ratios
 
 PUBLISHED = FOLDER / "published.csv"
 """The shipped table of published points."""
-
-MODES = ("given", "predicted")
 
 
 @dataclass(frozen=True)
@@ -110,79 +104,3 @@ def validate(
         if one.failure:
             errors[one.failure] += 1
     return Validation([one for one in found if not one.failure], skipped, errors)
-
-
-def validate_command(
-    paths: Sequence[Path] = (),
-    *,
-    serve: Path | None = None,
-    seeds: int = 4,
-    jobs: int | None = None,
-    mode: str = "given",
-    method: str | None = None,
-    as_json: bool = False,
-    max_mape: float | None = None,
-    frozen: bool = False,
-    figure: Path | None = None,
-    quiet: bool = False,
-) -> int:
-    """Runs the command; results on stdout, progress and errors on stderr.
-
-    Returns:
-        0 done; 1 if the mean error of mean TPOT exceeds `max_mape` or a point could not be simulated;
-        2 if rows name a model, GPU, drafter or engine that is not known.
-
-    Raises:
-        InputFaults: for a file that cannot be read or an option that is not known.
-    """
-    _check_options(mode, method, seeds)
-    readout = read_points(paths, serve, frozen)
-    for error, n in sorted(readout.errors.items()):
-        print(f"error: {n} row{'s' if n > 1 else ''}: {error}", file=sys.stderr)
-    result = validate(
-        readout,
-        seeds=seeds,
-        jobs=jobs or os.cpu_count() or 1,
-        mode=mode,
-        method=method,
-        reporter=Reporter(len(readout.points), quiet),
-    )
-    for error, n in sorted((result.errors - readout.errors).items()):
-        print(f"error: {n} row{'s' if n > 1 else ''}: {error}", file=sys.stderr)
-    print(json.dumps(result.json(), indent=1) if as_json else report(result))
-    if figure is not None and result.scored:
-        from specfleet.experiments.validate.figure import draw
-
-        for path in draw(result.scored, figure):
-            print(f"figure: {path}", file=sys.stderr)
-    if readout.errors:
-        return 2
-    return 1 if result.errors or not _within(result, max_mape) else 0
-
-
-def _check_options(mode: str, method: str | None, seeds: int) -> None:
-    faults = []
-    if mode not in MODES:
-        faults.append(Fault("command line", 0, "--mode", f"{mode!r} is unknown; use {' or '.join(MODES)}"))
-    if method is not None and method not in METHODS:
-        faults.append(
-            Fault("command line", 0, "--method", f"{method!r} is unknown; use {' or '.join(METHODS)}")
-        )
-    if seeds < 1:
-        faults.append(Fault("command line", 0, "--seeds", f"{seeds} is none; use 1 or more"))
-    if faults:
-        raise InputFaults(faults)
-
-
-def _within(result: Validation, max_mape: float | None) -> bool:
-    """Returns whether mean TPOT is as good as asked; nothing scored is not."""
-    if max_mape is None:
-        return True
-    tpot = block(result.scored).get("tpot_mean_ms")
-    if tpot is None:
-        print("error: no row with a mean TPOT was scored", file=sys.stderr)
-        return False
-    if tpot["mean_abs_pct"] > max_mape:
-        print(f"mean TPOT is off by {tpot['mean_abs_pct']:.2f} %, more than {max_mape:g} %", file=sys.stderr)
-        return False
-    return True

@@ -6,19 +6,19 @@ from collections.abc import Callable
 
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults, did_you_mean
+from specfleet.hardware import catalog
 
 KINDS = ("models", "drafters", "accelerators", "engines", "workloads", "acceptance")
 
 
 def _names(kind: str) -> tuple[str, ...]:
     if kind == "workloads":
+        # Here, because it brings numpy, and the other kinds need not wait for it.
         from specfleet.workloads.profiles import preset_names
 
         return tuple(preset_names())
     if kind == "acceptance":
         return lookups.acceptance_profile_names()
-    from specfleet.hardware import catalog
-
     return tuple(catalog.names(kind))
 
 

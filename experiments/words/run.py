@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.table import Table
-
-from specfleet.experiments.figures.data import text
 from specfleet.experiments.run.results import Row
 from specfleet.experiments.run.run import Run
 from specfleet.experiments.words.backing import backing
 from specfleet.experiments.words.claims import claim_text
+from specfleet.experiments.words.table import Column, table_text
 from specfleet.experiments.words.tail import at_highest_load
+from specfleet.experiments.words.values import text
 from specfleet.experiments.words.verdict import in_words
 from specfleet.sim.speculation.spec import UNFIT_FOR_TAILS
 
@@ -43,28 +40,21 @@ RARE_COLUMNS = (
 """Shown only where some point has a value above zero."""
 
 
-def table_text(rows: Sequence[Row], axes: Sequence[str], lines: str | None) -> str:
+def summary_table(rows: Sequence[Row], axes: Sequence[str], lines: str | None) -> str:
     """Returns the summary as a table of plain text, a gap between the values of the axis `lines`."""
     shown = [column for column in COLUMNS if any(isinstance(row.get(column[0]), float) for row in rows)]
     shown += [column for column in RARE_COLUMNS if any(_number(row, column[0]) > 0 for row in rows)]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for axis in axes:
-        table.add_column(
-            "K" if axis.endswith("num_speculative_tokens") else axis.rpartition(".")[2], justify="right"
-        )
-    for _, heading, _ in shown:
-        table.add_column(heading, justify="right")
+    headings = ["K" if axis.endswith("num_speculative_tokens") else axis.rpartition(".")[2] for axis in axes]
+    columns = [*map(Column, headings), *(Column(heading, form) for _, heading, form in shown)]
+    body: list[list[object]] = []
     ordered = sorted(rows, key=lambda row: _position(rows, row, lines)) if lines else list(rows)
     previous: object = None
     for row in ordered:
         if lines and previous is not None and row[lines] != previous:
-            table.add_row()
+            body.append([])
         previous = row[lines] if lines else None
-        cells = [text(row.get(axis, "")) for axis in axes]
-        table.add_row(*cells, *(_cell(row, key, form) for key, _, form in shown))
-    buffer = io.StringIO()
-    Console(file=buffer, width=220, color_system=None).print(table)
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
+        body.append([*(text(row.get(axis, "")) for axis in axes), *(_value(row, key) for key, _, _ in shown)])
+    return table_text(columns, body)
 
 
 def _position(rows: Sequence[Row], row: Row, lines: str) -> int:
@@ -77,20 +67,20 @@ def _number(row: Row, key: str) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def _cell(row: Row, key: str, form: str) -> str:
+def _value(row: Row, key: str) -> float | None:
     value = row.get(key)
     if not isinstance(value, int | float) or math.isnan(value):
-        return ""
+        return None
     if key in ("verify_overhead", "draft_overhead") and "gain" not in row:
-        return ""
-    return form.format(value)
+        return None
+    return value
 
 
-def report(run: Run, rows: Sequence[Row]) -> str:
+def run_text(run: Run, rows: Sequence[Row]) -> str:
     """Returns everything a run prints on stdout."""
     experiment = run.loaded.experiment
     axes = list(experiment.sweep.axes)
-    parts = [table_text(rows, axes, experiment.report.lines), ""]
+    parts = [summary_table(rows, axes, experiment.report.lines), ""]
     baseline, x, lines = experiment.report.baseline, experiment.report.x, experiment.report.lines
     if baseline and x and lines and lines in baseline and all(x in row for row in rows):
         parts += [*in_words(rows, x, lines, baseline[lines]), ""]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from specfleet.experiments.run.results import Row
+from specfleet.experiments.words.values import text
 
 WORDS = {
     "decode_ms": "slower plain steps",
@@ -46,7 +47,7 @@ def driver(split: Split) -> tuple[str, float]:
     return part, grown[part] / growth if growth > 0 else 0.0
 
 
-def sentence(label: str, split: Split) -> str:
+def tail_sentence(label: str, split: Split) -> str:
     """Says what drives the tail of a point."""
     part, share = driver(split)
     median, p99 = split["p50"]["tpot_ms"], split["p99"]["tpot_ms"]
@@ -60,8 +61,6 @@ def sentence(label: str, split: Split) -> str:
 
 def at_highest_load(folder: Path, rows: list[Row], x: str, lines: str) -> list[str]:
     """Returns a sentence for each line at the largest x that was run."""
-    from specfleet.experiments.figures.data import text
-
     last = max(float(str(row[x])) for row in rows)
     said = []
     for row in rows:
@@ -70,5 +69,7 @@ def at_highest_load(folder: Path, rows: list[Row], x: str, lines: str) -> list[s
         split = read_split(folder, str(row["point"]))
         if split is not None:
             name = "K" if lines.endswith("num_speculative_tokens") else lines.rpartition(".")[2]
-            said.append(sentence(f"{name} = {text(row[lines])} at {x.rpartition('.')[2]} {last:g}", split))
+            said.append(
+                tail_sentence(f"{name} = {text(row[lines])} at {x.rpartition('.')[2]} {last:g}", split)
+            )
     return said

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specfleet.experiments.figures.data import text as named
 from specfleet.experiments.run.results import Row
+from specfleet.experiments.words.values import text as named
 
 QUESTIONS = {
     "speedup_output_throughput": "throughput",
@@ -63,7 +63,7 @@ def crossing(xs: Sequence[float], ratios: Sequence[float], half_widths: Sequence
     return Crossing(low, at, again, close)
 
 
-def sentence(found: Crossing, last_tested: float) -> str:
+def crossing_sentence(found: Crossing, last_tested: float) -> str:
     """Says a crossing in words."""
     if found.last_paying is None and found.pays_again_from is not None:
         text = f"pays only from {found.pays_again_from:g}"
@@ -118,6 +118,6 @@ def in_words(rows: Sequence[Row], x: str, lines: str, baseline: object) -> list[
     text = []
     for value, answers in verdicts(rows, x, lines, baseline):
         asked = questions(rows)
-        said = "; ".join(f"on {asked[q]} it {sentence(c, last)}" for q, c in answers.items())
+        said = "; ".join(f"on {asked[q]} it {crossing_sentence(c, last)}" for q, c in answers.items())
         text.append(f"{label} = {named(value)}: {said} ({load}).")
     return text

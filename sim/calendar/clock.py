@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specfleet.sim.calendar.fleet import Fleet
-from specfleet.sim.calendar.harvest import Harvest, Ran
+from specfleet.sim.calendar.harvest import Harvest
 from specfleet.sim.calendar.lane import Lane
 from specfleet.sim.calendar.trajectories import Rules
 from specfleet.sim.calendar.watch import Ended, Watch
@@ -18,9 +18,10 @@ from specfleet.sim.clients import Client
 from specfleet.sim.environment import WAKE, Environment
 from specfleet.sim.recorder import Recorder
 from specfleet.sim.router import ROUTERS
+from specfleet.sim.scenario import Ran
 
 if TYPE_CHECKING:
-    from specfleet.sim.calendar.plan import Plan
+    from specfleet.sim.calendar.plan import CalendarRun
 
 OnEnd = Callable[[Lane, Ended, float], None]
 
@@ -84,7 +85,7 @@ class LaneReplica:
         return lambda event: self._run(due)
 
 
-def on_a_clock(plan: Plan, rules: Rules) -> Ran:
+def on_a_clock(plan: CalendarRun, rules: Rules) -> Ran:
     """Runs a closed or capped loop under simpy, with the client of the step engine."""
     scenario, replicas = plan.scenario, plan.scenario.deployment.replicas
     table, n = plan.table, len(plan.table)

@@ -12,19 +12,19 @@ import numpy as np
 
 from specfleet.sim.calendar.books import Books
 from specfleet.sim.calendar.ends import Ends
-from specfleet.sim.calendar.kv import CountedKV, Entrant, Fresh
+from specfleet.sim.calendar.kv import KV, Entrant, Fresh
 from specfleet.sim.calendar.members import Standing
 from specfleet.sim.calendar.position import Position
 from specfleet.sim.calendar.stay import Begun, Left, Stay, StayRef, stay_of
 from specfleet.sim.calendar.sums import Calendar
 from specfleet.sim.calendar.terms import TermBooks
 from specfleet.sim.calendar.trajectories import BLOCK, Block, Trajectories
-from specfleet.sim.calendar.waiting import Waiting
+from specfleet.sim.calendar.waiting import WaitingLine
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.step import Candidate, Step
 
 
-class Lives:
+class DrawnLives:
     """The lives of an engine's requests, at the K at which it drafts now.
 
     Args:
@@ -73,7 +73,7 @@ class CalendarCrowd:
 
     Attributes:
         at: where it stands.
-        kv: its blocks.
+        kv: its blocks; set by whoever puts the engine together.
         row_charge: budget tokens of a decode row, by K.
         step: what the present step has to give and gave.
         refs: who decodes, in the order of the running list, with some dead ones among them; kept only if
@@ -86,9 +86,9 @@ class CalendarCrowd:
     def __init__(
         self,
         config: EngineConfig,
-        lives: Lives,
+        lives: DrawnLives,
         calendar: Calendar,
-        waiting: Waiting,
+        waiting: WaitingLine,
         books: Books,
         ends: Ends,
     ) -> None:
@@ -104,7 +104,7 @@ class CalendarCrowd:
         self.rules = self.footprints.scheduler
         self.row_charge = [self.rules.row_charge(k) for k in range(1 + self.footprints.k)]
         self.at = Position(self.footprints.k)
-        self.kv: CountedKV = CountedKV(self)
+        self.kv: KV
         self.step = Step(self.rules, self.footprints.window)
         self.refs: list[StayRef] = []
         self.begun: Begun | None = None

@@ -6,14 +6,15 @@ from array import array
 
 from specfleet.hardware.stepcost import StepCost
 from specfleet.sim.calendar.books import Books
-from specfleet.sim.calendar.crowd import CalendarCrowd, Lives
+from specfleet.sim.calendar.counted_kv import CountedKV
+from specfleet.sim.calendar.crowd import CalendarCrowd, DrawnLives
 from specfleet.sim.calendar.ends import Ends
 from specfleet.sim.calendar.lane import Lane
 from specfleet.sim.calendar.ledger import Ledger
 from specfleet.sim.calendar.log import Log
 from specfleet.sim.calendar.luck import I64
 from specfleet.sim.calendar.members import Members
-from specfleet.sim.calendar.plan import Plan
+from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.plans import Learner, Plans
 from specfleet.sim.calendar.private_prefix import PrivateKV
 from specfleet.sim.calendar.prompts import Prompts
@@ -22,7 +23,7 @@ from specfleet.sim.calendar.stepper import Stepper
 from specfleet.sim.calendar.sums import Calendar
 from specfleet.sim.calendar.terms import TermBooks
 from specfleet.sim.calendar.trajectories import Rules, Trajectories
-from specfleet.sim.calendar.waiting import Waiting
+from specfleet.sim.calendar.waiting import WaitingLine
 from specfleet.sim.calendar.watch import Watch
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.engine import Request
@@ -39,9 +40,8 @@ class Fleet:
         lanes: how many.
     """
 
-    def __init__(self, plan: Plan, rules: Rules, rows: I64, lanes: int = 1) -> None:
+    def __init__(self, plan: CalendarRun, rules: Rules, rows: I64, lanes: int = 1) -> None:
         self.plan = plan
-        self._rules = rules
         table, luck = plan.table, plan.luck
         self.by_k: list[Trajectories] = []
         self._may_throw_out = not plan.never_short(rules)
@@ -80,7 +80,7 @@ class Fleet:
         """Returns a lane.
 
         Args:
-            inbox, arrived_s: as in `Waiting`.
+            inbox, arrived_s: as in `WaitingLine`.
             replica: its number in the cluster.
             lane: its number among those that share these requests.
             watch, stops: as in `Ends`.
@@ -92,7 +92,7 @@ class Fleet:
         books = Books(self.lives, self.ledger, lane, log, members)
         if self.by_k and members is not None:
             books = TermBooks(by_k, lane, log, members)
-        waiting, ends = Waiting(inbox, arrived_s), Ends(watch, stops)
+        waiting, ends = WaitingLine(inbox, arrived_s), Ends(watch, stops)
         made = lane_of(plan.config, cost, by_k, waiting, books, ends, replica, plans)
         if self._prompts is not None:
             made.crowd.kv = SharedKV(made.crowd, self._prompts)
@@ -111,7 +111,7 @@ def lane_of(
     config: EngineConfig,
     cost: StepCost,
     by_k: list[Trajectories],
-    waiting: Waiting,
+    waiting: WaitingLine,
     books: Books,
     ends: Ends,
     replica: int,
@@ -130,5 +130,6 @@ def lane_of(
     lives = by_k[-1]
     learns = plans is not None and plans.learns
     calendar = Calendar(lives.rules, lives.longest_row, learns)
-    crowd = CalendarCrowd(config, Lives(by_k), calendar, waiting, books, ends)
+    crowd = CalendarCrowd(config, DrawnLives(by_k), calendar, waiting, books, ends)
+    crowd.kv = CountedKV(crowd)
     return Lane(cost, crowd, plans, replica)

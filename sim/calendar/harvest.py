@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,22 +13,10 @@ from specfleet.sim.calendar.ledger import Ledger
 from specfleet.sim.calendar.luck import F64
 from specfleet.sim.calendar.trajectories import Rules
 from specfleet.sim.recorder import FINISHED, REJECTED, REQUEST_COUNTS, REQUEST_TIMES, Columns
+from specfleet.sim.scenario import Ran
 
 if TYPE_CHECKING:
-    from specfleet.sim.calendar.plan import Plan
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What a run leaves behind: the fields of `RunResult` of the same names."""
-
-    requests: Columns
-    iterations: Columns
-    odd_gaps: Columns
-    rounds_by_accepted: tuple[int, ...]
-    refusals: Mapping[str, int]
-    steps_without_drafter: int = 0
-    stepped_share: float = 0.0
+    from specfleet.sim.calendar.plan import CalendarRun
 
 
 class Harvest:
@@ -42,7 +28,7 @@ class Harvest:
         sent_s, arrived_s: of every request, on the client's and the cluster's clock.
     """
 
-    def __init__(self, plan: Plan, rules: Rules, sent_s: F64, arrived_s: F64) -> None:
+    def __init__(self, plan: CalendarRun, rules: Rules, sent_s: F64, arrived_s: F64) -> None:
         self.plan = plan
         table = plan.table
         n = len(table)

@@ -11,33 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from specfleet.sim.speculation.acceptance import LEVELS, Acceptance
-from specfleet.sim.speculation.luck import LEVEL, ROUND, U64
+from specfleet.sim.speculation.luck import GOLDEN, LEVEL, ROUND, bits_each, keys, mix
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
-GOLDEN = 0x9E3779B97F4A7C15
 ONE = 1 << 32
 _STEP = np.uint64(GOLDEN)
-
-
-def mix(x: U64) -> U64:
-    """Finalises splitmix64 in place (the mixer of `luck`)."""
-    shifted = x >> np.uint64(30)
-    x ^= shifted
-    x *= np.uint64(0xBF58476D1CE4E5B9)
-    np.right_shift(x, np.uint64(27), out=shifted)
-    x ^= shifted
-    x *= np.uint64(0x94D049BB133111EB)
-    np.right_shift(x, np.uint64(31), out=shifted)
-    x ^= shifted
-    return x
-
-
-def keys(seed: int, ids: I64, purpose: int) -> U64:
-    """Returns `luck.key(seed, id, purpose)` for many ids."""
-    base = mix(np.array([(seed * GOLDEN + purpose) & (2**64 - 1)], dtype=np.uint64))
-    return mix(ids.astype(np.uint64) * _STEP + base)
 
 
 class Luck:
@@ -96,9 +76,7 @@ class Luck:
         return np.minimum(wanted, enough)
 
     def _levels(self, ids: I64) -> I64:
-        x = keys(self.seed, ids, LEVEL)
-        x += _STEP
-        return (mix(x) >> np.uint64(54)).astype(np.int64)
+        return (bits_each(self.seed, ids, LEVEL) >> np.uint64(54)).astype(np.int64)
 
     def gains(self, ids: I64, hashes: I64, skipped: I64 | None = None) -> U8:
         """Returns tokens by round (1 + accepted), one request after another, two rounds a hash.

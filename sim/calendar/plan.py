@@ -1,8 +1,6 @@
-"""What the fast path needs to know before a run, and whether it applies."""
+"""What the calendar needs to know of a run before it begins."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,22 +9,17 @@ from specfleet.sim.calendar.plans import Plans, plans_of
 from specfleet.sim.calendar.trajectories import Rules
 from specfleet.sim.engine import Engine
 from specfleet.sim.recorder import Recorder
+from specfleet.sim.router import ROUTERS, Blind
+from specfleet.sim.scenario import Scenario
 from specfleet.sim.sequence import Sequence
 from specfleet.sim.speculation.lives import Lives
 from specfleet.sim.speculation.policies import make_policy
 from specfleet.sim.speculation.policy import OneForAll, Policy
 from specfleet.workloads.requests import RequestTable
 
-if TYPE_CHECKING:
-    from specfleet.sim.simulation import Scenario
 
-
-BLIND = ("round_robin", "random")
-"""Routers that ask replicas nothing."""
-
-
-class Plan:
-    """A run that has not begun, as the fast path sees it.
+class CalendarRun:
+    """A run that has not begun, as the calendar sees it.
 
     Args:
         scenario: the configuration.
@@ -63,7 +56,7 @@ class Plan:
         return make_policy(scenario.policy, k, scenario.cost) if k else None
 
     def plans(self) -> Plans | None:
-        """Returns the plans of one more engine; None for always K, and for what `obstacle` names."""
+        """Returns the plans of one more engine; None for always K, and if it looks at requests."""
         return plans_of(self.make_policy(), self.config.max_num_seqs)
 
     @property
@@ -110,7 +103,8 @@ class Plan:
     @property
     def alone(self) -> bool:
         """Whether each replica's requests are known before anything runs."""
-        blind = self.scenario.deployment.replicas == 1 or self.scenario.deployment.router in BLIND
+        deployment = self.scenario.deployment
+        blind = deployment.replicas == 1 or issubclass(ROUTERS[deployment.router], Blind)
         return blind and self.scenario.load.max_concurrency is None
 
     @property
@@ -129,38 +123,3 @@ class Plan:
         blocks = (tokens + 2 * rules.query + rules.lookahead) // rules.block_size + 1
         most = min(self.config.max_num_seqs, len(rows))
         return int(np.sort(blocks)[len(rows) - most :].sum()) <= self.config.usable_blocks
-
-    def obstacle(self) -> str | None:
-        """Returns what this run has that only `Engine` can do, or None."""
-        config, table = self.config, self.table
-        speculative, k = config.speculative, config.num_speculative_tokens
-        if self.policy is not None:
-            plans = self.plans()
-            if plans is None:
-                return "a policy that looks at single requests"
-            if max(plans.table, default=0) > k:
-                return "a policy with more drafts than num_speculative_tokens"
-        if config.policy != "fcfs":
-            return "priority scheduling"
-        if config.long_prefill_token_threshold > 0:
-            return "long_prefill_token_threshold"
-        if k and config.trims_drafts_to_max_tokens:
-            return "drafts trimmed to max_tokens"
-        if speculative is not None and speculative.reroll_on_reject:
-            return "reroll_on_reject"
-        if not len(self.served):
-            return "no request is served"
-        pads = k and config.pads_one_token_admission and self.policy is None
-        if pads and (table.prompt_tokens[self.served] == 1).any():
-            return "prompts of one token"
-        longest = self.longest_tokens + 3 * (k + 1)
-        limit = speculative.drafter_max_model_len if speculative is not None else None
-        if limit is not None and longest > limit:
-            return "requests that reach drafter_max_model_len"
-        if longest > config.max_model_len:
-            return "requests that reach max_model_len"
-        if k and self.luck is None:
-            return "no acceptance process"
-        if self.luck is not None and not self.luck.every_step:
-            return "drafts that are not proposed every step"
-        return None

@@ -89,6 +89,12 @@ class Pool:
         """The iteration in which blocks come back next."""
         return self._due[0] if self._due else NEVER
 
+    def returning(self, it: int) -> int:
+        """Returns the blocks that iteration `it` gets back from those who leave before it is scheduled."""
+        leavers = self._leavers.get(it, [])
+        last_held = {block for holder in leavers for block in holder.blocks if block.until == it}
+        return len(last_held) + sum(holder.unkeyed + holder.private for holder in leavers)
+
     def advance(self, it: int, used: int, used_at: Callable[[int], int]) -> None:
         """Brings it to where `it` is scheduled, before anybody is admitted.
 

@@ -1,80 +1,64 @@
-"""The fast path: the same run as `Cluster`, without touching a sequence in every iteration.
+"""The calendar: the same run as `Cluster`, without touching a sequence in every iteration.
 
-`run` answers None where it does not apply; the caller then steps. What it answers equals what
-stepping gives, to the last bit.
+What `run` returns equals what stepping gives, to the last bit.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from heapq import heappop, heappush, heapreplace
 from math import inf
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from specfleet.sim.calendar.clock import on_a_clock
 from specfleet.sim.calendar.fleet import Fleet
-from specfleet.sim.calendar.harvest import Harvest, Ran
+from specfleet.sim.calendar.gate import stranger, why_not
+from specfleet.sim.calendar.harvest import Harvest
 from specfleet.sim.calendar.kv import Unsuited
-from specfleet.sim.calendar.luck import F64, I64, keys, mix
-from specfleet.sim.calendar.plan import Plan
+from specfleet.sim.calendar.luck import F64
+from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.trajectories import Rules
 from specfleet.sim.calendar.watch import Watch
+from specfleet.sim.router import ROUTERS, Blind, LeastOutstanding
+from specfleet.sim.scenario import Ran, Scenario
 from specfleet.sim.speculation.lives import Lives
-from specfleet.sim.speculation.luck import ROUTE
 from specfleet.workloads.requests import RequestTable
 
-if TYPE_CHECKING:
-    from specfleet.sim.simulation import Scenario
 
-
-def run(scenario: Scenario, table: RequestTable, seed: int, lives: Lives | None) -> Ran | None:
-    """Runs a scenario; None where it has to be stepped.
+def run(scenario: Scenario, table: RequestTable, seed: int, lives: Lives | None) -> Ran:
+    """Runs a scenario.
 
     Args:
         scenario: the configuration.
         table: the requests.
         seed: of luck and random routing.
         lives: luck of the requests; None without speculation.
+
+    Raises:
+        Unsuited: it has to be stepped, and why.
     """
-    plan = Plan(scenario, table, seed, lives)
-    if plan.obstacle() is not None or (rules := plan.rules()) is None:
-        return None
-    try:
-        if plan.scenario.load.max_concurrency is not None:
-            return on_a_clock(plan, rules)
-        if plan.alone:
-            return _separately(plan, rules)
-        return _balanced(plan, rules)
-    except Unsuited:
-        return None
+    if reason := stranger(scenario, table, lives):
+        raise Unsuited(reason)
+    plan = CalendarRun(scenario, table, seed, lives)
+    if reason := why_not(plan):
+        raise Unsuited(reason)
+    if (rules := plan.rules()) is None:
+        raise Unsuited("counts that do not fit in one integer")
+    if scenario.load.max_concurrency is not None:
+        return on_a_clock(plan, rules)
+    return _separately(plan, rules) if plan.alone else _balanced(plan, rules)
 
 
-def _round_robin(plan: Plan, rows: I64) -> I64:
-    return np.arange(len(rows)) % plan.scenario.deployment.replicas
-
-
-def _random(plan: Plan, rows: I64) -> I64:
-    bits = keys(plan.seed, rows, ROUTE)
-    bits += np.uint64(0x9E3779B97F4A7C15)
-    return (mix(bits) % np.uint64(plan.scenario.deployment.replicas)).astype(np.int64)
-
-
-ROUTES: Mapping[str, Callable[[Plan, I64], I64]] = {"round_robin": _round_robin, "random": _random}
-"""Routers that ask replicas nothing: each replica's requests are known before anything runs."""
-
-
-def _separately(plan: Plan, rules: Rules) -> Ran:
+def _separately(plan: CalendarRun, rules: Rules) -> Ran:
     """Runs requests that come whatever happens, each replica alone from beginning to end."""
     scenario = plan.scenario
     sent_s, arrived_s = departures(plan)
-    several = scenario.deployment.replicas > 1
-    chosen = ROUTES[scenario.deployment.router](plan, plan.served) if several else None
+    replicas, router = scenario.deployment.replicas, ROUTERS[scenario.deployment.router](plan.seed)
+    chosen = router.picks(plan.served, replicas) if replicas > 1 and isinstance(router, Blind) else None
     harvest = Harvest(plan, rules, sent_s, arrived_s)
-    for replica in range(scenario.deployment.replicas):
+    for replica in range(replicas):
         rows = plan.served if chosen is None else plan.served[chosen == replica]
         if not len(rows):
             continue
@@ -93,12 +77,13 @@ def _separately(plan: Plan, rules: Rules) -> Ran:
     return harvest.ran()
 
 
-def _balanced(plan: Plan, rules: Rules) -> Ran:
-    """Runs an open loop behind a router that sees how many requests each replica has outstanding.
+def _balanced(plan: CalendarRun, rules: Rules) -> Ran:
+    """Runs an open loop behind a router that asks for the number of requests outstanding.
 
     Nothing but an arrival looks at a replica, so each runs on alone until the next one.
     """
-    replicas = plan.scenario.deployment.replicas
+    replicas, router = plan.scenario.deployment.replicas, ROUTERS[plan.scenario.deployment.router](plan.seed)
+    assert isinstance(router, LeastOutstanding)
     sent_s, arrived_s = departures(plan)
     fleet = Fleet(plan, rules, plan.served, replicas)
     watches = [Watch(ranks=False) for _ in range(replicas)]
@@ -123,7 +108,7 @@ def _balanced(plan: Plan, rules: Rules) -> Ran:
                 heappop(due)
             else:
                 heapreplace(due, (then, index))
-        index = outstanding.index(min(outstanding))
+        index = router.least(outstanding)
         outstanding[index] += 1
         lane_of[place] = index
         lanes[index].submit(place, now)
@@ -142,7 +127,7 @@ def _balanced(plan: Plan, rules: Rules) -> Ran:
     return harvest.ran()
 
 
-def departures(plan: Plan) -> tuple[F64, F64]:
+def departures(plan: CalendarRun) -> tuple[F64, F64]:
     """Returns when the client sends each request, and when it reaches the cluster (open loop)."""
     client = plan.scenario.client
     sent_s: F64 = plan.table.arrival_s

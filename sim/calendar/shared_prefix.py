@@ -12,9 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from specfleet.sim.calendar.counted_kv import CountedKV
 from specfleet.sim.calendar.crowd import CalendarCrowd
 from specfleet.sim.calendar.footprints import Footprints
-from specfleet.sim.calendar.kv import CountedKV, Entrant, Fresh, Unsuited
+from specfleet.sim.calendar.kv import Entrant, Fresh, Unsuited
 from specfleet.sim.calendar.pool import Holder, Pool
 from specfleet.sim.calendar.prompts import Prompts
 from specfleet.sim.calendar.stay import Begun, Stay

@@ -22,11 +22,11 @@ from specfleet.sim.calendar.fleet import lane_of
 from specfleet.sim.calendar.ledger import Ledger
 from specfleet.sim.calendar.log import Log
 from specfleet.sim.calendar.luck import I64
-from specfleet.sim.calendar.plan import Plan
+from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.sights import Later, Sights
 from specfleet.sim.calendar.slots import COLUMNS, Home, Queue, Requests, SlotLives, Slots
 from specfleet.sim.calendar.trajectories import BLOCK, NOT_YET, Rules
-from specfleet.sim.calendar.waiting import Waiting
+from specfleet.sim.calendar.waiting import WaitingLine
 from specfleet.sim.calendar.window import Window
 from specfleet.sim.recorder import FINISHED, Columns
 from specfleet.sim.summary import Summary
@@ -52,7 +52,7 @@ class Stream:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: CalendarRun,
         rules: Rules,
         never_short: bool,
         replica: int,
@@ -69,7 +69,7 @@ class Stream:
         self.ledger = Ledger(self.lives, rules.k, warmups, 1, config.max_num_seqs) if rules.k else None
         self._inbox: Queue[int] = Queue()
         self._times: Queue[float] = Queue()
-        waiting = Waiting(self._inbox, self._times)  # type: ignore[arg-type] # read by index and length alone
+        waiting = WaitingLine(self._inbox, self._times)  # type: ignore[arg-type] # read by index and length alone
         books = Books(self.lives, self.ledger, 0, Log(rules.packing), None)
         cost, ends = plan.scenario.cost, Ends(None, False)
         self.lane = lane_of(config, cost, [self.lives], waiting, books, ends, replica)

@@ -7,7 +7,7 @@ from array import array
 from specfleet.sim.calendar.stay import Stay
 
 
-class Waiting:
+class WaitingLine:
     """The queue: newcomers in order of arrival, and in front of them those who were thrown out.
 
     Args:

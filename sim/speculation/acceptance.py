@@ -232,11 +232,6 @@ class Acceptance:
         factor = self.factor(prompt_tokens, temperature)
         return tuple(self._scaled(self.level(request_id, rank), factor).tolist())
 
-    @property
-    def always_proposes(self) -> bool:
-        """Whether every sampling step of every request finds drafts."""
-        return self.spec.proposal_probability >= 1.0
-
     def proposals(self, request_id: int, steps: int, rank: Rank | None = None) -> bytes | None:
         """Returns, for a request's first `steps` samplings, whether each finds drafts (1) or none (0).
 

@@ -12,13 +12,14 @@ import numpy.typing as npt
 
 U64 = npt.NDArray[np.uint64]
 U32 = npt.NDArray[np.uint32]
+I64 = npt.NDArray[np.int64]
 
 LEVEL, ROUND, PROPOSAL, ROUTE, BURST, TIE, VAIN, WORDS = 1, 2, 3, 4, 5, 6, 7, 8
 """Purposes: a request's own level, its verification rounds, its proposals, its route, its bursts, its place
 among outputs of equal length, its proposals in vain; and the words of synthetic logits."""
 
 _MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
+GOLDEN = 0x9E3779B97F4A7C15
 
 
 def _mix_int(x: int) -> int:
@@ -27,22 +28,36 @@ def _mix_int(x: int) -> int:
     return x ^ (x >> 31)
 
 
+def mix(x: U64) -> U64:
+    """Finalises splitmix64 in place, for many numbers at once."""
+    shifted = x >> np.uint64(30)
+    x ^= shifted
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    np.right_shift(x, np.uint64(27), out=shifted)
+    x ^= shifted
+    x *= np.uint64(0x94D049BB133111EB)
+    np.right_shift(x, np.uint64(31), out=shifted)
+    x ^= shifted
+    return x
+
+
 def key(seed: int, request_id: int, purpose: int) -> int:
     """Returns the 64-bit key of one stream of draws."""
-    return _mix_int((_mix_int((seed * _GOLDEN + purpose) & _MASK) + request_id * _GOLDEN) & _MASK)
+    return _mix_int((_mix_int((seed * GOLDEN + purpose) & _MASK) + request_id * GOLDEN) & _MASK)
+
+
+def keys(seed: int, request_ids: I64, purpose: int) -> U64:
+    """Returns `key` for many requests."""
+    base = mix(np.array([(seed * GOLDEN + purpose) & _MASK], dtype=np.uint64))
+    return mix(request_ids.astype(np.uint64) * np.uint64(GOLDEN) + base)
 
 
 def bits64(stream: int, first: int, count: int) -> U64:
     """Returns draws `first .. first + count` of a stream, 64 bits each, shape `(count,)`."""
     x = np.arange(first + 1, first + 1 + count, dtype=np.uint64)
-    x *= np.uint64(_GOLDEN)
+    x *= np.uint64(GOLDEN)
     x += np.uint64(stream)
-    x ^= x >> np.uint64(30)
-    x *= np.uint64(0xBF58476D1CE4E5B9)
-    x ^= x >> np.uint64(27)
-    x *= np.uint64(0x94D049BB133111EB)
-    x ^= x >> np.uint64(31)
-    return x
+    return mix(x)
 
 
 def bits32(stream: int, count: int) -> U32:
@@ -52,4 +67,9 @@ def bits32(stream: int, count: int) -> U32:
 
 def bits_once(seed: int, request_id: int, purpose: int) -> int:
     """Returns one 64-bit draw for a request."""
-    return _mix_int((key(seed, request_id, purpose) + _GOLDEN) & _MASK)
+    return _mix_int((key(seed, request_id, purpose) + GOLDEN) & _MASK)
+
+
+def bits_each(seed: int, request_ids: I64, purpose: int) -> U64:
+    """Returns `bits_once` for many requests, shape `(n,)`."""
+    return mix(keys(seed, request_ids, purpose) + np.uint64(GOLDEN))

@@ -106,11 +106,6 @@ class HotColdAcceptance(Acceptance):
         conditional = conditional_of(alive / share if share else np.zeros_like(alive))
         return np.multiply.accumulate(np.minimum(conditional * factor, 1.0))
 
-    @property
-    def always_proposes(self) -> bool:
-        """Whether every sampling step of every request finds drafts: never, cold steps find none."""
-        return False
-
     def proposals(self, request_id: int, steps: int, rank: Rank | None = None) -> bytes | None:
         """Returns, for a request's first `steps` samplings, whether each finds drafts (1) or none (0)."""
         return self._states(request_id, self.level(request_id, rank), steps)[1]
@@ -124,11 +119,6 @@ class ReplayAcceptance(Acceptance):
 
     def _solved(self, lengths: F64 | None) -> F64:
         return survival_table(self.spec, self.k, lengths)
-
-    @property
-    def always_proposes(self) -> bool:
-        """Whether every sampling step of every request finds drafts."""
-        return not any(NO_MATCH in trace for trace in self.spec.replay or ())
 
     def trace(self, request_id: int) -> Trace:
         """Returns the recorded request that a request follows: its id modulo their number."""

@@ -53,14 +53,14 @@ def residual(p: F64, q: F64) -> F64:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class DraftedToken:
     """A drafted token and the distribution it was drawn from, given the siblings drawn before it."""
 
     token: int
     q: F64
 
 
-def greedy(q: F64, count: int, rng: np.random.Generator) -> list[Candidate]:
+def greedy(q: F64, count: int, rng: np.random.Generator) -> list[DraftedToken]:
     """Returns the `count` likeliest tokens, each sure: one-hot, as vLLM and SGLang draft by default.
 
     The first is accepted with probability p(argmax q), the next ones with p of their token.
@@ -68,10 +68,10 @@ def greedy(q: F64, count: int, rng: np.random.Generator) -> list[Candidate]:
     tokens = (-q).argsort(kind="stable")[:count]
     one_hot = np.zeros((len(tokens), len(q)))
     one_hot[np.arange(len(tokens)), tokens] = 1.0
-    return [Candidate(token, row) for token, row in zip(tokens.tolist(), one_hot, strict=True)]
+    return [DraftedToken(token, row) for token, row in zip(tokens.tolist(), one_hot, strict=True)]
 
 
-def probabilistic(q: F64, count: int, rng: np.random.Generator) -> list[Candidate]:
+def probabilistic(q: F64, count: int, rng: np.random.Generator) -> list[DraftedToken]:
     """Returns up to `count` tokens drawn from `q` without replacement.
 
     The first is accepted with probability sum(min(p, q)) = 1 - total variation. Fewer come where q has
@@ -79,7 +79,7 @@ def probabilistic(q: F64, count: int, rng: np.random.Generator) -> list[Candidat
     """
     token, found = sample(q, rng), []
     while True:
-        found.append(Candidate(token, q))
+        found.append(DraftedToken(token, q))
         if len(found) == count:
             return found
         q = q.copy()
@@ -91,7 +91,7 @@ def probabilistic(q: F64, count: int, rng: np.random.Generator) -> list[Candidat
         token = sample(q, rng)
 
 
-DRAFT_SAMPLE_METHODS: dict[str, Callable[[F64, int, np.random.Generator], list[Candidate]]] = {
+DRAFT_SAMPLE_METHODS: dict[str, Callable[[F64, int, np.random.Generator], list[DraftedToken]]] = {
     "greedy": greedy,
     "probabilistic": probabilistic,
 }
@@ -107,7 +107,7 @@ class Draft:
         parents: row of each node's parent.
     """
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[DraftedToken, ...]
     parents: tuple[int, ...]
 
     @property
@@ -160,8 +160,8 @@ class Drafter:
         """Returns drafts after `context`. Ranks that the draft model cannot fill are left out."""
         row: dict[Path, int] = {(): 0}
         seen: dict[Path, list[int]] = {(): list(context)}
-        found: dict[Path, list[Candidate]] = {}
-        candidates: list[Candidate] = []
+        found: dict[Path, list[DraftedToken]] = {}
+        candidates: list[DraftedToken] = []
         parents: list[int] = []
         for path in self.tree.paths:
             parent = path[:-1]

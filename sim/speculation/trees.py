@@ -298,11 +298,6 @@ class ConfidenceTree:
         """Tokens a sequence brings into each draft pass after the first."""
         return self.topk
 
-    @property
-    def kv_slots(self) -> int:
-        """KV slots SGLang holds for a round, drafting and verifying: max(steps x topk, num_draft_tokens)."""
-        return max(self.steps * self.topk, self.num_draft_tokens)
-
     def static(self, acceptance: RankAcceptance) -> TreeSpec:
         """Returns the tree kept where every node has the mean confidence of its rank."""
         level: list[tuple[float, Path]] = [(-1.0, ())]

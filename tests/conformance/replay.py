@@ -1,10 +1,11 @@
 """Replays recorded decisions of the real vLLM scheduler through ours and counts the differences.
 
-    python tests/conformance/replay.py PATH... [--strict]
+    python tests/conformance/replay.py PATH... [--strict] [--crowd listed|calendar|both]
 
 PATH is a trace file or a folder of them. Each step of each file is compared over the fields that
 a scheduler fed with the inputs alone can reproduce; `state_end` and the order fields are counted
-on a line of their own and decide the exit status only with `--strict`.
+on a line of their own and decide the exit status only with `--strict`. Who decodes is listed one by
+one (`sim/scheduler.py`), or added up in the calendar of the fast path, which does not take every file.
 """
 
 from __future__ import annotations
@@ -12,25 +13,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import calendar_replay
+from calendar_engine import NotTaken
+from records import Differences, Step, Trace, differences
+
 from specfleet.sim.config import EngineConfig, SpeculativeConfig
 from specfleet.sim.scheduler import Scheduler
 from specfleet.sim.sequence import Batch, Sequence
-
-FIELDS = [
-    *("arrived", "new", "resumed", "cached", "preempted", "padded", "tokens", "rows", "finished"),
-    *("free_after_schedule", "free_end", "num_running", "num_waiting"),
-]
-DETAIL_FIELDS = ["state_end", "running_order", "waiting_order", "sched_rows"]
-SPARSE: dict[str, list[int]] = {"padded": []}
-"""Fields left out of a step when empty."""
-
-Step = dict[str, Any]
 
 
 def engine_config(trace: dict[str, Any]) -> EngineConfig:
@@ -191,40 +186,64 @@ class Replay:
         }
 
 
-def compare(trace: dict[str, Any]) -> tuple[int, Counter[str], list[str]]:
-    """Replays one trace.
-
-    Returns:
-        Steps compared, mismatches by field (`finished` and `truncated` of the whole run included),
-        and a line for each of the first few mismatches.
-    """
-    wrong: Counter[str] = Counter()
-    lines: list[str] = []
-    ours = Replay(trace).steps()
-    steps = 0
-    for theirs in trace["steps"]:
-        mine = next(ours, None)
-        if mine is None:
-            wrong["truncated"] += 1
-            lines.append(f"step {theirs['step']}: ours had finished")
-            break
-        steps += 1
-        for name in [*FIELDS, *DETAIL_FIELDS]:
-            expected = theirs.get(name, SPARSE.get(name)) if name in theirs or name in SPARSE else None
-            if expected is None or (name in SPARSE and "new" not in theirs):
-                continue
-            if mine.get(name) != expected:
-                wrong[name] += 1
-                lines.append(f"step {theirs['step']}: {name}: theirs {expected}, ours {mine.get(name)}")
-    if next(ours, None) is not None and not trace["truncated"]:
-        wrong["truncated"] += 1
-        lines.append(f"after step {steps - 1}: theirs had finished, ours goes on")
-    return steps, wrong, lines
+def compare(trace: Trace) -> Differences:
+    """Replays one trace through the scheduler, which lists who decodes."""
+    return differences(trace, Replay(trace).steps())
 
 
 def trace_files(paths: list[Path]) -> list[Path]:
     """Returns the trace files among files and folders, in order."""
     return [file for path in paths for file in (sorted(path.rglob("*.json")) if path.is_dir() else [path])]
+
+
+def show(file: Path, found: Differences) -> None:
+    """Prints the first few mismatches of a file."""
+    for line in found.lines[:5]:
+        print(f"{file.name}: {line}")
+
+
+def by_field(found: Differences) -> str:
+    """Returns the mismatches by field."""
+    return "by field: " + ", ".join(f"{name} {count}" for name, count in found.wrong.most_common())
+
+
+def replay_listed(files: list[Path]) -> Differences:
+    """Replays files through the scheduler and prints what it found."""
+    found = Differences()
+    for file in files:
+        one = compare(json.loads(file.read_text()))
+        show(file, one)
+        found.add(one)
+    print(f"files {len(files)}, steps {found.steps}, mismatches {found.decisive}")
+    print(f"state and order fields: mismatches {found.detail}")
+    if found.wrong:
+        print(by_field(found))
+    return found
+
+
+def replay_calendar(files: list[Path]) -> Differences:
+    """Replays files through the calendar and prints what it found, and what it did not take."""
+    found, taken, stepped, left_out = Differences(), 0, 0, list[str]()
+    for file in files:
+        trace = json.loads(file.read_text())
+        try:
+            one = calendar_replay.compare(trace, engine_config(trace))
+        except NotTaken as why:
+            left_out.append(f"not taken: {file.name}: {why}")
+            continue
+        if one.obstacle is not None:
+            left_out.append(f"taken for {one.found.steps} steps: {file.name}: {one.obstacle}")
+        show(file, one.found)
+        found.add(one.found)
+        taken += 1
+        stepped += one.stepped
+    print(f"calendar: files {taken}, steps {found.steps} ({stepped} stepped), mismatches {found.decisive}")
+    print(f"calendar: state and order fields: mismatches {found.detail}")
+    if found.wrong:
+        print(f"calendar: {by_field(found)}")
+    for line in left_out:
+        print(f"calendar: {line}")
+    return found
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -234,25 +253,18 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH")
     parser.add_argument("--strict", action="store_true", help="state and order fields decide too")
+    parser.add_argument("--crowd", choices=("listed", "calendar", "both"), default="both", help="who decodes")
     args = parser.parse_args(argv)
     files = trace_files(args.paths)
     if not files or any(not file.is_file() for file in files):
         print("no trace files at " + ", ".join(map(str, args.paths)), file=sys.stderr)
         return 2
-    total, wrong = 0, Counter[str]()
-    for file in files:
-        steps, mismatches, lines = compare(json.loads(file.read_text()))
-        total += steps
-        wrong += mismatches
-        for line in lines[:5]:
-            print(f"{file.name}: {line}")
-    decisive = sum(wrong[name] for name in [*FIELDS, "truncated"])
-    detail = sum(wrong[name] for name in DETAIL_FIELDS)
-    print(f"files {len(files)}, steps {total}, mismatches {decisive}")
-    print(f"state and order fields: mismatches {detail}")
-    if wrong:
-        print("by field: " + ", ".join(f"{name} {count}" for name, count in wrong.most_common()))
-    return 1 if decisive or (args.strict and detail) else 0
+    found = Differences()
+    if args.crowd != "calendar":
+        found.add(replay_listed(files))
+    if args.crowd != "listed":
+        found.add(replay_calendar(files))
+    return 1 if found.decisive or (args.strict and found.detail) else 0
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specfleet.experiments.load.config import load_experiment, resolved
-from specfleet.experiments.load.rules.acceptance import notices
+from specfleet.experiments.load.rules.acceptance import acceptance_notices
 from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.point.build import acceptance_specs
 from specfleet.experiments.schema.blocks.acceptance import Process
@@ -150,7 +150,7 @@ def test_drawn_drafts_go_with_their_own_rule(tmp_path: Path) -> None:
 
 def test_what_is_assumed_about_a_process_is_said() -> None:
     def said(ngram: bool = False, hot: bool = False, **keys: object) -> str:
-        return " ".join(notices(Process.model_validate(keys), "acceptance", ngram, hot))
+        return " ".join(acceptance_notices(Process.model_validate(keys), "acceptance", ngram, hot))
 
     assert "concentration is not given; 18" in said(conditional_acceptance=0.7)
     assert said(conditional_acceptance=0.7, concentration=18.0) == ""

@@ -14,15 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specfleet.experiments.breakeven.answers import Best, closed_form, schedule
-from specfleet.experiments.breakeven.question import (
-    Breakeven,
-    Cell,
-    assumed,
-    breakeven_command,
-    in_processes,
-    load_axis,
-    search,
-)
+from specfleet.experiments.breakeven.cell import Cell, assumed, search
+from specfleet.experiments.breakeven.command import breakeven_command
+from specfleet.experiments.breakeven.question import Breakeven, load_axis
 from specfleet.experiments.breakeven.search import (
     ALWAYS,
     AT,
@@ -257,15 +251,3 @@ def test_throughput_breaks_even_near_the_closed_form(small: Path) -> None:
     form, root = closed_form(this, 8.0, 2), search(cell).roots["throughput"].alpha
     assert form is not None and form.conditional is not None and root is not None
     assert root == pytest.approx(form.conditional, abs=0.06)
-
-
-def _half(number: int) -> float:
-    """Fails for 0."""
-    return 1 / number
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_one_failed_item_leaves_the_others(jobs: int) -> None:
-    found = dict(in_processes(_half, [1, 0, 2], jobs))
-    assert (found[1], found[2]) == (1.0, 0.5)
-    assert isinstance(found[0], ZeroDivisionError)

@@ -23,7 +23,7 @@ from specfleet.experiments.calibrate.fit import (
 )
 from specfleet.experiments.schema.faults import InputFaults
 from specfleet.experiments.validate.bench import read_bench
-from specfleet.experiments.validate.points import Point, scenario
+from specfleet.experiments.validate.points import MeasuredPoint, scenario
 from specfleet.hardware import catalog
 from specfleet.sim.metrics import benchmark
 from specfleet.sim.simulation import simulate
@@ -70,7 +70,7 @@ def result(load: tuple[int, int]) -> dict[str, object]:
     }
 
 
-def on_true_machine(point: Point) -> dict[str, object]:
+def on_true_machine(point: MeasuredPoint) -> dict[str, object]:
     """The benchmark of the point's server on a machine with other constants than the profile's."""
     built = scenario(point)
     cost = Calibrated(built.cost, own_numbers(point), TRUE)
@@ -95,13 +95,13 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
 
 
 @pytest.fixture(scope="module")
-def points(bench: tuple[Path, list[Path]]) -> list[Point]:
+def points(bench: tuple[Path, list[Path]]) -> list[MeasuredPoint]:
     """The results as points."""
     serve, paths = bench
     return [read_bench(path, serve) for path in paths]
 
 
-def test_a_machine_with_other_constants_is_recovered(points: list[Point]) -> None:
+def test_a_machine_with_other_constants_is_recovered(points: list[MeasuredPoint]) -> None:
     found = calibrate(points)
     assert found.numbers.scale == pytest.approx(TRUE.scale, rel=0.02)
     assert found.numbers.step_s == pytest.approx(TRUE.step_s, abs=0.5e-3)
@@ -111,25 +111,25 @@ def test_a_machine_with_other_constants_is_recovered(points: list[Point]) -> Non
     assert np.abs(found.before_pct).mean() > 5.0
 
 
-def test_a_number_left_out_keeps_the_profiles_value(points: list[Point]) -> None:
+def test_a_number_left_out_keeps_the_profiles_value(points: list[MeasuredPoint]) -> None:
     found = calibrate(points, ["scale"])
     own = own_numbers(points[0])
     assert (found.numbers.step_s, found.numbers.sequence_s) == (own.step_s, own.sequence_s)
     assert np.abs(found.errors_pct).mean() < np.abs(found.before_pct).mean()
 
 
-def test_the_acceptance_is_pooled_over_the_results(points: list[Point]) -> None:
+def test_the_acceptance_is_pooled_over_the_results(points: list[MeasuredPoint]) -> None:
     found = calibrate(points, ["scale"])
     assert found.by_position == pytest.approx([0.75 * 0.8**i for i in range(5)], rel=1e-6)
 
 
-def test_one_load_does_not_identify_the_host(points: list[Point]) -> None:
+def test_one_load_does_not_identify_the_host(points: list[MeasuredPoint]) -> None:
     same = [replace(points[1], name=str(i)) for i in range(5)]
     with pytest.raises(Unidentified, match=r"60 sequences a step, one load.*--fit scale\)"):
         calibrate(same)
 
 
-def test_too_few_results_are_refused_with_what_to_do(points: list[Point]) -> None:
+def test_too_few_results_are_refused_with_what_to_do(points: list[MeasuredPoint]) -> None:
     with pytest.raises(Unidentified, match="give at least 4 at different loads"):
         calibrate(points[:3])
 
@@ -142,7 +142,7 @@ def test_the_refusal_names_the_number_that_is_not_identified() -> None:
     calibration.refuse_unidentified(design, measured, ["step", "sequence"])
 
 
-def test_both_kinds_of_scheduling_are_not_mixed(points: list[Point]) -> None:
+def test_both_kinds_of_scheduling_are_not_mixed(points: list[MeasuredPoint]) -> None:
     other = replace(points[0], placement=replace(points[0].placement, async_scheduling=False))
     with pytest.raises(Unidentified, match="asynchronous"):
         calibrate([*points, other])

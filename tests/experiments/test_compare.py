@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from report_runs import simulated
 
-from specfleet.experiments.run.compare import NotComparable, compare, compare_text
-from specfleet.experiments.run.progress import Reporter
-from specfleet.experiments.run.run import Run
-from specfleet.experiments.words.tail import driver, read_split, sentence
+from specfleet.experiments.run.compare import NotComparable, compare
+from specfleet.experiments.words.compare import compare_text
+from specfleet.experiments.words.tail import driver, read_split, tail_sentence
 
 FILE = """
 name: small
@@ -29,13 +29,7 @@ workload: {input_len: 300, output_len: 60, max_concurrency: 8, num_prompts: 60}
 
 def finished(folder: Path, *overrides: str) -> Path:
     """Runs the file into a folder."""
-    folder.mkdir()
-    (folder / "x.yaml").write_text(FILE)
-    run = Run(folder / "x.yaml", overrides, folder / "out")
-    run.execute(run.prepare(resume=False), 1, Reporter(1, quiet=True))
-    assert not run.failures
-    run.summary()
-    return folder / "out"
+    return simulated(folder, *overrides, text=FILE)
 
 
 @pytest.fixture(scope="module")
@@ -84,4 +78,4 @@ def test_a_split_adds_up_and_its_driver_is_its_largest_growth(runs: tuple[Path, 
     assert split["p99"][part] - split["p50"][part] == max(
         split["p99"][p] - split["p50"][p] for p in split["p50"] if p != "tpot_ms"
     )
-    assert share > 0 and "ms a token" in sentence("K = 3", split)
+    assert share > 0 and "ms a token" in tail_sentence("K = 3", split)

@@ -17,11 +17,12 @@ from fake_torch import FakeGpu, fake_torch
 
 from specfleet import hardware
 from specfleet.experiments.measure.command import measure, measure_command
-from specfleet.experiments.measure.points import Device, DoesNotRun, Grid, Point, make_plan, time_points
+from specfleet.experiments.measure.points import Device, DoesNotRun, Grid, KernelCall, make_plan, time_points
 from specfleet.hardware import catalog, fitting
 from specfleet.hardware.constants import DecodeConstants, GemmConstants, kernel_constants
-from specfleet.hardware.fitting import AttentionTimes, GemmTimes, Rates
+from specfleet.hardware.fitting import AttentionTimes, GemmTimes
 from specfleet.hardware.interconnect import all_reduce_s
+from specfleet.hardware.kernels import Rates
 
 MODEL = catalog.model("llama-3.1-8b-instruct")
 H100 = Device("NVIDIA H100 80GB HBM3", 132, 50 * 2**20, 85_029_615_042, 1, False)
@@ -47,19 +48,19 @@ class LawfulGpu:
         self.device = device
         self.refuses = refuses
         self.clock_s = 0.0
-        self.asked: list[Point] = []
+        self.asked: list[KernelCall] = []
 
     def clock(self) -> float:
         return self.clock_s
 
-    def seconds(self, points: Sequence[Point]) -> list[float]:
+    def seconds(self, points: Sequence[KernelCall]) -> list[float]:
         self.clock_s += 1.0
         self.asked.extend(points)
         if points[0].law == self.refuses:
             raise DoesNotRun("it has no such kernel")
         return [self._one(point) for point in points]
 
-    def _one(self, p: Point) -> float:
+    def _one(self, p: KernelCall) -> float:
         if p.law.startswith("launch"):
             return 1.5e-6
         if p.law == "copy":
@@ -185,7 +186,7 @@ def test_a_fit_that_misses_its_own_rows_is_called_unreliable(tmp_path: Path) -> 
     class Busy(LawfulGpu):
         """Something else runs on it every other second."""
 
-        def _one(self, p: Point) -> float:
+        def _one(self, p: KernelCall) -> float:
             return super()._one(p) * (1.0 if int(self.clock_s) % 2 else 3.0)
 
     calm, _ = measured(LawfulGpu(H100), tmp_path)

@@ -9,21 +9,20 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from fake_torch import BYTES_PER_S, L2_BYTES, LAUNCH_S, FakeGpu, FakeTensor, fake_torch
 
-from specfleet.experiments.measure.attention import find_attention
+from specfleet.experiments.measure.attention import TorchAttention, find_attention
 from specfleet.experiments.measure.links import all_reduce_seconds
-from specfleet.experiments.measure.points import Device, DoesNotRun, Point
+from specfleet.experiments.measure.points import Device, DoesNotRun, KernelCall
 from specfleet.experiments.measure.timer import CpuTimer, CudaTimer
 from specfleet.experiments.measure.torch_gpu import (
     NO_GPU,
     NO_TORCH,
     TorchBackend,
     Unavailable,
-    cpu_backend,
     cuda_backend,
 )
 
-GEMM = Point("gemm", rows=8, columns=512, depth=256)
-DECODE = Point("decode", batch=2, context=512, query=1, heads=8, kv_heads=2, head_dim=64)
+GEMM = KernelCall("gemm", rows=8, columns=512, depth=256)
+DECODE = KernelCall("decode", batch=2, context=512, query=1, heads=8, kv_heads=2, head_dim=64)
 PREFILL = DECODE._replace(law="prefill", context=128, query=128)
 ENGINES = ("vllm", "vllm._custom_ops", "vllm.vllm_flash_attn", "flash_attn_interface", "flash_attn")
 
@@ -65,11 +64,11 @@ def test_kv_is_read_once_and_cold_whatever_the_query_length(backend: TorchBacken
 
 def test_a_copy_is_timed_by_what_it_moves_and_a_launch_by_nothing(backend: TorchBackend) -> None:
     size = 2**24
-    assert backend.seconds([Point("copy", message_bytes=size)])[0] == pytest.approx(
+    assert backend.seconds([KernelCall("copy", message_bytes=size)])[0] == pytest.approx(
         LAUNCH_S + 2 * size / BYTES_PER_S
     )
-    assert backend.seconds([Point("launch_graph")])[0] == pytest.approx(LAUNCH_S, rel=1e-6)
-    assert 0.0 < backend.seconds([Point("launch_eager")])[0] < 1e-3
+    assert backend.seconds([KernelCall("launch_graph")])[0] == pytest.approx(LAUNCH_S, rel=1e-6)
+    assert 0.0 < backend.seconds([KernelCall("launch_eager")])[0] < 1e-3
 
 
 def test_a_graph_is_replayed_a_bounded_number_of_times(gpu: FakeGpu, backend: TorchBackend) -> None:
@@ -155,7 +154,7 @@ def test_the_engines_own_kernel_is_preferred_and_named(gpu: FakeGpu, monkeypatch
 @pytest.mark.parametrize("kernel", ["vllm", "flash-attn", "torch"])
 @pytest.mark.parametrize("point", [DECODE, DECODE._replace(query=5), PREFILL])
 def test_every_kernel_reads_the_same_cold_kv(
-    gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, kernel: str, point: Point
+    gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, kernel: str, point: KernelCall
 ) -> None:
     monkeypatch.setitem(sys.modules, "flash_attn", contiguous(gpu))
     monkeypatch.setitem(sys.modules, "vllm.vllm_flash_attn", paged(gpu))
@@ -203,11 +202,12 @@ def test_the_cpu_runs_the_same_path() -> None:
     except ImportError:
         torch = fake_torch(FakeGpu())
     device = Device("cpu", 4, 2**16, 2**24, 1, False)
-    backend = cpu_backend(torch, device, 2**22)
+    attention = TorchAttention(torch, device.sms)
+    backend = TorchBackend(torch, device, "cpu", CpuTimer(), attention, 2**22)
     points = [
-        Point("launch_graph"),
-        Point("launch_eager"),
-        Point("copy", message_bytes=2**16),
+        KernelCall("launch_graph"),
+        KernelCall("launch_eager"),
+        KernelCall("copy", message_bytes=2**16),
         GEMM._replace(columns=64, depth=64),
         DECODE._replace(query=3, head_dim=16),
         PREFILL._replace(head_dim=16),

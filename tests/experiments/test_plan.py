@@ -18,9 +18,11 @@ from vllm_command import faults
 from specfleet.experiments.load.config import load
 from specfleet.experiments.load.rules.plan import plan_conflicts, slo_conflicts
 from specfleet.experiments.load.sweep import with_values
-from specfleet.experiments.plan.bounds import Lengths, bound
+from specfleet.experiments.plan.bounds import MeanLengths, bound
+from specfleet.experiments.plan.command import plan_command
 from specfleet.experiments.plan.neighbours import BETTER
-from specfleet.experiments.plan.planned import Planned, Planner, plan_command
+from specfleet.experiments.plan.planned import Planned
+from specfleet.experiments.plan.planner import Planner
 from specfleet.experiments.plan.traffic import Traffic, Trial, dealt
 from specfleet.experiments.plan.trials import Figures, measure, scaled, worst
 from specfleet.experiments.schema.blocks.experiment import Experiment
@@ -226,7 +228,7 @@ def test_no_simulated_replica_beats_its_bound(experiment: Experiment) -> None:
     for candidate in every(experiment):
         if candidate.refusal or candidate.gpu != "h100-sxm" or candidate.k == 1:
             continue
-        found = bound(candidate.config, Lengths.of(Trial(candidate.config, 0).table()))
+        found = bound(candidate.config, MeanLengths.of(Trial(candidate.config, 0).table()))
         beyond = traffic.scaled(found.rate / traffic.rate)
         assert worst([measure(beyond.trial(candidate.config, 1, 0))])[0] > 1.0
 
@@ -234,7 +236,7 @@ def test_no_simulated_replica_beats_its_bound(experiment: Experiment) -> None:
 def test_a_limit_below_one_step_is_infeasible_by_closed_form(experiment: Experiment) -> None:
     hopeless = experiment.model_copy(update={"slo": Slo(p99_tpot_ms=0.5)})
     config = every(hopeless)[0].config
-    found = bound(config, Lengths.of(Trial(config, 0).table()))
+    found = bound(config, MeanLengths.of(Trial(config, 0).table()))
     assert found.rate == 0.0 and "TPOT" in found.limit
 
 
@@ -262,16 +264,16 @@ def test_the_winner_is_confirmed_against_its_neighbours(planned: tuple[Planned, 
 
 
 def test_a_resumed_plan_simulates_nothing_and_writes_the_same_bytes(planned: tuple[Planned, Path]) -> None:
-    from specfleet.experiments.plan.write import write
+    from specfleet.experiments.plan.write import write_plan
 
     this, folder = planned
-    write(this, folder / "out")
+    write_plan(this, folder / "out")
     before = [(folder / "out" / name).read_bytes() for name in ("plan.json", "rollout.md")]
     again = Planner(folder / "small.yaml", (), folder / "out")
     again.prepare(resume=True)
     resumed = again.execute(1, lambda _: None)
     assert resumed.spent == 0
-    write(resumed, folder / "out")
+    write_plan(resumed, folder / "out")
     assert [(folder / "out" / name).read_bytes() for name in ("plan.json", "rollout.md")] == before
 
 
@@ -301,10 +303,10 @@ def test_the_page_has_commands_that_vllm_accepts_and_every_section(planned: tupl
 
 
 def test_plan_json_lists_all_candidates_and_the_reasons(planned: tuple[Planned, Path]) -> None:
-    from specfleet.experiments.plan.write import write
+    from specfleet.experiments.plan.write import write_plan
 
     this, folder = planned
-    write(this, folder / "out")
+    write_plan(this, folder / "out")
     found = json.loads((folder / "out" / "plan.json").read_text())
     assert len(found["candidates"]) == len(this.every)
     assert any("cannot be had" in row["status"] for row in found["candidates"])

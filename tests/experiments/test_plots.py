@@ -15,12 +15,13 @@ from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
-from specfleet.experiments.figures.data import Shown, read, shown, text
-from specfleet.experiments.figures.run import draw, figures, metric, speedup, tails
+from specfleet.experiments.figures.data import Shown, read, shown
+from specfleet.experiments.figures.run import draw_run, figures, metric, speedup, tails
 from specfleet.experiments.figures.steps import PARTS, step_time, two_sides
 from specfleet.experiments.figures.style import COLOURS, Horizontal, label, look, styled
 from specfleet.experiments.run.results import Row, write_summary
 from specfleet.experiments.schema.blocks.experiment import METRICS
+from specfleet.experiments.words.values import text
 from specfleet.experiments.words.verdict import crossing
 
 LOAD, K, GPU = "workload.max_concurrency", "serve.speculative_config.num_speculative_tokens", "serve.gpu"
@@ -106,7 +107,7 @@ def said(figure: Figure) -> str:
 def test_every_figure_is_written_as_png_and_as_the_same_svg_each_time(tmp_path: Path) -> None:
     axes = {LOAD: LOADS, K: KS}
     runs = [folder(tmp_path / name, grid(replications=2), axes) for name in ("a", "b")]
-    drawn = [draw(run) for run in runs]
+    drawn = [draw_run(run) for run in runs]
     assert [path.name for path in drawn[0]] == [f"{n}.{end}" for n in NAMES for end in ("png", "svg")]
     assert all(path.parent == runs[0] / "plots" and path.stat().st_size > 1000 for path in drawn[0])
     for one, other in zip(*drawn, strict=True):
@@ -119,7 +120,7 @@ def test_every_figure_is_written_as_png_and_as_the_same_svg_each_time(tmp_path: 
 def test_a_point_without_axes_gets_the_split_of_its_step_only(tmp_path: Path) -> None:
     row = {key: value for key, value in point(8, 3).items() if key not in (LOAD, K)}
     run = folder(tmp_path / "run", [row], {}, x=None, lines=None, baseline=None)
-    assert [path.name for path in draw(run)] == ["step_time.png", "step_time.svg"]
+    assert [path.name for path in draw_run(run)] == ["step_time.png", "step_time.svg"]
 
 
 def test_a_plain_run_gets_no_figure_about_speculation() -> None:
@@ -270,4 +271,4 @@ def test_a_run_read_back_is_the_run_that_was_arranged(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="not the folder of a finished run"):
-        draw(tmp_path)
+        draw_run(tmp_path)

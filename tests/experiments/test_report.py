@@ -18,9 +18,21 @@ from report_runs import HOSTILE, LOAD, QUOTES, K, row, simulated, written
 
 from specfleet.experiments.page.answer import headline, within_slo
 from specfleet.experiments.page.data import point_name, read
-from specfleet.experiments.page.html import ASSETS, LIBRARIES, Cell, Html, embedded, read_asset, table, tag
-from specfleet.experiments.page.write import LARGEST_BYTES, write_report
+from specfleet.experiments.page.html import (
+    ASSETS,
+    LIBRARIES,
+    Html,
+    TableCell,
+    embedded,
+    read_asset,
+    table,
+    tag,
+)
+from specfleet.experiments.page.write import write_report
 from specfleet.experiments.run.results import write_summary
+
+LARGEST_BYTES = 3_000_000
+"""A page that browsers open at once and mail takes."""
 
 FETCHES = {"src", "href", "action", "data", "poster", "srcset", "background", "formaction", "xlink:href"}
 
@@ -217,7 +229,7 @@ def test_an_embedded_payload_cannot_end_its_script_and_reads_back(payload: objec
 
 
 def test_a_table_says_what_it_is_and_sorts_by_number(tmp_path: Path) -> None:
-    made = table("Runs", ["name", "ms"], [[Cell("a<b"), Cell("1,000", 1000.0)]])
+    made = table("Runs", ["name", "ms"], [[TableCell("a<b"), TableCell("1,000", 1000.0)]])
     assert "<caption>Runs</caption>" in made and 'scope="row">a&lt;b' in made
     assert 'data-value="1000"' in made and 'tabindex="0"' in made
 

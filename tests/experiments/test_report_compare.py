@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from report_runs import simulated
 
-from specfleet.experiments.page.compare import sentence, write_comparison
+from specfleet.experiments.page.compare import comparison_sentence, write_comparison
 from specfleet.experiments.run.compare import Difference, NotComparable, compare
 
 ONE = ("sweep.axes={}", "report={}", "claim=null")
@@ -53,7 +53,7 @@ def test_nothing_is_written_for_runs_that_cannot_be_compared(runs: tuple[Path, P
 def test_the_sentence_is_settled_only_where_the_interval_excludes_zero() -> None:
     names = {"p": "the one point"}
     clear = [difference(10.0, 8.0, 0.5), difference(20.0, 19.0, 3.0, "p99_tpot_ms")]
-    said = sentence(clear, names)
+    said = comparison_sentence(clear, names)
     assert "mean TPOT is 20.0 % lower than A's" in said and "P99 TPOT is not settled" in said
 
 
@@ -64,6 +64,6 @@ def test_over_many_points_the_sentence_counts_them() -> None:
         for name in ("mean_tpot_ms", "p99_tpot_ms")
         for point, b in (("p", 8.0), ("q", 12.0 if name.startswith("p99") else 9.0))
     ]
-    said = sentence(found, names)
+    said = comparison_sentence(found, names)
     assert said.startswith("Over 2 points, B's mean TPOT is lower at every point (from -20.0 to -10.0 %)")
     assert "P99 TPOT is lower at 1, higher at 1" in said

@@ -17,7 +17,8 @@ from specfleet.experiments.schema.blocks.acceptance import Process
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import Fault, InputFaults
 from specfleet.experiments.schema.lookups import acceptance_profile, acceptance_profile_names
-from specfleet.experiments.schema.yamlfile import read_yaml
+from specfleet.experiments.schema.overrides import Override
+from specfleet.experiments.schema.yamlfile import Value, read_yaml
 
 BAD_INPUT = Path(__file__).parent / "bad_input"
 DEMO = Path(__file__).parents[2] / "experiments" / "presets" / "demo.yaml"
@@ -346,6 +347,33 @@ def test_an_override_is_read_as_the_file_is_and_blamed_on_the_command_line(tmp_p
         ("command line", 0, "nonsense"),
         ("command line", 0, "workload.burstiness"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "written"),
+    [
+        ("serve.max_num_seqs", 64, "64"),
+        ("workload.request_rate", math.inf, ".inf"),
+        ("serve.gpu", {"base": "h100-sxm", "p2p": False}, "{base: h100-sxm, p2p: false}"),
+        ("sweep.axes.workload.max_concurrency", (1, 8), "[1, 8]"),
+        ("report", {}, "{}"),
+        ("serve.max_num_seqs", "many", "many"),
+        ("serve.max_num_sequences", 64, "64"),
+        ("sweep.axes.workload.max_concurrency", (1, -8), "[1, -8]"),
+    ],
+)
+def test_an_override_given_as_a_value_does_what_its_text_does(
+    tmp_path: Path, key: str, value: Value, written: str
+) -> None:
+    (tmp_path / "x.yaml").write_text(experiment_text())
+
+    def outcome(override: Override) -> str:
+        try:
+            return resolved(load_experiment(tmp_path / "x.yaml", [override]))
+        except InputFaults as faults:
+            return faults.render()
+
+    assert outcome((key, value)) == outcome(f"{key}={written}")
 
 
 def test_faults_are_rendered_with_place_key_and_message() -> None:

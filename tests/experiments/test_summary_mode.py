@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from report_runs import simulated
 from typer.testing import CliRunner
 
 from specfleet.experiments.cli.main import app
 from specfleet.experiments.load.config import load
-from specfleet.experiments.run.progress import Reporter
-from specfleet.experiments.run.results import load as load_results
-from specfleet.experiments.run.run import Run
+from specfleet.experiments.run.results import read_results
 from specfleet.experiments.schema.faults import InputFaults
 
 FILE = """
@@ -37,13 +36,7 @@ KEPT_ALONE = {"latencies", "queue_times", "tpot_split", "p99_ttft_ms_interval", 
 
 def finished(folder: Path, *overrides: str) -> Path:
     """Runs the file into a folder."""
-    folder.mkdir()
-    (folder / "x.yaml").write_text(FILE)
-    run = Run(folder / "x.yaml", overrides, folder / "out")
-    run.execute(run.prepare(resume=False), 1, Reporter(1, quiet=True))
-    assert not run.failures
-    run.summary()
-    return folder / "out"
+    return simulated(folder, *overrides, text=FILE)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +69,7 @@ def test_figures_are_those_of_the_run_that_keeps_its_requests(runs: tuple[Path, 
 
 
 def test_no_requests_are_written_and_whoever_asks_is_told(runs: tuple[Path, Path]) -> None:
-    run = load_results(runs[1])
+    run = read_results(runs[1])
     assert not list(runs[1].glob("points/*/requests.csv"))
     assert len(run.summary) == 1
     with pytest.raises(FileNotFoundError, match=r"report\.requests: all"):

@@ -9,8 +9,11 @@ import pytest
 
 from specfleet.experiments.figures.style import styled
 from specfleet.experiments.schema.faults import InputFaults
+from specfleet.experiments.theory.command import theory_command
 from specfleet.experiments.theory.figures import theory_figure
-from specfleet.experiments.theory.tables import BOTH_RIGHT, Theory, memory_text, theory_command, theory_text
+from specfleet.experiments.theory.question import Theory
+from specfleet.experiments.theory.tables import memory_text, theory_text
+from specfleet.experiments.words.acceptance import BOTH_RIGHT
 
 
 def row(text: str, table: int, start: str) -> list[str]:

@@ -19,18 +19,20 @@ from specfleet.experiments.schema.faults import InputFaults
 from specfleet.experiments.validate import profiles
 from specfleet.experiments.validate.acceptance import predicted_acceptance
 from specfleet.experiments.validate.bench import read_bench
-from specfleet.experiments.validate.columns import Row, bench_point, read_csv
-from specfleet.experiments.validate.points import METRICS, Point, Readout, Unusable, pool_tokens, scenario
-from specfleet.experiments.validate.runs import Scored, closed_form, in_mode, predict
-from specfleet.experiments.validate.sample import drawn_by_position, matched, requests
-from specfleet.experiments.validate.score import block, by_load, ratios
-from specfleet.experiments.validate.validation import (
-    PUBLISHED,
-    Validation,
-    read_points,
-    validate,
-    validate_command,
+from specfleet.experiments.validate.columns import CsvRow, bench_point, read_csv
+from specfleet.experiments.validate.command import validate_command
+from specfleet.experiments.validate.points import (
+    METRICS,
+    MeasuredPoint,
+    Readout,
+    Unusable,
+    pool_tokens,
+    scenario,
 )
+from specfleet.experiments.validate.runs import Scored, closed_form, in_mode, predict
+from specfleet.experiments.validate.sample import drawn_by_position, levelled_requests, matched
+from specfleet.experiments.validate.score import block, by_load, ratios
+from specfleet.experiments.validate.validation import PUBLISHED, Validation, read_points, validate
 from specfleet.workloads.lengths import Capped
 
 PLAIN = {
@@ -79,9 +81,9 @@ DRAFTED = PLAIN | {
 }
 
 
-def point(cells: Mapping[str, str], frozen: bool = False) -> Point:
+def point(cells: Mapping[str, str], frozen: bool = False) -> MeasuredPoint:
     """The point of a row."""
-    return bench_point("test", Row(cells), frozen)
+    return bench_point("test", CsvRow(cells), frozen)
 
 
 def scored(cells: Mapping[str, str], **predicted: float) -> Scored:
@@ -202,9 +204,11 @@ def test_prompts_have_the_rows_mean() -> None:
 
 def test_lengths_drawn_have_the_laws_mean_and_the_seeds_order() -> None:
     spec = point(PLAIN | {"mean_output_tokens_per_request": "146", "num_prompts": "50"}).workload
-    means = [requests(spec, seed).output_tokens.mean() for seed in range(4)]
+    means = [levelled_requests(spec, seed).output_tokens.mean() for seed in range(4)]
     assert means == pytest.approx([spec.output.mean] * 4, rel=0.01)
-    assert not np.array_equal(requests(spec, 0).prompt_tokens, requests(spec, 1).prompt_tokens)
+    assert not np.array_equal(
+        levelled_requests(spec, 0).prompt_tokens, levelled_requests(spec, 1).prompt_tokens
+    )
 
 
 @settings(max_examples=8, deadline=None)
@@ -213,7 +217,7 @@ def test_the_acceptance_drawn_is_the_one_measured(conditional: list[float], spre
     target = tuple(np.cumprod(conditional).tolist())
     row = point(DRAFTED | {"num_prompts": "50"})
     assert row.acceptance is not None
-    table = requests(row.workload, 3)
+    table = levelled_requests(row.workload, 3)
     spec = replace(row.acceptance, by_position=target, concentration=spread)
     drawn = drawn_by_position(matched(spec, len(target), table, 3), len(target), table, 3)
     assert drawn == pytest.approx(target, abs=0.02)

@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 
 from specfleet.experiments.validate.columns import read_csv
-from specfleet.experiments.validate.points import Point
+from specfleet.experiments.validate.points import MeasuredPoint
 from specfleet.experiments.validate.runs import Scored, predict_all
 
 SERIES = {("none", 0): "plain", ("eagle3", 3): "EAGLE-3 K=3", ("draft_model", 3): "1.7B draft K=3"}
 
 
-def series(point: Point) -> str | None:
+def series(point: MeasuredPoint) -> str | None:
     """Returns the curve that a row belongs to, None for rows not shown."""
     shown = point.campaign == "q32_tp1_lrz" and point.dataset == "InstructCoder"
     return SERIES.get((point.method, point.k)) if shown else None

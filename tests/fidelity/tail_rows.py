@@ -20,21 +20,21 @@ from pathlib import Path
 import numpy as np
 
 from specfleet.experiments.validate.columns import read_csv
-from specfleet.experiments.validate.points import Point
+from specfleet.experiments.validate.points import MeasuredPoint
 from specfleet.experiments.validate.runs import Scored, predict_all
 
 
-def rows(shared: Path) -> tuple[Point, ...]:
+def rows(shared: Path) -> tuple[MeasuredPoint, ...]:
     """Every usable row of the file."""
     return tuple(read_csv(shared / "validation" / "h100_vllm_specdec.csv", frozen=False).points)
 
 
-def llama70b(points: Sequence[Point]) -> list[Point]:
+def llama70b(points: Sequence[MeasuredPoint]) -> list[MeasuredPoint]:
     """The rows of the 70B with a drafter."""
     return [point for point in points if point.campaign == "l70_tp2_brev" and point.k]
 
 
-def draft32b(points: Sequence[Point]) -> list[Point]:
+def draft32b(points: Sequence[MeasuredPoint]) -> list[MeasuredPoint]:
     """The 32B at 128 users, plain and with the 1.7B draft model."""
     return [
         point
@@ -46,7 +46,7 @@ def draft32b(points: Sequence[Point]) -> list[Point]:
     ]
 
 
-def alike(points: Sequence[Point]) -> list[Point]:
+def alike(points: Sequence[MeasuredPoint]) -> list[MeasuredPoint]:
     """The points without spread between requests."""
     out = []
     for point in points:
@@ -55,7 +55,7 @@ def alike(points: Sequence[Point]) -> list[Point]:
     return out
 
 
-def predicted(points: Sequence[Point], seeds: int, jobs: int) -> list[Scored]:
+def predicted(points: Sequence[MeasuredPoint], seeds: int, jobs: int) -> list[Scored]:
     """Simulates points."""
     return predict_all(points, seeds, None, jobs, lambda name: None)
 

@@ -20,8 +20,9 @@ from specfleet.hardware.constants import (
     PrefillConstants,
     kernel_constants,
 )
-from specfleet.hardware.fitting import AttentionTimes, GemmTimes, Rates, fit_error
+from specfleet.hardware.fitting import AttentionTimes, GemmTimes, fit_error
 from specfleet.hardware.interconnect import all_reduce_s
+from specfleet.hardware.kernels import Rates
 from specfleet.hardware.leastsquares import Parameter, robust_fit
 
 Array = NDArray[np.float64]

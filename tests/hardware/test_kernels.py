@@ -14,7 +14,10 @@ from specfleet.hardware.constants import kernel_constants
 from specfleet.hardware.kernels import (
     LATENT_PEAK_SHARE,
     Array,
+    AttentionShape,
     GemmParts,
+    LatentShape,
+    Rates,
     decode_attention,
     elementwise_s,
     gemm,
@@ -25,6 +28,7 @@ from specfleet.hardware.kernels import (
 
 H100 = kernel_constants("h100_sxm")
 BANDWIDTH, PEAK, SMS = 3.35e12, 989e12, 132
+RATES = Rates(BANDWIDTH, PEAK, SMS)
 
 
 def h100_gemm(
@@ -37,9 +41,7 @@ def h100_gemm(
         depth,
         weight_bytes=1 if fp8 else 2,
         constants=H100.gemm[dtype],
-        bytes_per_s=BANDWIDTH,
-        flops_per_s=1979e12 if fp8 else PEAK,
-        sms=SMS,
+        rates=RATES._replace(flops_per_s=1979e12) if fp8 else RATES,
         factor=factor,
     )
 
@@ -92,20 +94,16 @@ def test_a_factor_multiplies_every_part() -> None:
 
 
 def test_latent_attention_reads_576_values_once_and_can_be_bound_by_arithmetic() -> None:
-    law = latent_decode_attention(
-        layers=1, heads=128, latent=512, rope=64, kv_bytes=2,
-        constants=H100.decode["bfloat16", "all"], bytes_per_s=BANDWIDTH, flops_per_s=PEAK,
-    )  # fmt: skip
+    shape = LatentShape(layers=1, heads=128, latent=512, rope=64, kv_bytes=2)
+    law = latent_decode_attention(shape, H100.decode["bfloat16", "all"], RATES)
     assert law.kv_token_s == pytest.approx(1152 / (BANDWIDTH * 0.896))
     assert law.pair_s == pytest.approx(128 * 2 * (576 + 512) / (PEAK * LATENT_PEAK_SHARE))
     assert law.pair_s > law.kv_token_s
 
 
 def test_windowed_layers_split_the_reading() -> None:
-    law = decode_attention(
-        layers=36, heads=64, kv_heads=8, head_dim=64, kv_bytes=2, windowed=18,
-        constants=H100.decode["bfloat16", "all"], bytes_per_s=BANDWIDTH,
-    )  # fmt: skip
+    shape = AttentionShape(layers=36, heads=64, kv_heads=8, head_dim=64, kv_bytes=2, windowed=18)
+    law = decode_attention(shape, H100.decode["bfloat16", "all"], BANDWIDTH)
     assert law.kv_token_s == law.window_token_s == pytest.approx(18 * 2048 / (BANDWIDTH * 0.896))
 
 
@@ -114,10 +112,8 @@ def test_elementwise_runs_at_four_fifths_of_the_bandwidth() -> None:
 
 
 def test_decode_attention_of_one_layer_by_hand() -> None:
-    law = decode_attention(
-        layers=1, heads=64, kv_heads=8, head_dim=128, kv_bytes=2,
-        constants=H100.decode["bfloat16", "all"], bytes_per_s=BANDWIDTH,
-    )  # fmt: skip
+    shape = AttentionShape(layers=1, heads=64, kv_heads=8, head_dim=128, kv_bytes=2)
+    law = decode_attention(shape, H100.decode["bfloat16", "all"], BANDWIDTH)
     assert law.floor_s == pytest.approx(12.02e-6)
     assert law.sequence_s == pytest.approx(8 * 11.75e-9)
     assert law.kv_token_s == pytest.approx(4096 / (3.35e12 * 0.896))
@@ -125,10 +121,8 @@ def test_decode_attention_of_one_layer_by_hand() -> None:
 
 
 def test_prefill_attention_of_one_layer_by_hand() -> None:
-    law = prefill_attention(
-        layers=1, heads=64, kv_heads=8, head_dim=128, kv_bytes=2,
-        constants=H100.prefill, bytes_per_s=BANDWIDTH, flops_per_s=PEAK, sms=SMS,
-    )  # fmt: skip
+    shape = AttentionShape(layers=1, heads=64, kv_heads=8, head_dim=128, kv_bytes=2)
+    law = prefill_attention(shape, H100.prefill, RATES)
     assert law.floor_s == pytest.approx(12.65e-6)
     assert law.pair_s == pytest.approx(4 * 64 * 128 / (989e12 * 0.697))
     assert law.full_tiles == 132 / 64
@@ -157,10 +151,8 @@ def test_decode_attention_is_within_its_published_error_of_the_measurements(shar
     errors = []
     for row in (row for row in table if row["kv_cache_dtype"] == "bfloat16"):
         batch, heads, kv_heads = int(row["b"]), int(row["h"]), int(row["kv"])
-        law = decode_attention(
-            layers=1, heads=heads, kv_heads=kv_heads, head_dim=128, kv_bytes=2,
-            constants=H100.decode["bfloat16", "all"], bytes_per_s=BANDWIDTH,
-        )  # fmt: skip
+        shape = AttentionShape(layers=1, heads=heads, kv_heads=kv_heads, head_dim=128, kv_bytes=2)
+        law = decode_attention(shape, H100.decode["bfloat16", "all"], BANDWIDTH)
         for context in (int(key) for key, us in row.items() if key.isdigit() and us and int(key) >= 512):
             read = batch * (law.sequence_s + law.query_token_s) + batch * context * law.kv_token_s
             errors.append(abs((law.floor_s + read) * 1e6 / float(row[str(context)]) - 1))

@@ -45,10 +45,10 @@ HOSTILE = "<script>alert(1)</script>"
 QUOTES = """it's "both" <img src=x onerror=alert(2)> </script>"""
 
 
-def simulated(folder: Path, *overrides: str) -> Path:
-    """Runs the small experiment into a folder under `folder` and returns it."""
+def simulated(folder: Path, *overrides: str, text: str = FILE) -> Path:
+    """Runs the small experiment, or another, into a folder under `folder` and returns it."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "small.yaml").write_text(FILE)
+    (folder / "small.yaml").write_text(text)
     run = Run(folder / "small.yaml", overrides, folder / "out")
     run.execute(run.prepare(resume=False), 1, Reporter(1, quiet=True))
     assert not run.failures

@@ -15,8 +15,11 @@ from specfleet.sim.config import NO_CLIENT, ClientConfig, DeploymentConfig, Engi
 from specfleet.sim.router import ROUTERS
 from specfleet.sim.simulation import RunResult, simulate
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
+from specfleet.sim.speculation.bursts import Burst
+from specfleet.sim.speculation.overlap import Overlap
 from specfleet.sim.speculation.policy import PolicySpec
 from specfleet.sim.speculation.spread import LowAtom
+from specfleet.sim.speculation.trees import shape
 from specfleet.workloads.requests import RequestTable
 
 TICK = 1 / 1024
@@ -66,6 +69,21 @@ LUCK = (
     AcceptanceSpec(conditional_acceptance=0.6, concentration=3.0, low_atom=LowAtom(0.2, 0.0, 0.1)),
     AcceptanceSpec(conditional_acceptance=0.6, context_multiplier=((1.0, 1.0), (60.0, 0.3))),
 )
+ODD_LUCK = (
+    AcceptanceSpec(acceptance_length=2.4, measured_at_k=4, decay=0.9, synthetic=True, source="an engine"),
+    AcceptanceSpec(
+        draft_acceptance_rate=0.4, measured_at_k=3, burst=Burst(0.5, 0.7), proposal_persistence=0.5
+    ),
+    AcceptanceSpec(
+        conditional_acceptance=0.7,
+        concentration=5.0,
+        temperature_multiplier=((0.0, 1.0), (1.0, 0.5)),
+        length_rank_correlation=-0.4,
+    ),
+    AcceptanceSpec(conditional_acceptance=0.7, overlap=Overlap()),
+    AcceptanceSpec(conditional_acceptance=0.7, tree=shape([2, 1]), by_rank=(0.6, 0.2)),
+)
+lucks = st.sampled_from([*LUCK, *LUCK, *ODD_LUCK])
 
 
 @st.composite
@@ -75,7 +93,8 @@ def engines(draw: st.DrawFn, k: int) -> EngineConfig:
     seqs = draw(st.sampled_from([1, 2, 5, 24]))
     method = draw(st.sampled_from(["eagle3", "draft_model", "ngram"]))
     parallel, limit = draw(st.sampled_from([False, False, True])), draw(st.sampled_from([None, None, 120]))
-    engine = drafting(k, method, parallel_drafting=parallel, drafter_max_model_len=limit)
+    depth = draw(st.sampled_from([None, None, 2]))
+    engine = drafting(k, method, parallel_drafting=parallel, drafter_max_model_len=limit, draft_depth=depth)
     return replace(
         engine,
         max_num_seqs=seqs,
@@ -91,6 +110,10 @@ def engines(draw: st.DrawFn, k: int) -> EngineConfig:
         skips_unused_drafts=draw(st.booleans()),
         watermark=draw(st.sampled_from([0.0, 0.0, 0.05])),
         sliding_window=draw(st.sampled_from([0, 0, 1, 20])),
+        prefix_hash_covers_next_token=draw(st.booleans()),
+        pads_one_token_admission=draw(st.booleans()),
+        long_prefill_token_threshold_adaptive=draw(st.booleans()),
+        spares_lone_long_prefill=draw(st.booleans()),
     )
 
 
@@ -150,7 +173,7 @@ def worlds(
         arrival_s=[0.0] * n if loop == "closed" else arrival.tolist(),
         engine=engine,
         cost=cost,  # type: ignore[arg-type]
-        classes={"a": draw(st.sampled_from(LUCK)), "": draw(st.sampled_from(LUCK))} if k else None,
+        classes={"a": draw(lucks), "": draw(lucks)} if k else None,
         client=client,
         load=LoadConfig(
             None if loop == "open" else draw(st.integers(1, 8)), draw(st.sampled_from([0, 0, n // 2]))
@@ -268,19 +291,25 @@ def policies(draw: st.DrawFn) -> PolicySpec:
     return PolicySpec("batch_size", {"schedule": tuple(zip(lows, tops, drafts, strict=False))})
 
 
-def both(world: World, seed: int, policy: PolicySpec | None = None) -> tuple[RunResult, RunResult]:
-    """Runs a world as the product does, and by stepping."""
-    rows = range(len(world.prompt))
+def requests(world: World) -> RequestTable:
+    """Returns a world's requests: of two classes, with priorities, temperatures and sessions of two turns."""
+    rows = np.arange(len(world.prompt))
     table = RequestTable.of(
         world.prompt,
         world.output,
         max_tokens=world.max_tokens,
         arrival_s=world.arrival_s,
-        class_id=[row % 2 for row in rows],
+        class_id=rows % 2,
         class_names=("a", "b"),
         segments=world.segments,
     )
-    scenario = replace(world.scenario(world.classes or {}), policy=policy)
+    hot = np.asarray(rows % 4 * 0.4, dtype=np.float64)
+    return replace(table, priority=rows % 3 - 1, temperature=hot, session_id=rows // 2, turn=rows % 2)
+
+
+def both(world: World, seed: int, policy: PolicySpec | None = None) -> tuple[RunResult, RunResult]:
+    """Runs a world as the product does, and by stepping."""
+    scenario, table = replace(world.scenario(world.classes or {}), policy=policy), requests(world)
     return simulate(scenario, table, seed), simulate(scenario, table, seed, engine="step")
 
 
@@ -314,4 +343,4 @@ def by_replica(columns: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
     return {name: values[order] for name, values in columns.items()}
 
 
-__all__ = ["LUCK", "TICK", "both", "differences", "engines", "policies", "worlds"]
+__all__ = ["LUCK", "TICK", "both", "differences", "engines", "policies", "requests", "worlds"]

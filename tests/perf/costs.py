@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from jobs import JOBS, Job
 
 from specfleet.sim.calendar import crowd, quiet, stepper, trajectories
-from specfleet.sim.calendar.plan import Plan
+from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.trajectories import Rules, Trajectories
 from specfleet.sim.simulation import RunResult, simulate
 from specfleet.sim.speculation.lives import Lives
@@ -74,7 +74,7 @@ def draw_a_request(block: int) -> float:
     """Draws the rows of one request, `block` at a time."""
     job = replace(BY_NAME["reference-spec"], requests=2560)
     scenario, table = job.scenario(), job.table()
-    plan = Plan(scenario, table, 0, Lives(scenario.acceptance, table, job.k, 0))
+    plan = CalendarRun(scenario, table, 0, Lives(scenario.acceptance, table, job.k, 0))
     rules = Rules.of(plan.config, plan.longest_tokens)
     assert rules is not None
     trajectories.BLOCK = block

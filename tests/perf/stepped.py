@@ -8,9 +8,7 @@ from pathlib import Path
 from specfleet.experiments.load.config import load_experiment
 from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.point.build import build, requests
-from specfleet.sim.calendar.plan import Plan
 from specfleet.sim.simulation import simulate
-from specfleet.sim.speculation.lives import Lives
 
 PRESETS = Path(__file__).parents[2] / "experiments" / "presets"
 
@@ -28,10 +26,9 @@ def main() -> None:
             total += iterations
             if not result.stepped_share:
                 continue
-            k = scenario.engine.num_speculative_tokens
-            lives = Lives(scenario.acceptance, table, k, experiment.seed) if k else None
-            reason = Plan(scenario, table, experiment.seed, lives).obstacle() or "on the way"
-            stepped[path.stem, reason] += round(iterations * result.stepped_share)
+            stepped[path.stem, result.stepped_because or "on the way"] += round(
+                iterations * result.stepped_share
+            )
     print(f"{total} iterations, {100 * stepped.total() / total:.2f} % stepped")
     for (preset, reason), iterations in stepped.most_common():
         print(f"{100 * iterations / total:6.2f} %  {preset}: {reason}")

@@ -180,7 +180,7 @@ def test_temperature_scales_what_a_hot_step_accepts_and_not_how_many_there_are()
 def test_a_process_without_bursts_is_the_plain_one() -> None:
     spec = AcceptanceSpec(by_position=CODE_EDIT, concentration=18.0)
     plain = process(spec, 5, seed=1)
-    assert type(plain) is Acceptance and plain.independent_rounds and plain.always_proposes
+    assert type(plain) is Acceptance and plain.independent_rounds and plain.proposals(7, 500) is None
     assert plain.accepted(7, 100, 500) == Acceptance(spec, 5, 1).accepted(7, 100, 500)
     for other in (
         AcceptanceSpec(by_position=CODE_EDIT, burst=Burst(0.1, 0.5)),

@@ -11,7 +11,8 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay import Replay, Step
+from records import Step
+from replay import Replay
 
 from specfleet.sim.scheduler import Scheduler
 from specfleet.sim.sequence import FINISHED, Batch, Sequence

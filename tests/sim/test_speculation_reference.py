@@ -16,9 +16,9 @@ from sim_toys import World, drafting
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
 from specfleet.sim.speculation.ngram_lm import NGram, tiny_pair, zipf_text
 from specfleet.sim.speculation.reference import (
-    Candidate,
     Counters,
     Draft,
+    DraftedToken,
     Drafter,
     Generation,
     SpeculativeLoop,
@@ -203,7 +203,7 @@ def test_a_node_sees_the_prompt_and_its_ancestors_only() -> None:
 
 def test_an_accepted_branch_off_the_first_moves_its_kv_up() -> None:
     one_hot = np.eye(10)
-    draft = Draft(tuple(Candidate(token, one_hot[token]) for token in (7, 8, 1, 2)), (0, 1, 0, 3))
+    draft = Draft(tuple(DraftedToken(token, one_hot[token]) for token in (7, 8, 1, 2)), (0, 1, 0, 3))
     generation = Generation([0])
     rows = counting(10).rows(generation.write(draft))
     generation.keep(*walk(draft, rows, np.random.default_rng(0)))

@@ -226,15 +226,15 @@ def test_sglangs_tree_lies_between_chain_and_best_tree(
 
 
 @pytest.mark.parametrize(
-    ("steps", "topk", "num_draft_tokens", "pool", "kv_slots"),
-    [(5, 4, 8, 68, 20), (3, 1, 4, 3, 4), (1, 1, 2, 1, 2), (6, 10, 60, 510, 60), (8, 10, 60, 710, 80)],
+    ("steps", "topk", "num_draft_tokens", "pool"),
+    [(5, 4, 8, 68), (3, 1, 4, 3), (1, 1, 2, 1), (6, 10, 60, 510), (8, 10, 60, 710)],
 )
 def test_sglangs_three_parameters_map_to_nodes_and_a_pool(
-    steps: int, topk: int, num_draft_tokens: int, pool: int, kv_slots: int
+    steps: int, topk: int, num_draft_tokens: int, pool: int
 ) -> None:
     tree = ConfidenceTree(steps, topk, num_draft_tokens)
     assert (tree.num_nodes, tree.depth, tree.width) == (num_draft_tokens - 1, steps, topk)
-    assert (pool_size(steps, topk), tree.kv_slots) == (pool, kv_slots)
+    assert pool_size(steps, topk) == pool
     assert len(tree.survival(0.7)) == num_draft_tokens - 1
 
 

@@ -15,10 +15,10 @@ from timeline_worlds import LUCK, both, differences, policies, worlds
 
 from specfleet import sim
 from specfleet.sim.calendar import (
+    counted_kv,
     crowd,
     ends,
     footprints,
-    kv,
     lane,
     ledger,
     luck,
@@ -33,7 +33,6 @@ from specfleet.sim.calendar import (
 )
 from specfleet.sim.calendar.luck import Luck
 from specfleet.sim.calendar.packing import Packing
-from specfleet.sim.calendar.plan import Plan
 from specfleet.sim.errors import Stall
 from specfleet.sim.speculation.bursts import Burst
 from specfleet.sim.speculation.lives import Lives
@@ -176,7 +175,7 @@ FAULTS = {
         "while now <= limit and it < stop",
         ("open",),
     ),
-    "the victim is not the tail": (kv, "crowd.refs.pop()", "crowd.refs.pop(0)", ("tight",)),
+    "the victim is not the tail": (counted_kv, "crowd.refs.pop()", "crowd.refs.pop(0)", ("tight",)),
     "who was thrown out queues behind the others": (
         crowd,
         "self.waiting.put_back(stay.rest(",
@@ -398,12 +397,8 @@ def test_it_says_what_it_cannot_do_and_steps() -> None:
         ),
     }
     for obstacle, world in cases.items():
-        scenario = world.scenario(world.classes or {})
-        table = RequestTable.of(world.prompt, world.output)
-        lives = Lives(scenario.acceptance, table, 2, 0) if world.classes else None
-        assert Plan(scenario, table, 0, lives).obstacle() == obstacle
         ours, theirs = both(world, 0)
-        assert ours.stepped_share == 1.0
+        assert (ours.stepped_because, ours.stepped_share) == (obstacle, 1.0)
         assert not differences(ours, theirs)
 
 

@@ -50,7 +50,7 @@ def process_conflicts(
         yield from _rule_of_drafts(process, speculative, block)
 
 
-def notices(process: Process, block: str, ngram: bool, hot: bool) -> Iterator[str]:
+def acceptance_notices(process: Process, block: str, ngram: bool, hot: bool) -> Iterator[str]:
     """What is assumed about one process.
 
     Args:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 
-from specfleet.experiments.load.rules import memory as rules_run
-from specfleet.experiments.load.rules import report as rules_report
-from specfleet.experiments.load.rules import speculation as rules_speculation
-from specfleet.experiments.load.rules import workload as rules_workload
 from specfleet.experiments.load.rules.base import Conflict
+from specfleet.experiments.load.rules.memory import running_conflicts
 from specfleet.experiments.load.rules.plan import slo_conflicts
+from specfleet.experiments.load.rules.report import summary_conflicts
+from specfleet.experiments.load.rules.speculation import speculation_conflicts
+from specfleet.experiments.load.rules.workload import workload_conflicts
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import Serve
@@ -28,8 +28,8 @@ def conflicts(config: Experiment) -> Iterator[Conflict]:
         found_any = True
         yield conflict
     if not found_any:
-        yield from rules_run.conflicts(config)
-        yield from rules_report.conflicts(config)
+        yield from running_conflicts(config)
+        yield from summary_conflicts(config)
 
 
 def _without_running(config: Experiment) -> Iterator[Conflict]:
@@ -37,8 +37,8 @@ def _without_running(config: Experiment) -> Iterator[Conflict]:
     yield from _names(config)
     for rule in (_cost_model, _token_budget, _model_fit, _kv_cache):
         yield from rule(config.serve)
-    yield from rules_speculation.conflicts(config)
-    yield from rules_workload.conflicts(config)
+    yield from speculation_conflicts(config)
+    yield from workload_conflicts(config)
     yield from slo_conflicts(config)
 
 

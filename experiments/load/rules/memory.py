@@ -18,7 +18,7 @@ from specfleet.workloads.traces.azure import read_azure
 from specfleet.workloads.traces.report import TraceError
 
 
-def conflicts(config: Experiment) -> Iterator[Conflict]:
+def running_conflicts(config: Experiment) -> Iterator[Conflict]:
     """What keeps a filled point from running although each of its values is sound."""
     yield from _memory(config.serve)
     yield from _acceptance(config)
@@ -65,7 +65,7 @@ def _unreachable(specs: tuple[AcceptanceSpec, ...], k: int) -> str | None:
 
 def _memory(serve: Serve) -> Iterator[Conflict]:
     """The weights and at least one KV block must fit."""
-    said = _placement_fault(serve.model_dump_json())
+    said = _placement_fault(serve)
     if said is not None:
         message, key = said
         yield Conflict.at(
@@ -73,10 +73,8 @@ def _memory(serve: Serve) -> Iterator[Conflict]:
         )
 
 
-@lru_cache(maxsize=256)
-def _placement_fault(serve_json: str) -> tuple[str, str] | None:
+def _placement_fault(serve: Serve) -> tuple[str, str] | None:
     """Returns what is wrong with an engine on its GPUs and the key to blame, or None."""
-    serve = Serve.model_validate_json(serve_json)
     if serve.max_model_len is None or serve.max_num_seqs is None:
         return None
     try:

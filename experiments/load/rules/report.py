@@ -33,7 +33,7 @@ def held_because(config: Experiment) -> tuple[str, str] | None:
     return None
 
 
-def conflicts(config: Experiment) -> Iterator[Conflict]:
+def summary_conflicts(config: Experiment) -> Iterator[Conflict]:
     """A run that has to be held in memory must fit there."""
     held = held_because(config)
     if held is None or config.workload.trace is not None:
@@ -49,7 +49,7 @@ def conflicts(config: Experiment) -> Iterator[Conflict]:
         )
 
 
-def notices(points: list[Experiment]) -> Iterator[str]:
+def summary_notices(points: list[Experiment]) -> Iterator[str]:
     """Says of which runs the requests are kept in memory although only figures are asked for."""
     for key, reason in sorted({held for point in points if (held := held_because(point)) is not None}):
         yield f"report.requests: none: with {key} a run is held in memory as a whole ({reason})"

@@ -7,8 +7,7 @@ from typing import get_args
 
 from specfleet.experiments.load.rules.acceptance import positions, process_conflicts
 from specfleet.experiments.load.rules.base import Conflict
-from specfleet.experiments.load.rules.tree import conflicts as tree_conflicts
-from specfleet.experiments.load.rules.tree import positions_needed
+from specfleet.experiments.load.rules.tree import positions_needed, tree_conflicts
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.acceptance import processes
 from specfleet.experiments.schema.blocks.experiment import Experiment
@@ -51,7 +50,7 @@ DEFAULT_CLASS = "default"
 _BLOCK = "serve.speculative_config"
 
 
-def conflicts(config: Experiment) -> Iterator[Conflict]:
+def speculation_conflicts(config: Experiment) -> Iterator[Conflict]:
     """Everything wrong with the drafter and its acceptance in a filled point."""
     speculative = config.serve.speculative_config
     if speculative is not None:
@@ -107,7 +106,7 @@ def _policy(policy: DraftPolicy | None, speculative: SpeculativeConfig) -> Itera
             yield Conflict.at(message, key, f"{_BLOCK}.num_speculative_tokens")
 
 
-def notices(speculative: SpeculativeConfig) -> Iterator[str]:
+def speculation_notices(speculative: SpeculativeConfig) -> Iterator[str]:
     """Fields that were given and change nothing."""
     for key in WITHOUT_EFFECT:
         if getattr(speculative, key) is not None:

@@ -23,7 +23,7 @@ def positions_needed(serve: Serve) -> int:
     return (serve.speculative_config.num_speculative_tokens or 0) if serve.speculative_config else 0
 
 
-def conflicts(config: Experiment) -> Iterator[Conflict]:
+def tree_conflicts(config: Experiment) -> Iterator[Conflict]:
     """Everything wrong with the tree of a filled point."""
     serve = config.serve
     block, speculative = serve.draft_tree, serve.speculative_config

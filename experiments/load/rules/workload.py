@@ -16,7 +16,7 @@ from specfleet.experiments.schema.lookups import found
 _TRACE_ONLY = ("trace_format", "speed", "limit", "on_too_long")
 
 
-def conflicts(config: Experiment) -> Iterator[Conflict]:
+def workload_conflicts(config: Experiment) -> Iterator[Conflict]:
     """Everything wrong with the workload of a filled point."""
     yield from _one_source(config.workload)
     yield from _trace(config.workload)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from specfleet.experiments.figures.style import COLOURS, MARKERS, save, styled
 from specfleet.experiments.validate.runs import Scored
 
 PANELS = (
@@ -17,7 +18,7 @@ BAND = 0.1
 """Shaded: within 10 % of the measurement."""
 
 
-def draw(scored: Sequence[Scored], path: Path) -> list[Path]:
+def draw_validation(scored: Sequence[Scored], path: Path) -> list[Path]:
     """Writes the figure; a path without a known ending gets PNG and SVG.
 
     Returns:
@@ -27,8 +28,6 @@ def draw(scored: Sequence[Scored], path: Path) -> list[Path]:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
-
-    from specfleet.experiments.figures.style import COLOURS, MARKERS, save, styled
 
     panels = [(m, t) for m, t in PANELS if any(m in one.predicted for one in scored)] or [PANELS[0]]
     labels = sorted({_label(one) for one in scored})

@@ -1,0 +1,52 @@
+"""`specfleet breakeven`: the acceptance from which speculation pays, at each load and draft length."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from specfleet.experiments.breakeven.figures import draw_breakeven
+from specfleet.experiments.breakeven.question import Breakeven
+from specfleet.experiments.breakeven.report import breakeven_text, write_breakeven
+from specfleet.experiments.run.processes import default_jobs
+from specfleet.experiments.run.progress import Reporter
+
+
+def breakeven_command(
+    file: Path,
+    overrides: Sequence[str] = (),
+    jobs: int | None = None,
+    out: Path | None = None,
+    tolerance: float = 0.01,
+    plots: bool = True,
+    quiet: bool = False,
+) -> int:
+    """Searches, prints the answer, and writes breakeven.json, breakeven.csv and plots/.
+
+    Returns:
+        The exit code: 0 done, 1 some search failed, 130 interrupted.
+
+    Raises:
+        InputFaults: with all that is wrong with the file or the options.
+    """
+    this = Breakeven(file, overrides, out, tolerance)
+    this.prepare()
+    reporter = Reporter(len(this.seeds) * len(this.loads) * (1 + len(this.drafts)), quiet)
+    for notice in this.loaded.notices:
+        reporter.say(f"note: {notice}")
+    try:
+        this.execute(jobs or default_jobs(), reporter)
+    except KeyboardInterrupt:
+        print("interrupted: nothing is written; start again", file=sys.stderr)
+        return 130
+    if any(k for _, k, _ in this.found):
+        print(breakeven_text(this))
+        write_breakeven(this)
+        if plots:
+            draw_breakeven(this)
+        print(f"results: {this.folder}")
+    if this.failures:
+        print(f"{len(this.failures)} searches failed: {this.failures[0][1]}", file=sys.stderr)
+        return 1
+    return 0

@@ -1,0 +1,72 @@
+"""`specfleet plan`: the cheapest deployment that meets the SLO, whether to speculate, how to roll it out."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from specfleet.experiments.plan.figures import draw_plan
+from specfleet.experiments.plan.planner import Planner
+from specfleet.experiments.plan.report import plan_text
+from specfleet.experiments.plan.write import write_plan
+from specfleet.experiments.run.processes import WorkerLost, default_jobs
+from specfleet.experiments.run.progress import Reporter
+
+SAY_EVERY_S = 5.0
+
+
+def plan_command(
+    file: Path,
+    overrides: Sequence[str] = (),
+    jobs: int | None = None,
+    out: Path | None = None,
+    resume: bool = False,
+    plots: bool = True,
+    quiet: bool = False,
+) -> int:
+    """Makes a plan, prints the answer, and writes plan.json, rollout.md and plots/.
+
+    Returns:
+        The exit code: 0 done, 1 nothing meets the SLO, 130 interrupted.
+
+    Raises:
+        InputFaults: with all that is wrong with the file or the options.
+    """
+    planner = Planner(file, overrides, out)
+    planner.prepare(resume)
+    reporter = Reporter(0, quiet)
+    for notice in planner.loaded.notices:
+        reporter.say(f"note: {notice}")
+    started = time.monotonic()
+    try:
+        planned = planner.execute(jobs or default_jobs(), _rarely(reporter, started))
+    except KeyboardInterrupt:
+        print("interrupted: what is simulated is kept; go on with --resume", file=sys.stderr)
+        return 130
+    except WorkerLost as lost:
+        print(f"{lost}; what is simulated is kept: go on with --resume", file=sys.stderr)
+        return 1
+    print(plan_text(planned))
+    write_plan(planned, planner.folder)
+    if plots and planned.winner is not None:
+        draw_plan(planned, planner.folder)
+    spent = time.monotonic() - started
+    kept = planned.asked - planned.spent
+    found = f" ({kept} more were kept)" if kept else ""
+    print(f"{planned.spent} simulations{found} in {spent:.0f} s\nplan: {planner.folder}")
+    return 0 if planned.winner is not None else 1
+
+
+def _rarely(reporter: Reporter, started: float) -> Callable[[str], None]:
+    """Says a line with the time, at most one every few seconds."""
+    last = [started - SAY_EVERY_S]
+
+    def say(message: str) -> None:
+        now = time.monotonic()
+        if now - last[0] >= SAY_EVERY_S:
+            last[0] = now
+            reporter.say(f"{now - started:4.0f} s: {message}")
+
+    return say

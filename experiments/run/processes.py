@@ -1,0 +1,131 @@
+"""Work spread over processes: the same results for any number of them.
+
+A worker is a fresh interpreter (forkserver where there is one, else spawn), so nothing that the calling
+process holds, threads among it, is copied into it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
+from types import TracebackType
+from typing import Self, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Running = Callable[[Sequence[int]], None]
+"""Told the positions of what is being worked on."""
+
+
+class WorkerLost(RuntimeError):  # noqa: N818 - reads as what happened
+    """A worker process ended without an answer; what it and the others had not finished is lost."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a worker process was killed, perhaps because memory ran out; fewer --jobs need less of it"
+        )
+
+
+def default_jobs() -> int:
+    """Returns the processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Workers:
+    """Up to `jobs` processes to work in, started when first needed; leaving the `with` ends them.
+
+    An interrupt reaches the calling process only. It, or any other error that leaves the `with`, ends the
+    workers at once, in the middle of what they do.
+
+    Args:
+        jobs: processes; 1 works in the calling process.
+    """
+
+    def __init__(self, jobs: int) -> None:
+        self._jobs = jobs
+        self._pool: ProcessPoolExecutor | None = None
+        self._others = set(multiprocessing.active_children())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pool is None:
+            return
+        self._pool.shutdown(wait=error is None, cancel_futures=True)
+        if error is not None:
+            for child in set(multiprocessing.active_children()) - self._others:
+                child.terminate()
+
+    def as_finished(
+        self, work: Callable[[Item], Result], items: Sequence[Item], running: Running = lambda at: None
+    ) -> Iterator[tuple[int, Result | Exception]]:
+        """Yields the position of each item with its result, or with what was raised, as it finishes.
+
+        Args:
+            work: of a module's top level, as its name is what workers are told.
+            items: what to work on, started in this order.
+            running: told of what is worked on, whenever that changes.
+        """
+        if self._jobs <= 1 or len(items) <= 1:
+            for at, item in enumerate(items):
+                running([at])
+                yield at, _tried(work, item)
+            return
+        futures = self._submit(work, items)
+        for future in as_completed(futures):
+            found = self._outcome(future)
+            yield futures[future], found
+            running([at for other, at in futures.items() if other.running()][: self._jobs])
+
+    def in_order(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+        """Yields the result of each item in the order of `items`; raises what the first to fail raised."""
+        if self._jobs <= 1 or len(items) <= 1:
+            yield from map(work, items)
+            return
+        for future in self._submit(work, items):
+            found = self._outcome(future)
+            if isinstance(found, Exception):
+                raise found
+            yield found
+
+    def _submit(self, work: Callable[[Item], Result], items: Sequence[Item]) -> dict[Future[Result], int]:
+        """Hands everything to the pool; what a broken pool no longer takes is lost like the rest."""
+        if self._pool is None:
+            method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+            context = multiprocessing.get_context(method)
+            self._pool = ProcessPoolExecutor(self._jobs, context, _leave_interrupts_alone)
+        futures: dict[Future[Result], int] = {}
+        for at, item in enumerate(items):
+            try:
+                future = self._pool.submit(work, item)
+            except BrokenExecutor as error:
+                future = Future()
+                future.set_exception(error)
+            futures[future] = at
+        return futures
+
+    def _outcome(self, future: Future[Result]) -> Result | Exception:
+        """Returns what a future brought, an error as a value; a broken pool makes way for a new one."""
+        raised = future.exception()
+        if isinstance(raised, BrokenExecutor):
+            self._pool = None
+            return WorkerLost()
+        return raised if isinstance(raised, Exception) else future.result()
+
+
+def _tried(work: Callable[[Item], Result], item: Item) -> Result | Exception:
+    try:
+        return work(item)
+    except Exception as error:
+        return error
+
+
+def _leave_interrupts_alone() -> None:
+    """Ctrl-C reaches workers too, but the calling process ends them: nothing half-written gets its name."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,38 @@
+"""What `specfleet compare` prints: the differences of two runs, and which of them are settled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specfleet.experiments.run.compare import Difference, compare
+from specfleet.experiments.words.table import Column, table_text
+
+COLUMNS = (
+    Column("figure", left=True),
+    Column("A", "{:.2f}"),
+    Column("B", "{:.2f}"),
+    Column("B - A", "{:+.2f}"),
+    Column("95 % interval"),
+    Column("B / A", "{:.3f}"),
+    Column(left=True),
+)
+
+
+def compare_text(a: Path, b: Path) -> str:
+    """Returns the differences as a table a point, each marked where it is not settled."""
+    found = compare(a, b)
+    parts = [f"A = {a}\nB = {b}"]
+    for point in dict.fromkeys(difference.point for difference in found):
+        mine = [difference for difference in found if difference.point == point]
+        table = table_text(COLUMNS, [_row(difference) for difference in mine])
+        parts.append(f"{point}: {mine[0].pairs} pairs of requests\n{table}")
+    return "\n\n".join(parts)
+
+
+def _row(d: Difference) -> list[object]:
+    interval = f"[{d.low:+.2f}, {d.high:+.2f}]"
+    return [d.name, d.a, d.b, d.difference, interval, d.b / d.a if d.a else None, *_mark(d)]
+
+
+def _mark(d: Difference) -> list[str]:
+    return [] if d.settled else ["not settled"]

@@ -1,0 +1,54 @@
+"""What `specfleet explain` prints: where a step's time goes, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specfleet.experiments.run.explain import C_Q_RANGE, MEANING, Explanation, PricedStep
+from specfleet.experiments.words.table import Column, table_text
+from specfleet.hardware.stepcost import TERMS
+
+
+def explain_text(said: Explanation) -> str:
+    """Returns the table and what follows from it."""
+    steps = [said.plain, *([said.drafting] if said.drafting else [])]
+    columns = [Column("term", left=True)]
+    for step in steps:
+        columns += [Column(f"K = {step.k} ms", "{:.3f}"), Column("share", "{:.0%}")]
+    columns.append(Column("what it is", left=True))
+    rows: list[list[object]] = []
+    for name in TERMS:
+        cells = [c for s in steps for c in (s.terms_ms[name], s.terms_ms[name] / s.total_ms)]
+        rows.append([name, *cells, MEANING[name]])
+    rows.append(["step", *[c for s in steps for c in (s.total_ms, 1.0)], "sum of the above"])
+    head = (
+        f"{said.place.model.name} on {said.place.tensor_parallel_size} x {said.place.accelerator.name}, "
+        f"engine {said.place.profile.name}, cost model {said.cost_model}: one step of {said.batch} sequences "
+        f"with {said.context:,} tokens of context each"
+    )
+    return "\n".join([head, "", table_text(columns, rows), "", *_consequences(said, steps)])
+
+
+def _consequences(said: Explanation, steps: Sequence[PricedStep]) -> list[str]:
+    lines = []
+    for step in steps:
+        graph = f"padded to the CUDA graph of {step.graph}" if step.graph else "larger than any CUDA graph"
+        lines.append(f"K = {step.k}: largest term {step.bound_by}; {step.shape.tokens} tokens, {graph}")
+    if said.drafting is not None:
+        ratio = said.drafting.total_ms / said.plain.total_ms
+        lines.append(
+            f"a step with K = {said.drafting.k} takes {ratio:.2f} times a plain one: it pays above an "
+            f"acceptance length of {ratio:.2f}"
+        )
+    if said.one_more_draft_ms is not None:
+        lines.append(f"one more drafted token a sequence: {said.one_more_draft_ms:+.3f} ms a step")
+    lines.append(f"one more sequence: {said.one_more_sequence_ms:+.3f} ms a step")
+    if said.c_q_ms:
+        values = ", ".join(
+            f"{ms:.3f} ms at c_q = {c:g}" for c, ms in zip(C_Q_RANGE, said.c_q_ms, strict=True)
+        )
+        lines.append(
+            f"the KV term takes c_q = {said.place.c_q:g}, the cost of one more query token in attention, "
+            f"which no public table measures: {values}"
+        )
+    return lines

@@ -1,0 +1,283 @@
+"""What the calendar understands. Everything else is stepped, and the result says why.
+
+The calendar works out what an engine will do before it does it, so it has to know every rule there is.
+What it knows is named here: the fields of each record that describes a run, and the classes of routers,
+policies and acceptance processes. A field that is not named has to stand at its default, and a class that is
+not named (a subclass of a known one, too) is never taken for one that is. So a switch that was just added to
+the scheduler is obeyed, by stepping, until somebody teaches it to the calendar and names it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from specfleet.hardware.stepcost import TERMS, StepCost, StepShape
+from specfleet.sim.config import ClientConfig, DeploymentConfig, EngineConfig, LoadConfig, SpeculativeConfig
+from specfleet.sim.router import ROUTERS, LeastOutstanding, Random, RoundRobin
+from specfleet.sim.scenario import Scenario
+from specfleet.sim.speculation.acceptance import Acceptance
+from specfleet.sim.speculation.lives import Lives
+from specfleet.sim.speculation.policies import (
+    POLICIES,
+    BatchSizeSchedule,
+    DisableAboveQueue,
+    EarlyStop,
+    Oracle,
+    Static,
+    TemperatureGate,
+)
+from specfleet.sim.speculation.policies_learning import (
+    AcceptanceGate,
+    AdaptiveTiers,
+    Bandit,
+    Goodput,
+    SloBudget,
+)
+from specfleet.sim.speculation.policy import PolicySpec
+from specfleet.sim.speculation.processes import BurstAcceptance, HotColdAcceptance, ReplayAcceptance
+from specfleet.sim.speculation.spec import AcceptanceSpec
+from specfleet.workloads.requests import RequestTable
+
+if TYPE_CHECKING:
+    from specfleet.sim.calendar.plan import CalendarRun
+
+UNDERSTOOD: dict[type, tuple[str, ...]] = {
+    Scenario: ("engine", "cost", "acceptance", "deployment", "client", "load", "policy"),
+    EngineConfig: (
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "num_gpu_blocks",
+        "block_size",
+        "enable_prefix_caching",
+        "enable_chunked_prefill",
+        "long_prefill_token_threshold_adaptive",  # says nothing without the threshold
+        "spares_lone_long_prefill",  # the same
+        "watermark",
+        "async_scheduling",
+        "scheduler_reserve_full_isl",
+        "lookahead_at_admission",
+        "prefix_hash_covers_next_token",
+        "skips_unused_drafts",
+        "speculative",
+        "sliding_window",
+    ),
+    SpeculativeConfig: ("method", "num_speculative_tokens", "parallel_drafting", "draft_depth"),
+    DeploymentConfig: ("replicas", "router"),
+    ClientConfig: ("send_s", "receive_s", "turn_s", "send_serial_s", "chunk_s"),
+    LoadConfig: ("max_concurrency", "num_warmups"),
+    PolicySpec: ("name", "parameters"),
+    AcceptanceSpec: (
+        "by_position",
+        "conditional_acceptance",
+        "acceptance_length",
+        "draft_acceptance_rate",
+        "measured_at_k",
+        "concentration",
+        "low_atom",
+        "decay",
+        "burst",
+        "context_multiplier",
+        "temperature_multiplier",
+        "overlap",
+        "length_rank_correlation",
+        "proposal_persistence",  # says nothing while every step proposes
+        "tree",
+        "by_rank",
+        "synthetic",
+        "source",
+    ),
+    RequestTable: (
+        "arrival_s",
+        "prompt_tokens",
+        "output_tokens",
+        "max_tokens",
+        "class_id",
+        "priority",  # says nothing in a queue by arrival
+        "temperature",
+        "session_id",
+        "turn",
+        "segment_offset",
+        "segment_stream",
+        "segment_tokens",
+        "class_names",
+    ),
+}
+"""Fields that the calendar obeys, by record. Those that name something are looked up below, too."""
+
+METHODS = ("eagle", "eagle3", "mtp", "draft_model", "medusa", "ngram", "suffix")
+"""Drafting methods that the calendar knows."""
+UNDERSTOOD_ROUTERS = (RoundRobin, Random, LeastOutstanding)
+"""Classes of routers that look at the number of requests outstanding at most."""
+UNDERSTOOD_POLICIES = (Static, BatchSizeSchedule, DisableAboveQueue, Goodput, AdaptiveTiers, Bandit)
+"""Classes of policies that choose one number of drafts for all, and are asked as the engine asks them."""
+PICKY_POLICIES = (EarlyStop, AcceptanceGate, TemperatureGate, SloBudget, Oracle)
+"""Classes of policies that look at single requests: known, and refused below."""
+UNDERSTOOD_PROCESSES = (Acceptance, BurstAcceptance, HotColdAcceptance, ReplayAcceptance)
+"""Classes of acceptance processes whose luck is drawn ahead, or which a rule below refuses."""
+
+
+class Refusal(NamedTuple):
+    """Something that is known, and left to stepping.
+
+    Attributes:
+        record: the record whose fields say so.
+        names: those fields.
+        applies: whether a run has it.
+        reason: what the result says then.
+    """
+
+    record: type
+    names: tuple[str, ...]
+    applies: Callable[[CalendarRun], bool]
+    reason: str
+
+
+def _drafts_too_deep(run: CalendarRun) -> bool:
+    plans = run.plans()
+    return plans is not None and max(plans.table, default=0) > run.config.num_speculative_tokens
+
+
+def _pads(run: CalendarRun) -> bool:
+    config, prompts = run.config, run.table.prompt_tokens[run.served]
+    pads = config.num_speculative_tokens and config.pads_one_token_admission and run.policy is None
+    return bool(pads) and bool((prompts == 1).any())
+
+
+def _reaches(run: CalendarRun, limit: int | None) -> bool:
+    """Whether the longest request comes so near a limit of positions that drafts may be cut there."""
+    return limit is not None and run.longest_tokens + 3 * (run.config.num_speculative_tokens + 1) > limit
+
+
+def _reaches_the_drafters(run: CalendarRun) -> bool:
+    speculative = run.config.speculative
+    return speculative is not None and _reaches(run, speculative.drafter_max_model_len)
+
+
+REFUSED = (
+    Refusal(
+        Scenario,
+        (),
+        lambda run: run.policy is not None and run.plans() is None,
+        "a policy that looks at single requests",
+    ),
+    Refusal(Scenario, (), _drafts_too_deep, "a policy with more drafts than num_speculative_tokens"),
+    Refusal(EngineConfig, ("policy",), lambda run: run.config.policy != "fcfs", "priority scheduling"),
+    Refusal(
+        EngineConfig,
+        ("long_prefill_token_threshold",),
+        lambda run: run.config.long_prefill_token_threshold > 0,
+        "long_prefill_token_threshold",
+    ),
+    Refusal(
+        EngineConfig,
+        ("trims_drafts_to_max_tokens",),
+        lambda run: run.config.num_speculative_tokens > 0 and run.config.trims_drafts_to_max_tokens,
+        "drafts trimmed to max_tokens",
+    ),
+    Refusal(
+        SpeculativeConfig,
+        ("reroll_on_reject",),
+        lambda run: run.config.speculative is not None and run.config.speculative.reroll_on_reject,
+        "reroll_on_reject",
+    ),
+    Refusal(RequestTable, (), lambda run: not len(run.served), "no request is served"),
+    Refusal(EngineConfig, ("pads_one_token_admission",), _pads, "prompts of one token"),
+    Refusal(
+        SpeculativeConfig,
+        ("drafter_max_model_len",),
+        _reaches_the_drafters,
+        "requests that reach drafter_max_model_len",
+    ),
+    Refusal(
+        EngineConfig,
+        ("max_model_len",),
+        lambda run: _reaches(run, run.config.max_model_len),
+        "requests that reach max_model_len",
+    ),
+    Refusal(
+        Scenario,
+        (),
+        lambda run: run.config.num_speculative_tokens > 0 and run.luck is None,
+        "no acceptance process",
+    ),
+    Refusal(
+        AcceptanceSpec,
+        ("hot_cold", "replay", "proposal_probability"),
+        lambda run: run.luck is not None and not run.luck.every_step,
+        "drafts that are not proposed every step",
+    ),
+)
+"""What is known and stepped, in the order in which it is asked."""
+
+
+def stranger(scenario: Scenario, table: RequestTable, lives: Lives | None) -> str:
+    """Returns what a run has that the calendar does not know, in words; empty if it knows everything.
+
+    Names, types and defaults are looked at; nothing unknown is made or called, but a price for its terms.
+    """
+    return next(_strangers(scenario, table, lives), "")
+
+
+def why_not(run: CalendarRun) -> str:
+    """Returns what a run has that the calendar knows and leaves to stepping; empty if it takes the run."""
+    return next((refusal.reason for refusal in REFUSED if refusal.applies(run)), "")
+
+
+def _strangers(scenario: Scenario, table: RequestTable, lives: Lives | None) -> Iterator[str]:
+    engine, records = scenario.engine, [scenario, scenario.engine, scenario.engine.speculative]
+    records += [scenario.deployment, scenario.client, scenario.load, table]
+    policy = scenario.policy if engine.num_speculative_tokens else None
+    if engine.num_speculative_tokens:
+        records += [policy, *scenario.acceptance.values()]
+    for record in records:
+        if record is not None:
+            yield from _unknown_fields(record)
+    if engine.speculative is not None and engine.speculative.method not in METHODS:
+        yield f"the method {engine.speculative.method} is not known to the calendar"
+    router = scenario.deployment.router
+    if ROUTERS[router] not in UNDERSTOOD_ROUTERS:
+        yield f"the router {router} is not known to the calendar"
+    if policy is not None and POLICIES[policy.name] not in (*UNDERSTOOD_POLICIES, *PICKY_POLICIES):
+        yield f"the policy {policy.name} is not known to the calendar"
+    for process in {} if lives is None else lives.by_class.values():
+        if type(process) not in UNDERSTOOD_PROCESSES:
+            yield f"the acceptance process {type(process).__name__} is not known to the calendar"
+    yield from _odd_prices(scenario.cost, engine.num_speculative_tokens)
+
+
+def _unknown_fields(record: Any) -> Iterator[str]:
+    """Yields the fields of a record that are not known and do not stand at their default."""
+    kind = type(record)
+    if kind not in UNDERSTOOD:
+        yield f"{kind.__name__} is not known to the calendar"
+        return
+    known = {*UNDERSTOOD[kind], *(name for rule in REFUSED if rule.record is kind for name in rule.names)}
+    for field in fields(record):
+        if field.name not in known and _is_set(field, getattr(record, field.name)):
+            yield f"{kind.__name__}.{field.name} is not known to the calendar"
+
+
+def _is_set(field: Field[Any], value: object) -> bool:
+    """Whether a field says anything else than when it is left out."""
+    default = field.default
+    if default is MISSING and field.default_factory is not MISSING:
+        default = field.default_factory()
+    return value is not default and (isinstance(value, np.ndarray) or value != default)
+
+
+def _odd_prices(cost: StepCost, k: int) -> Iterator[str]:
+    """Yields what keeps a price of steps from being asked for many steps at once."""
+    terms = getattr(cost, "terms", None)
+    if not callable(terms):
+        yield "a step price without `terms`"
+        return
+    nothing, query = StepShape(*[0] * len(StepShape._fields)), 1 + k
+    step = nothing._replace(tokens=query, decode_sequences=1, logit_rows=query, draft_tokens=k)
+    step = step._replace(kv_tokens=query, kv_tokens_in_window=query, draft_passes=k)
+    names = terms({name: np.array([value]) for name, value in step._asdict().items()}).keys()
+    if odd := sorted(names - set(TERMS)):
+        yield f"a step price with terms that are not known: {', '.join(odd)}"

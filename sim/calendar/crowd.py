@@ -184,9 +184,10 @@ class CalendarCrowd:
         np.add(part, block.row[low:high], part)
         self.lives.first[place] = self.at.it
         if self.footprints.notes_unused:
-            self.step.useful |= block.uses_drafts[j]
-            if block.unused[j] >= 0:
-                calendar.unused_entry[entry + block.unused[j]] += 1
+            if block.uses_drafts[j]:
+                self.step.useful = True
+            if (unused := block.unused[j]) >= 0:
+                calendar.unused_entry[entry + unused] += 1
         if self.tells:
             self._tell(place, block, j)
 

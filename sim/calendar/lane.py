@@ -61,12 +61,20 @@ class Lane:
         at, crowd, waiting, ends, pack = self.at, self.crowd, self.waiting, self.ends, self.crowd.pack
         row_bit, row_mask, charge, budget = pack.rows, pack.rows_mask, crowd.row_charge, self._budget
         block_bit, block_mask, total = pack.blocks, pack.blocks_mask, crowd.rules.usable_blocks
+        calendar, entry, arrived_s = self.calendar, self.calendar.entry, waiting.arrived_s
+        has_side, lag = self.rules.has_side, self.rules.lag
         until = yield at.now
         while True:
             if at.now >= until:
                 until = yield at.now
                 continue
-            acc = self._arrive()
+            if waiting.visible < len(arrived_s) and arrived_s[waiting.visible] <= at.now:
+                waiting.see(at.now)
+            if at.i >= calendar.edge:
+                calendar.move_to_front(at)
+            at.acc = acc = at.acc + entry[at.i]
+            if has_side:
+                calendar.side_sum += calendar.side.item(at.i)
             n, short = (acc >> row_bit) & row_mask, (acc >> block_bit) & block_mask > total
             left, pieces, crowd.step.preempted = budget - n * charge[at.k], 0, False
             if self.plans is not None:
@@ -78,9 +86,10 @@ class Lane:
                 schedule(crowd)
                 n, pieces = (at.acc >> row_bit) & row_mask, crowd.step.pieces
             if n or pieces:
-                queue, turn, flew = waiting.count(), at.now, at.flying
+                queue, turn, flew = len(waiting.preempted) + waiting.ending, at.now, at.flying
+                queue += waiting.visible - waiting.head
                 step_s = self._price(n, pieces, queue)
-                if self.rules.lag and not flew:
+                if lag and not flew:
                     continue  # nothing was in flight: this turn schedules a second batch
                 if ends.stops and ends.publish(ends.committed, turn):
                     until = yield at.now
@@ -95,19 +104,6 @@ class Lane:
             until = yield from self._idle(until)
             if at.now == inf:
                 return
-
-    def _arrive(self) -> int:
-        """Begins a turn: who has arrived, and what the engine holds; returns the running sum."""
-        at, calendar, waiting = self.at, self.calendar, self.waiting
-        if waiting.visible < len(waiting.arrived_s) and waiting.arrived_s[waiting.visible] <= at.now:
-            waiting.see(at.now)
-        if at.i >= calendar.edge:
-            calendar.move_to_front(at.i)
-            at.i = 0
-        if self.rules.has_side:
-            calendar.side_sum += calendar.side.item(at.i)
-        at.acc = acc = at.acc + calendar.entry[at.i]
-        return acc
 
     def _skip(self) -> None:
         """Nothing runs in this turn.

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.luck import I64, U8
 from specfleet.sim.calendar.members import Seated
+from specfleet.sim.calendar.position import Position
 from specfleet.sim.calendar.stay import Stay
 
 LONGEST_WINDOW = 4096
@@ -129,8 +130,9 @@ class Calendar:
             table[i:] = 0
         self.side_sum = 0
 
-    def move_to_front(self, i: int) -> None:
-        """Makes entry `i` the first."""
+    def move_to_front(self, at: Position) -> None:
+        """Makes the entry of the next iteration the first."""
+        i, at.i = at.i, 0
         for table in (self.row, self.unused, self.side, self.outcomes):
             future = table[i:].copy()
             table[: len(future)] = future

@@ -37,7 +37,7 @@ class Block:
         gains: tokens of each round, the last one uncut, flat. kept: tokens kept of the last round.
         prompt, blocks, rounds, most, uses_drafts, final: a value a request: prompt tokens; blocks after a
             prefill in one piece; rounds; max_tokens; whether a draft proposed with its first token might be
-            used; KV tokens after its last round.
+            used (if that is noted); KV tokens after its last round.
         unused: place (from `start`) of the row none of whose drafts can be used, or -1.
     """
 
@@ -145,7 +145,9 @@ class Trajectories:
             blocks=held.tolist(),
             rounds=rounds.tolist(),
             most=most.tolist(),
-            uses_drafts=(~leaves_drafts_unused(np.zeros_like(most), 0, most)).tolist(),
+            uses_drafts=list((~leaves_drafts_unused(0 * most, 0, most)).tolist())
+            if rules.notes_unused
+            else [],
             final=(prompt + wanted).tolist(),
             start=starts.tolist(),
             end=(ends + 1).tolist(),

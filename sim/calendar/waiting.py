@@ -27,10 +27,6 @@ class WaitingLine:
         self.head = self.visible = self.ending = self.lacks = 0
         self.preempted: list[Stay] = []
 
-    def count(self) -> int:
-        """Returns how many have arrived and are not running."""
-        return self.visible - self.head + len(self.preempted) + self.ending
-
     def put_back(self, stay: Stay) -> None:
         """Puts somebody who was thrown out in front of everybody else."""
         self.preempted.append(stay)

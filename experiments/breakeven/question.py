@@ -14,6 +14,7 @@ from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.run.results import as_number, number
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
+from specfleet.experiments.schema.given import Given
 from specfleet.experiments.schema.overrides import Override
 
 CONCURRENCY, RATE = "workload.max_concurrency", "workload.request_rate"
@@ -36,8 +37,8 @@ class Breakeven:
         InputFaults: with all that is wrong with the file, or why no search can be made of it.
     """
 
-    file: Path
-    overrides: Sequence[str] = ()
+    file: Given
+    overrides: Sequence[Override] = ()
     out: Path | None = None
     tolerance: float = 0.01
 

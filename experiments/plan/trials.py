@@ -68,6 +68,8 @@ class TrialFigures(Mapping[str, float]):
 
 
 RATIO = "ratio:"
+OWN_POSITIONS = 32
+"""Positions at which a user's own process is sampled."""
 """Prefix of a measured value over its limit: the SLO is met where none exceeds 1."""
 
 GROWTH_ALLOWED, GROWTH_NOISE = 1.25, 2.0
@@ -118,8 +120,12 @@ def measure(trial: Trial) -> TrialFigures:
 def scaled(spec: AcceptanceSpec, factor: float) -> AcceptanceSpec:
     """Returns a process whose conditional acceptance is `factor` times as high, for every request.
 
-    Recorded requests cannot be changed: the process that accepts as they do on average takes their place.
+    Recorded requests and a user's own process cannot be changed: the process that accepts as they do on
+    average takes their place.
     """
+    if spec.own is not None:
+        by_position = survival_table(spec, OWN_POSITIONS)[0]
+        spec = dataclasses.replace(spec, own=None, by_position=tuple(map(float, by_position)))
     if spec.replay is not None:
         longest = max(accepted for trace in spec.replay for accepted in trace if accepted != NO_MATCH)
         by_position = survival_table(spec, longest or 1)[0]

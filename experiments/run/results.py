@@ -238,8 +238,12 @@ class Results:
 
     def bench(self, point: str, seed: int | None = None) -> Mapping[str, object]:
         """Returns the `vllm bench serve` result of a point (its first seed if none is given)."""
-        found: Mapping[str, object] = json.loads((self._folders(point, seed)[0] / "bench.json").read_text())
+        found: Mapping[str, object] = json.loads((self.folder_of(point, seed) / "bench.json").read_text())
         return found
+
+    def folder_of(self, point: str, seed: int | None = None) -> Path:
+        """Returns the folder of a point (of its first seed if none is given)."""
+        return self._folders(point, seed)[0]
 
     def _folders(self, point: str, seed: int | None) -> list[Path]:
         pattern = f"{point},seed={'*' if seed is None else seed}"

@@ -330,7 +330,11 @@ class CalendarCrowd:
         return [stay.place for stay in self.waiting.preempted] + begun
 
     def listed(self, it: int) -> list[Left]:
-        """Returns who decodes before iteration `it`, in the order of the running list; changes nothing."""
+        """Returns who decodes before iteration `it`, in the order of the running list; changes nothing.
+
+        Only where somebody may be thrown out or stepped: the others are not remembered one by one.
+        """
+        assert self.tracks
         return self.books.listed(self.refs, it)
 
     def is_stuck(self, budget: int) -> bool:

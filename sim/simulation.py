@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from specfleet.sim.calendar import runs
-from specfleet.sim.calendar.kv import Unsuited
+from specfleet.sim.calendar.kv.interface import Unsuited
 from specfleet.sim.clients import Client
 from specfleet.sim.engine import Engine, Request
 from specfleet.sim.environment import Environment

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from specfleet.hardware.stepcost import StepShape, shape_fields
+from specfleet.sim.calendar.books.log import Log
 from specfleet.sim.calendar.lane import Lane
-from specfleet.sim.calendar.log import Log
 from specfleet.sim.calendar.luck import F64, I64
 from specfleet.sim.calendar.trajectories import Rules
 from specfleet.sim.recorder import Columns

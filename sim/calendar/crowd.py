@@ -10,14 +10,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from specfleet.sim.calendar.books import Books
+from specfleet.sim.calendar.books.books import Books
+from specfleet.sim.calendar.books.members import Standing
+from specfleet.sim.calendar.books.terms import TermBooks
 from specfleet.sim.calendar.ends import Ends
-from specfleet.sim.calendar.kv import KV, Entrant, Fresh
-from specfleet.sim.calendar.members import Standing
+from specfleet.sim.calendar.kv.interface import KV, Entrant, Fresh
 from specfleet.sim.calendar.position import Position
 from specfleet.sim.calendar.stay import Begun, Left, Stay, StayRef, stay_of
 from specfleet.sim.calendar.sums import Calendar
-from specfleet.sim.calendar.terms import TermBooks
 from specfleet.sim.calendar.trajectories import BLOCK, Block, Trajectories
 from specfleet.sim.calendar.waiting import WaitingLine
 from specfleet.sim.config import EngineConfig

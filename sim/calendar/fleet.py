@@ -5,23 +5,23 @@ from __future__ import annotations
 from array import array
 
 from specfleet.hardware.stepcost import StepCost
-from specfleet.sim.calendar.books import Books
-from specfleet.sim.calendar.counted_kv import CountedKV
+from specfleet.sim.calendar.books.books import Books
+from specfleet.sim.calendar.books.ledger import Ledger
+from specfleet.sim.calendar.books.log import Log
+from specfleet.sim.calendar.books.members import Members
+from specfleet.sim.calendar.books.terms import TermBooks
 from specfleet.sim.calendar.crowd import CalendarCrowd, DrawnLives
 from specfleet.sim.calendar.ends import Ends
+from specfleet.sim.calendar.kv.counted import CountedKV
+from specfleet.sim.calendar.kv.private import PrivateKV
+from specfleet.sim.calendar.kv.prompts import Prompts
+from specfleet.sim.calendar.kv.shared import SharedKV
 from specfleet.sim.calendar.lane import Lane
-from specfleet.sim.calendar.ledger import Ledger
-from specfleet.sim.calendar.log import Log
 from specfleet.sim.calendar.luck import I64
-from specfleet.sim.calendar.members import Members
 from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.plans import Learner, Plans
-from specfleet.sim.calendar.private_prefix import PrivateKV
-from specfleet.sim.calendar.prompts import Prompts
-from specfleet.sim.calendar.shared_prefix import SharedKV
 from specfleet.sim.calendar.stepper import Stepper
 from specfleet.sim.calendar.sums import Calendar
-from specfleet.sim.calendar.terms import TermBooks
 from specfleet.sim.calendar.trajectories import Rules, Trajectories
 from specfleet.sim.calendar.waiting import WaitingLine
 from specfleet.sim.calendar.watch import Watch

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from specfleet.hardware.stepcost import StepCost, StepShape, shape_fields
 from specfleet.sim.calendar.crowd import CalendarCrowd
-from specfleet.sim.calendar.kv import Unsuited
+from specfleet.sim.calendar.kv.interface import Unsuited
 from specfleet.sim.calendar.plans import Plans, seen
 from specfleet.sim.calendar.quiet import Quiet, new_shape
 from specfleet.sim.calendar.trajectories import Trajectories

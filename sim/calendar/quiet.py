@@ -7,8 +7,8 @@ from math import inf
 import numpy as np
 
 from specfleet.hardware.stepcost import TERMS, StepCost, StepShape, shape_fields
+from specfleet.sim.calendar.books.log import Log
 from specfleet.sim.calendar.ends import Ends
-from specfleet.sim.calendar.log import Log
 from specfleet.sim.calendar.luck import F64, I64
 from specfleet.sim.calendar.plans import Plans
 from specfleet.sim.calendar.position import Position

@@ -16,7 +16,7 @@ from specfleet.sim.calendar.clock import on_a_clock
 from specfleet.sim.calendar.fleet import Fleet
 from specfleet.sim.calendar.gate import stranger, why_not
 from specfleet.sim.calendar.harvest import Harvest
-from specfleet.sim.calendar.kv import Unsuited
+from specfleet.sim.calendar.kv.interface import Unsuited
 from specfleet.sim.calendar.luck import F64
 from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.trajectories import Rules

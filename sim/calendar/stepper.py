@@ -15,10 +15,10 @@ from math import inf
 import numpy as np
 
 from specfleet.hardware.stepcost import StepCost
+from specfleet.sim.calendar.books.log import Log
+from specfleet.sim.calendar.books.members import Members, Standing
 from specfleet.sim.calendar.crowd import CalendarCrowd
-from specfleet.sim.calendar.kv import Unsuited
-from specfleet.sim.calendar.log import Log
-from specfleet.sim.calendar.members import Members, Standing
+from specfleet.sim.calendar.kv.interface import Unsuited
 from specfleet.sim.calendar.plans import Plans
 from specfleet.sim.calendar.position import Position
 from specfleet.sim.calendar.stay import Begun, Counts, Left, Stay

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from specfleet.sim.calendar.books import Books
+from specfleet.sim.calendar.books.books import Books
+from specfleet.sim.calendar.books.ledger import Ledger
+from specfleet.sim.calendar.books.log import Log
 from specfleet.sim.calendar.columns import shapes_of
 from specfleet.sim.calendar.ends import Ends
 from specfleet.sim.calendar.fleet import lane_of
-from specfleet.sim.calendar.ledger import Ledger
-from specfleet.sim.calendar.log import Log
 from specfleet.sim.calendar.luck import I64
 from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.sights import Later, Sights

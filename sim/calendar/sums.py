@@ -12,9 +12,9 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from specfleet.sim.calendar.books.members import Seated
 from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.luck import I64, U8
-from specfleet.sim.calendar.members import Seated
 from specfleet.sim.calendar.position import Position
 from specfleet.sim.calendar.stay import Stay
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from specfleet.sim.calendar.kv.private import PrivateKV
+from specfleet.sim.calendar.kv.shared import SharedKV
 from specfleet.sim.calendar.lane import Lane
-from specfleet.sim.calendar.private_prefix import PrivateKV
-from specfleet.sim.calendar.shared_prefix import SharedKV
 from specfleet.sim.calendar.stay import Stay, stay_of
 from specfleet.sim.calendar.trajectories import Rules
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from specfleet.sim.calendar.counted_kv import CountedKV
 from specfleet.sim.calendar.footprints import Footprints
+from specfleet.sim.calendar.kv.counted import CountedKV
 from specfleet.sim.calendar.luck import Luck
 from specfleet.sim.calendar.position import Position
 from specfleet.sim.calendar.quiet import Quiet

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from dataclasses import replace
 from types import FunctionType, ModuleType
 
@@ -13,24 +14,20 @@ from hypothesis import strategies as st
 from sim_toys import ENGINE, World, drafting
 from timeline_worlds import LUCK, both, differences, policies, worlds
 
-from specfleet import sim
 from specfleet.sim.calendar import (
-    counted_kv,
     crowd,
     ends,
     footprints,
     lane,
-    ledger,
     luck,
-    members,
-    pool,
-    private_prefix,
     quiet,
     stay,
     stepper,
     trajectories,
     watch,
 )
+from specfleet.sim.calendar.books import ledger, members
+from specfleet.sim.calendar.kv import counted, pool, private
 from specfleet.sim.calendar.luck import Luck
 from specfleet.sim.calendar.packing import Packing
 from specfleet.sim.errors import Stall
@@ -58,10 +55,9 @@ SMALL = {"LEAST_STEPS": 1, "BLOCK": 5, "LONGEST_WINDOW": 40, "WINDOW": 3, "SHORT
 def small_windows_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows of a few iterations, blocks of a few requests and short calendars, so that small worlds
     cross all their borders."""
-    for module in (*vars(sim).values(), *vars(sim.calendar).values()):
-        for name, value in SMALL.items():
-            if isinstance(module, ModuleType) and hasattr(module, name):
-                monkeypatch.setattr(module, name, value)
+    for name, module in list(sys.modules.items()):
+        for constant in SMALL.keys() & vars(module).keys() if name.startswith("specfleet.sim.") else ():
+            monkeypatch.setattr(module, constant, SMALL[constant])
     monkeypatch.setattr(quiet.Quiet, "reach", 12)
 
 
@@ -175,7 +171,7 @@ FAULTS = {
         "while now <= limit and it < stop",
         ("open",),
     ),
-    "the victim is not the tail": (counted_kv, "crowd.refs.pop()", "crowd.refs.pop(0)", ("tight",)),
+    "the victim is not the tail": (counted, "crowd.refs.pop()", "crowd.refs.pop(0)", ("tight",)),
     "who was thrown out queues behind the others": (
         crowd,
         "self.waiting.put_back(stay.rest(",
@@ -297,7 +293,7 @@ FAULTS = {
         ("tight",),
     ),
     "rounds in flight have their keys": (
-        private_prefix,
+        private,
         "stay.footprint[done - rules.in_flight]",
         "stay.footprint[done]",
         ("tight",),

@@ -14,9 +14,11 @@ from sim_toys import ENGINE, World, drafting
 from test_timeline import HUNT, LAWS, SEEDS, plant, prove, small_windows_and_blocks
 from timeline_worlds import LUCK, PROMPTS, both, differences, policies, sharing
 
-from specfleet.sim.calendar import crowd, pool, prompts, shared_prefix
-from specfleet.sim.calendar.pool import Holder, Pool
-from specfleet.sim.calendar.prompts import Prompts
+from specfleet.sim.calendar import crowd
+from specfleet.sim.calendar.kv import pool, shared
+from specfleet.sim.calendar.kv import prompts as prompt_keys
+from specfleet.sim.calendar.kv.pool import Holder, Pool
+from specfleet.sim.calendar.kv.prompts import Prompts
 from specfleet.sim.kvcache import PrefixCache
 from specfleet.sim.sequence import Sequence
 from specfleet.sim.speculation.policy import PolicySpec
@@ -113,31 +115,31 @@ FAULTS: dict[str, tuple[ModuleType, str, str, st.SearchStrategy[World]]] = {
         ANY,
     ),
     "a hit counted again": (
-        shared_prefix,
+        shared,
         "len(hit), idle",
         "0, idle",
         ANY,
     ),
     "the last token has a key": (
-        shared_prefix,
+        shared,
         "rules.keyed_blocks(stay.final, stay.final + 1)",
         "(stay.final + 1) // rules.block_size",
         ANY,
     ),
     "the whole prompt is found": (
-        shared_prefix,
+        shared,
         "findable_blocks(stay.prompt, rules.block_size)",
         "findable_blocks(stay.prompt + 1, rules.block_size)",
         ANY,
     ),
     "the block dropped for the drafter is kept": (
-        shared_prefix,
+        shared,
         "del hit[rules.usable_hit(len(hit)) :]",
         "pass",
         ANY,
     ),
     "the key does not cover the next token": (
-        prompts,
+        prompt_keys,
         "self._ahead = ahead",
         "self._ahead = 0",
         GROWING,
@@ -149,7 +151,7 @@ FAULTS: dict[str, tuple[ModuleType, str, str, st.SearchStrategy[World]]] = {
         REPEATED,
     ),
     "placeholder blocks given back at a certain end": (
-        shared_prefix,
+        shared,
         "1 if decodes[1] or not begun[1] else 2",
         "1",
         REPEATED,
@@ -161,13 +163,13 @@ FAULTS: dict[str, tuple[ModuleType, str, str, st.SearchStrategy[World]]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_planted_in_the_cache_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, old, new, shared = FAULTS[fault]
+    module, old, new, worlds = FAULTS[fault]
     plant(monkeypatch, module, old, new)
 
     @HUNT
-    @given(shared, policies(), SEEDS)
+    @given(worlds, policies(), SEEDS)
     def hunt(world: World, policy: PolicySpec, seed: int) -> None:
-        prove(world, seed, policy if shared is CHOSEN else None)
+        prove(world, seed, policy if worlds is CHOSEN else None)
 
     with pytest.raises(AssertionError):
         hunt()
@@ -230,9 +232,9 @@ def test_an_evicted_prefix_is_not_found_again() -> None:
 
 
 def test_a_prefix_that_many_hold_counts_once() -> None:
-    shared = [[(-1, 160), (row, 16)] for row in range(20)]
+    prompts = [[(-1, 160), (row, 16)] for row in range(20)]
     engine = replace(ENGINE, enable_prefix_caching=True)
-    ours, theirs = both(World([176] * 20, [16] * 20, engine=engine, prompts=shared), 0)
+    ours, theirs = both(World([176] * 20, [16] * 20, engine=engine, prompts=prompts), 0)
     assert ours.stepped_share == 0.0
     assert ours.iterations["kv_blocks_used"].max() == 10 + 20 * 2
     assert not differences(ours, theirs)

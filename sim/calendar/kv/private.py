@@ -7,10 +7,10 @@ the beginning of its prompt.
 
 from __future__ import annotations
 
-from specfleet.sim.calendar.counted_kv import CountedKV
 from specfleet.sim.calendar.crowd import CalendarCrowd
-from specfleet.sim.calendar.kv import Entrant, Fresh, Unsuited
-from specfleet.sim.calendar.pool import Holder, Pool
+from specfleet.sim.calendar.kv.counted import CountedKV
+from specfleet.sim.calendar.kv.interface import Entrant, Fresh, Unsuited
+from specfleet.sim.calendar.kv.pool import Holder, Pool
 from specfleet.sim.calendar.stay import Begun, Stay, StayRef
 from specfleet.sim.calendar.trajectories import BLOCK
 from specfleet.sim.rules import findable_blocks

@@ -11,10 +11,10 @@ from collections.abc import Sequence as Rows
 import numpy as np
 import numpy.typing as npt
 
-from specfleet.sim.calendar.ledger import Ledger
-from specfleet.sim.calendar.log import Log
+from specfleet.sim.calendar.books.ledger import Ledger
+from specfleet.sim.calendar.books.log import Log
+from specfleet.sim.calendar.books.members import Members, Seated, Standing
 from specfleet.sim.calendar.luck import I64
-from specfleet.sim.calendar.members import Members, Seated, Standing
 from specfleet.sim.calendar.stay import NOTHING_YET, Counts, Left, Stay, StayRef, stay_of
 from specfleet.sim.calendar.trajectories import BLOCK, Trajectories
 

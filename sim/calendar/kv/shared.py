@@ -12,14 +12,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from specfleet.sim.calendar.counted_kv import CountedKV
+from specfleet.sim.calendar.books.terms import TermBooks
 from specfleet.sim.calendar.crowd import CalendarCrowd
 from specfleet.sim.calendar.footprints import Footprints
-from specfleet.sim.calendar.kv import Entrant, Fresh, Unsuited
-from specfleet.sim.calendar.pool import Holder, Pool
-from specfleet.sim.calendar.prompts import Prompts
+from specfleet.sim.calendar.kv.counted import CountedKV
+from specfleet.sim.calendar.kv.interface import Entrant, Fresh, Unsuited
+from specfleet.sim.calendar.kv.pool import Holder, Pool
+from specfleet.sim.calendar.kv.prompts import Prompts
 from specfleet.sim.calendar.stay import Begun, Stay
-from specfleet.sim.calendar.terms import TermBooks
 from specfleet.sim.rules import NEVER, findable_blocks
 from specfleet.sim.step import Candidate, Step
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence as Rows
 import numpy as np
 import numpy.typing as npt
 
-from specfleet.sim.calendar.books import Books
-from specfleet.sim.calendar.log import Log
-from specfleet.sim.calendar.members import Members, Seated, Standing
+from specfleet.sim.calendar.books.books import Books
+from specfleet.sim.calendar.books.log import Log
+from specfleet.sim.calendar.books.members import Members, Seated, Standing
 from specfleet.sim.calendar.packing import Packing
 from specfleet.sim.calendar.stay import Counts, Left, StayRef
 from specfleet.sim.calendar.trajectories import Trajectories

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from specfleet.sim.calendar.books.ledger import Ledger
 from specfleet.sim.calendar.footprints import differences, unused_places
-from specfleet.sim.calendar.ledger import Ledger
 from specfleet.sim.calendar.luck import I64, U8
 from specfleet.sim.calendar.stay import Stay, StayRef
 from specfleet.sim.calendar.trajectories import BLOCK, Block, Trajectories

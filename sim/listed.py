@@ -67,6 +67,8 @@ class ListedCrowd:
         batch, step, piece, draft_slots = self.batch, self.step, self.rules.piece, self.rules.draft_slots
         trims, caches = config.trims_drafts_to_max_tokens, config.enable_prefix_caching
         budget, cap, lookahead, index = step.tokens, step.cap, rules.lookahead, 0
+        k = rules.num_speculative_tokens  # a decode row is whole where neither budget nor positions end
+        whole, charge, longest = 1 + k if cap > k else 0, rules.row_charge(k), rules.max_model_len - 2 - k
         while index < len(running) and budget > draft_slots:
             sequence = running[index]
             computed, placeholders = sequence.num_computed_tokens, sequence.num_output_placeholders
@@ -74,7 +76,9 @@ class ListedCrowd:
                 index += 1
                 continue
             known = sequence.num_tokens + placeholders
-            tokens = piece(known + sequence.num_drafts - computed, computed, budget, cap)
+            tokens = known + sequence.num_drafts - computed
+            if tokens > whole or budget < charge or computed > longest:
+                tokens = piece(tokens, computed, budget, cap)
             if trims:
                 tokens = min(tokens, sequence.prompt_tokens + sequence.max_tokens - 1 - computed)
             if tokens <= 0:

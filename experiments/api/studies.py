@@ -7,7 +7,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from specfleet.experiments.schema.given import Given, changes
+from specfleet.experiments.api.experiment import Experiment
+from specfleet.experiments.schema.given import Change, Given, changes
 from specfleet.experiments.words.mistakes import as_user_errors
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def plan(
-    given: Given,
+    given: Given | Experiment,
     overrides: Mapping[str, object] | None = None,
     /,
     *,
@@ -28,7 +29,7 @@ def plan(
     """Finds the cheapest deployment that meets the SLO, as `specfleet plan`.
 
     Args:
-        given: the path of an experiment file with its `plan:` block, or what such a file holds.
+        given: the path of an experiment file with its `plan:` block, what such a file holds, or one loaded.
         overrides: dotted keys with their values, in place of the file's.
         jobs: processes, as for `Experiment.run`.
         out: a folder for plan.json, rollout.md and every simulation; left out, nothing is kept.
@@ -47,7 +48,7 @@ def plan(
     from specfleet.experiments.run.progress import Reporter
 
     with TemporaryDirectory(prefix="specfleet-") as kept, as_user_errors():
-        planner = Planner(given, changes(overrides, blocks), Path(kept if out is None else out))
+        planner = Planner(*_asked(given, overrides, blocks), Path(kept if out is None else out))
         refuse_unreachable([planner.loaded.experiment], jobs)
         planner.prepare(resume=False)
         planned = planner.execute(jobs, Reporter(0, quiet=not progress).say)
@@ -57,7 +58,7 @@ def plan(
 
 
 def breakeven(
-    given: Given,
+    given: Given | Experiment,
     overrides: Mapping[str, object] | None = None,
     /,
     *,
@@ -69,7 +70,7 @@ def breakeven(
     """Finds the acceptance at which speculation stops paying at each load, as `specfleet breakeven`.
 
     Args:
-        given: the path of an experiment file, or what such a file holds.
+        given: the path of an experiment file, what such a file holds, or one loaded.
         overrides: dotted keys with their values, in place of the file's.
         jobs: processes, as for `Experiment.run`.
         tolerance: width to which a crossing is bracketed.
@@ -87,8 +88,16 @@ def breakeven(
     from specfleet.experiments.run.progress import Reporter
 
     with as_user_errors():
-        search = Breakeven(given, changes(overrides, blocks), tolerance=tolerance)
+        search = Breakeven(*_asked(given, overrides, blocks), tolerance=tolerance)
         refuse_unreachable([search.loaded.experiment], jobs)
         total = len(search.seeds) * len(search.loads) * (1 + len(search.drafts))
         search.execute(jobs, Reporter(total, quiet=not progress))
     return search
+
+
+def _asked(
+    given: Given | Experiment, overrides: Mapping[str, object] | None, blocks: Mapping[str, object]
+) -> tuple[Given, tuple[Change, ...]]:
+    """The file or mapping, and all changes to it."""
+    more = tuple(changes(overrides, blocks))
+    return (given.given, given.changes + more) if isinstance(given, Experiment) else (given, more)

@@ -223,8 +223,9 @@ def policy_spec(serve: Serve) -> PolicySpec | None:
     name, parameters = chosen
     if ("policy", name) in OWN:
         return PolicySpec(name, parameters)
-    if "tpot_ms" in parameters:
-        parameters["tpot_s"] = float(str(parameters.pop("tpot_ms"))) / 1e3
+    limit_ms = parameters.pop("tpot_ms", None)
+    if isinstance(limit_ms, int | float):
+        parameters["tpot_s"] = limit_ms / 1e3
     return PolicySpec(name, parameters)
 
 

@@ -11,15 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import sqrt
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from specfleet.sim.statistics.batches import batch_sums
 from specfleet.sim.statistics.flow import Flow
 from specfleet.sim.statistics.series import F64
 from specfleet.sim.statistics.student import student_t
 
+Row = TypeVar("Row", bound=np.generic)
 State = Literal["stationary", "still filling", "saturated"]
 FINE, COARSE = 100, 20
 """Stretches of a run in which a crossing is looked for. Coarse ones are asked only where they differ."""
@@ -61,7 +63,7 @@ class Startup:
     served_per_s: float = 0.0
     growth: tuple[float, float] = (0.0, 0.0)
 
-    def kept(self, column: F64) -> F64:
+    def kept(self, column: npt.NDArray[Row]) -> npt.NDArray[Row]:
         """Returns the rows of a column that count."""
         return column[self.first : self.last]
 

@@ -243,6 +243,8 @@ def test_the_studies_answer_in_their_own_types(small: Path, tmp_path: Path) -> N
     axes = {LOAD: [1, 8], K: [0, 3]}
     search = sf.breakeven(small, {"workload.num_prompts": 16}, replications=1, sweep={"axes": axes})
     assert set(search.found) == {(load, k, 3) for load in (1.0, 8.0) for k in (0, 3)}
+    asked = sf.load(small, {"workload.num_prompts": 16}, replications=1)
+    assert sf.breakeven(asked, sweep={"axes": axes}).found == search.found
     changes = {"sweep.axes": {}, "report": {}, "claim": None, "slo": {"p99_tpot_ms": 60, "p99_ttft_ms": 5000}}
     plan = {"candidates": {"gpu": ["h100-sxm"], "tensor_parallel_size": [1]}}
     load = {"request_rate": 4.0, "max_concurrency": None}

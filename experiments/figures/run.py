@@ -14,15 +14,14 @@ from specfleet.experiments.figures.style import (
     Horizontal,
     caption,
     interval_note,
-    label,
     look,
-    noun,
     panels,
     save,
     set_vertical,
     styled,
 )
 from specfleet.experiments.run.results import Row, is_number, number
+from specfleet.experiments.words.names import label, noun
 from specfleet.experiments.words.values import named, text
 from specfleet.experiments.words.verdict import QUESTIONS, interval, reach
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specfleet.experiments.figures.data import Line, Shown, shown
-from specfleet.experiments.figures.style import DASHES, MARKERS, Horizontal, label, name_and_unit, noun
+from specfleet.experiments.figures.style import DASHES, MARKERS, Horizontal
 from specfleet.experiments.load.config import load as load_experiment
 from specfleet.experiments.load.sweep import Point, expand
 from specfleet.experiments.run.results import Row, is_number, number, read_results
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import InputFaults
 from specfleet.experiments.schema.yamlfile import read_yaml
+from specfleet.experiments.words.names import label, name_and_unit, noun
 from specfleet.experiments.words.tail import Split, read_split
 from specfleet.experiments.words.values import named, text
 from specfleet.experiments.words.verdict import interval

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from specfleet.experiments.figures.style import noun
 from specfleet.experiments.page.answer import (
     headline,
     highest_load,
@@ -20,6 +19,7 @@ from specfleet.experiments.page.html import Html, TableCell, folded, listed, sec
 from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.words.backing import backing
 from specfleet.experiments.words.claims import Verdict, judge
+from specfleet.experiments.words.names import noun
 from specfleet.experiments.words.run import COLUMNS, RARE_COLUMNS
 from specfleet.experiments.words.saturation import saturation
 from specfleet.experiments.words.tail import Split, tail_sentence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from specfleet.experiments.plan.bounds import SLACK, MeanLengths, mean_length, most
+from specfleet.experiments.point.bounds import SLACK, MeanLengths, mean_length, most
 from specfleet.experiments.point.build import build, requests
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.sim.config import EngineConfig

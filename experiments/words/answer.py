@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from specfleet.experiments.figures.style import noun
 from specfleet.experiments.run.gains import MEAN_TPOT, P99_TPOT, THROUGHPUT
 from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.experiments.words.names import noun
 from specfleet.experiments.words.values import named, same, text
 from specfleet.experiments.words.verdict import QUESTIONS, Reach, interval, judged
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from specfleet.experiments.figures.style import noun
 from specfleet.experiments.run.ceiling import STEPS
 from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.words.answer import load_axis
+from specfleet.experiments.words.names import noun
 from specfleet.experiments.words.values import named, text
 
 

@@ -20,9 +20,10 @@ from report_runs import judged
 from specfleet.experiments.figures.data import Shown, read, shown
 from specfleet.experiments.figures.run import draw_run, figures, metric, speedup, tails
 from specfleet.experiments.figures.steps import PARTS, step_time, two_sides
-from specfleet.experiments.figures.style import COLOURS, Horizontal, label, look, styled
+from specfleet.experiments.figures.style import COLOURS, Horizontal, look, styled
 from specfleet.experiments.run.results import Row, number, write_summary
 from specfleet.experiments.schema.blocks.experiment import METRICS
+from specfleet.experiments.words.names import label
 from specfleet.experiments.words.values import text
 
 LOAD, K, GPU = "workload.max_concurrency", "serve.speculative_config.num_speculative_tokens", "serve.gpu"

@@ -27,7 +27,7 @@ NOT_YET = -1
 
 
 @dataclass(slots=True)
-class Block:
+class LifeBatch:
     """The lives of up to 256 requests: flat arrays, and lists of Python integers a request.
 
     Attributes:
@@ -61,7 +61,7 @@ class Block:
 
 
 class Trajectories:
-    """Blocks of requests in the order in which a replica (or a fleet) meets them.
+    """Lives of requests, drawn in batches, in the order in which a replica (or a fleet) meets them.
 
     Args:
         table: all requests.
@@ -83,11 +83,11 @@ class Trajectories:
         self.first = np.full(n, NOT_YET, dtype=np.int32)
         self.rounds = np.zeros(n, dtype=np.int32)
         self.accepted = np.zeros(n, dtype=np.int32)
-        self._blocks: dict[int, Block] = {}
-        self.book: Callable[[Block], None] | None = None
+        self._blocks: dict[int, LifeBatch] = {}
+        self.book: Callable[[LifeBatch], None] | None = None
         self.longest_row = int(table.output_tokens.max(initial=1)) + 2
 
-    def block(self, number: int) -> Block:
+    def block(self, number: int) -> LifeBatch:
         """Returns a block, drawing it on first sight."""
         found = self._blocks.get(number)
         if found is None:
@@ -113,7 +113,7 @@ class Trajectories:
         ids = self.order[low : low + BLOCK]
         return ids, self._prompt[ids], self._output[ids], self._most[ids]
 
-    def _draw(self, number: int) -> Block:
+    def _draw(self, number: int) -> LifeBatch:
         rules, low = self.rules, number * BLOCK
         ids, prompt, output, most = self._requests(low)
         wanted = output - 1
@@ -132,7 +132,7 @@ class Trajectories:
         row[starts] = footprint[starts] - rules.prefilling(held)
         self.rounds[low : low + BLOCK] = rounds
         self.accepted[low : low + BLOCK] = before[starts + rounds] - base - rounds
-        return Block(
+        return LifeBatch(
             first_place=low,
             row=row,
             side=rules.sides(footprint, starts, prompt),

@@ -22,10 +22,11 @@ from specfleet.sim.calendar.chunk_times import ChunkTimes, Later
 from specfleet.sim.calendar.columns import shapes_of
 from specfleet.sim.calendar.ends import Ends
 from specfleet.sim.calendar.fleet import lane_of
+from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.luck import I64
 from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.slots import COLUMNS, Home, Queue, Requests, SlotLives, Slots
-from specfleet.sim.calendar.trajectories import BLOCK, NOT_YET, Rules
+from specfleet.sim.calendar.trajectories import BLOCK, NOT_YET
 from specfleet.sim.calendar.waiting import WaitingLine
 from specfleet.sim.calendar.window import Window
 from specfleet.sim.metrics.summary import Summary
@@ -53,7 +54,7 @@ class Stream:
     def __init__(
         self,
         plan: CalendarRun,
-        rules: Rules,
+        rules: Footprints,
         never_short: bool,
         replica: int,
         capacity: int,

@@ -21,7 +21,6 @@ from specfleet.workloads.requests import RequestTable
 
 BLOCK = 256
 """Requests drawn at once: 60 numpy calls for all of them. 32 cost four times as much a request."""
-Rules = Footprints
 NOT_YET = -1
 """A request whose first token has no iteration yet."""
 
@@ -72,7 +71,7 @@ class Trajectories:
     """
 
     def __init__(
-        self, table: RequestTable, order: I64, rules: Rules, luck: Luck | None, keeps_footprints: bool
+        self, table: RequestTable, order: I64, rules: Footprints, luck: Luck | None, keeps_footprints: bool
     ) -> None:
         self.order = order
         self.rules = rules

@@ -9,8 +9,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
+from multiprocessing.connection import wait
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -99,7 +101,7 @@ class Workers:
         if self._pool is None:
             method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
             context = multiprocessing.get_context(method)
-            self._pool = ProcessPoolExecutor(self._jobs, context, _leave_interrupts_alone)
+            self._pool = ProcessPoolExecutor(self._jobs, context, _begin)
         futures: dict[Future[Result], int] = {}
         for at, item in enumerate(items):
             try:
@@ -126,6 +128,21 @@ def _tried(work: Callable[[Item], Result], item: Item) -> Result | Exception:
         return error
 
 
-def _leave_interrupts_alone() -> None:
-    """Ctrl-C reaches workers too, but the calling process ends them: nothing half-written gets its name."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _begin() -> None:
+    """Makes a worker ready.
+
+    Ctrl-C and the end of a terminal reach workers too, but the calling process ends them: nothing
+    half-written gets its name. A worker whose caller was killed ends as well.
+    """
+    for name in ("SIGINT", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    caller = multiprocessing.parent_process()
+    if caller is not None:
+        threading.Thread(target=_end_with, args=(caller.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    """Ends this process, in the middle of what it does, when the one behind `sentinel` ends."""
+    wait([sentinel])
+    os._exit(1)

@@ -13,6 +13,7 @@ import typer
 from specfleet.experiments.cli import studies as cli_studies
 from specfleet.experiments.cli.base import File, Jobs, Overrides, Quiet, fail, plain_errors
 from specfleet.experiments.cli.endings import ended_alike
+from specfleet.experiments.cli.results import results
 
 app = typer.Typer(
     name="specfleet",
@@ -72,12 +73,14 @@ def run(
         this.execute(todo, jobs or default_jobs(), reporter)
     except KeyboardInterrupt:
         interrupted = True
-    with plain_errors():
-        rows = this.summary()
-        if rows:
-            print(run_text(this, rows))
-            if plots and this.whole:
-                _draw(this.folder)
+    try:
+        with plain_errors():
+            rows = this.summary()
+            if rows:
+                print(run_text(this, rows))
+                if plots and this.whole:
+                    _draw(this.folder)
+    finally:
         this.release()
     print(f"results: {this.folder}")
     if interrupted:
@@ -252,6 +255,8 @@ for _study in (
 ):
     app.command()(_study)
 
+app.add_typer(results, name="results")
+
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the `specfleet` command."""
@@ -264,6 +269,8 @@ def _run(command: Callable[[], object]) -> None:
         command()
     except BrokenPipeError:
         sys.stderr.close()
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def test_an_interrupt_keeps_what_is_whole_and_ends_the_workers(tmp_path: Path) -
         text=True,
         start_new_session=True,
     )
-    points = tmp_path / "results" / "two-sizes" / "points"
+    points = tmp_path / "results" / "two-sizes" / "1" / "points"
     try:
         while running.poll() is None and not list(points.glob("num*/_SUCCESS")):
             time.sleep(0.05)

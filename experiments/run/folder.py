@@ -7,6 +7,7 @@ manifest names.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import re
@@ -26,8 +27,8 @@ from specfleet.experiments.schema.blocks.experiment import Experiment
 
 MANIFEST, LATEST = "manifest.json", "latest"
 FIGURES = (".png", ".svg")
-NO_CONTENT = {LOCK_NAME, ".DS_Store"}
-"""Files that do not make a folder one that holds something."""
+NO_CONTENT = re.compile(rf"{re.escape(LOCK_NAME)}.*|\.{re.escape(MANIFEST)}\.[0-9]+|\.DS_Store")
+"""Files that do not make a folder one that holds something: what a command killed at its start leaves."""
 
 Manifest = Mapping[str, object]
 OwnFiles = Callable[[Path, Manifest], Iterable[Path]]
@@ -116,6 +117,7 @@ class Place:
                 self._check_resumable(known, manifest)
             elif known is not None and not kept:
                 self._clear(known)
+            self._tidy(manifest)
             self.write_manifest({**manifest, "whole": False})
             if self._numbered:
                 _point_at_latest(self._base)
@@ -141,7 +143,8 @@ class Place:
         """The manifest in the folder; None if the folder is empty."""
         known = manifest_of(self.path)
         if known is None:
-            if self.path.is_dir() and {child.name for child in self.path.iterdir()} - NO_CONTENT:
+            names = [child.name for child in self.path.iterdir()] if self.path.is_dir() else []
+            if any(not NO_CONTENT.fullmatch(name) for name in names):
                 mine = f"is not empty and not a folder of `specfleet {self._kind}`; use another --out"
                 raise FolderFault(self.path, mine)
         elif (kind := known.get("kind", "run")) != self._kind:
@@ -174,6 +177,14 @@ class Place:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+
+    def _tidy(self, manifest: Manifest) -> None:
+        """Removes files that a command was killed over."""
+        ours = [self.path / name for name in (MANIFEST, "experiment.yaml", "resolved.yaml")]
+        for path in (*ours, *self._own(self.path, manifest)):
+            for cut_short in path.parent.glob(f".{glob.escape(path.name)}.*"):
+                if cut_short.suffix[1:].isdecimal() and cut_short.is_file():
+                    cut_short.unlink()
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Writes the manifest, whole or not at all."""

@@ -219,6 +219,19 @@ def test_a_users_files_in_a_runs_folder_outlive_the_next_run() -> None:
     assert [path.name for path in Path("mine/points").glob("*seed*")] == ["point,seed=0"]
 
 
+def test_what_a_kill_leaves_is_tidied_up() -> None:
+    left = (".manifest.json.12", f"{LOCK}.12")
+    Path("mine").mkdir()
+    for name in left:
+        Path("mine", name).write_text("{")
+    assert run("--out", "mine").exit_code == 0
+    for name in (".summary.csv.12", ".resolved.yaml.12", ".notes.12", "points/.max_num_seqs=16,seed=0.12/x"):
+        Path("mine", name).parent.mkdir(exist_ok=True)
+        Path("mine", name).touch()
+    assert run("--out", "mine", "--resume").exit_code == 0
+    assert [path.name for path in Path("mine").rglob(".*")] == [f"{LOCK}.12", ".notes.12"]
+
+
 def test_names_in_a_manifest_reach_nothing_outside_the_folder() -> None:
     run("--out", "mine")
     Path("precious,seed=0").mkdir()

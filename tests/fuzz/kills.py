@@ -1,4 +1,6 @@
-"""Kills commands at random moments and looks at what is left: python tests/fuzz/kills.py N [SEED]
+"""Kills commands at random moments and looks at what is left.
+
+    python tests/fuzz/kills.py N [--seed S] [--kinds fresh,report] [--writes]
 
 Every command runs in a process of its own, forked from this one. It is killed after so many writes to its
 folder, renames and removals among them, or after so many seconds. Then:
@@ -10,6 +12,7 @@ folder, renames and removals among them, or after so many seconds. Then:
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import itertools
 import os
@@ -25,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from specfleet.experiments.cli.main import main
-from specfleet.experiments.run.folder import located, manifest_of, numbers
+from specfleet.experiments.run.folder import located, manifest_of
 
 RUN = """
 name: x
@@ -187,6 +190,8 @@ def wait(process: int, folder: Path, began: float, until_s: float | None, number
             os.killpg(process, signal.SIGKILL)
         time.sleep(0.002)
     said, tally = ((folder / name) for name in ("said", "writes"))
+    for path in (said, tally):
+        path.touch()  # killed before it began
     ended = Ended(os.waitstatus_to_exitcode(status), said.read_text(), spent, tally.stat().st_size)
     for path in (said, tally):
         path.unlink()
@@ -259,9 +264,10 @@ def killed(kind: Kind, root: Path, name: str, moment: int | float) -> str:
     shutil.rmtree(folder, ignore_errors=True)
     ready(kind, folder)
     number = getattr(signal, name)
-    began, by_writes = time.monotonic(), isinstance(moment, int)
-    process = start(folder, kind.command, moment if by_writes else None, number)
-    ended = wait(process, folder, began, None if by_writes else moment, number)
+    began = time.monotonic()
+    writes, seconds = (moment, None) if isinstance(moment, int) else (None, moment)
+    process = start(folder, kind.command, writes, number)
+    ended = wait(process, folder, began, seconds, number)
     found = _judged(kind, folder, ended, orphans(process))
     if not found.startswith("fault"):
         shutil.rmtree(folder)
@@ -279,12 +285,7 @@ def _judged(kind: Kind, folder: Path, ended: Ended, left: Sequence[int]) -> str:
     place = located(folder / kind.folder)
     manifest = manifest_of(place) if place.is_dir() else None
     says_whole = manifest is not None and manifest.get("whole") is True
-    replaced = (
-        kind.name == "in place"
-        and says_whole
-        and kind.content(folder)["resolved.yaml"] != kind.reference["resolved.yaml"]
-    )
-    stays = (kind.name == "next number" and numbers(folder / "results/x") == [1]) or replaced
+    stays = says_whole and _of_before(kind, folder, place)
     if kind.name == "report":
         if kind.content(folder) not in ({}, kind.reference):
             return "fault: half a page"
@@ -300,12 +301,28 @@ def _judged(kind: Kind, folder: Path, ended: Ended, left: Sequence[int]) -> str:
     return "was done already" if ended.code == 0 else "whole already" if says_whole else "gone on with"
 
 
+def _of_before(kind: Kind, folder: Path, place: Path) -> bool:
+    """Whether what is there is, whole and as it was, what was run before the command that was killed."""
+    if kind.name == "next number":
+        return place.name == "1"
+    same = "resolved.yaml"
+    return kind.name == "in place" and kind.content(folder).get(same) != kind.reference[same]
+
+
 def _nothing_begun(kind: Kind, folder: Path) -> bool:
     return not (folder / kind.folder).exists()
 
 
-def campaign(count: int, seed: int) -> list[tuple[str, str, str]]:
+def campaign(
+    count: int, seed: int, names: Sequence[str] = (), writes_only: bool = False
+) -> list[tuple[str, str, str]]:
     """Kills so many commands, the kinds and signals in turn, the moments at random.
+
+    Args:
+        count: of kills.
+        seed: of the moments.
+        names: of kinds; none is all.
+        writes_only: whether moments are counts of writes, the same wherever this is run.
 
     Returns:
         Kind, signal and what became of it, a row a kill.
@@ -314,12 +331,12 @@ def campaign(count: int, seed: int) -> list[tuple[str, str, str]]:
     found = []
     root = tempfile.mkdtemp(prefix="kills-")  # no object that a forked command would clean up at its end
     try:
-        every = list(kinds().values())
+        every = [kind for name, kind in kinds().items() if not names or name in names]
         for kind in every:
             measure(kind, Path(root))
         for turn in range(count):
             kind, name = every[turn % len(every)], SIGNALS[turn // len(every) % len(SIGNALS)]
-            by_time = kind.name == "jobs 2" or rng.random() < 0.5
+            by_time = not writes_only and (kind.name == "jobs 2" or rng.random() < 0.5)
             moment = rng.uniform(0.0, 1.05 * kind.seconds) if by_time else rng.randint(1, kind.writes)
             found.append((kind.name, name, killed(kind, Path(root), name, moment)))
             if found[-1][2].startswith("fault"):
@@ -341,6 +358,14 @@ def table(found: Sequence[tuple[str, str, str]]) -> str:
 
 
 if __name__ == "__main__":
-    outcomes = campaign(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("count", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kinds", default="")
+    parser.add_argument("--writes", action="store_true")
+    asked = parser.parse_args()
+    outcomes = campaign(asked.count, asked.seed, [*filter(None, asked.kinds.split(","))], asked.writes)
+    faults = sum(what.startswith("fault") for *_, what in outcomes)
     print(table(outcomes))
-    print(f"{len(outcomes)} kills, {sum(what.startswith('fault') for *_, what in outcomes)} faults")
+    print(f"{len(outcomes)} kills, {faults} faults")
+    sys.exit(bool(faults))

@@ -9,11 +9,13 @@ from pathlib import Path
 from specfleet.experiments.breakeven.cell import Cell, Found, search, weight
 from specfleet.experiments.load.config import Loaded, load
 from specfleet.experiments.load.sweep import expand
-from specfleet.experiments.run.folder import Manifest, Place, figures_in, start_of_manifest
+from specfleet.experiments.run.folder import Manifest, ResultsFolder, figures_in, start_of_manifest
 from specfleet.experiments.run.processes import WorkerLost, Workers
 from specfleet.experiments.run.progress import Reporter
+from specfleet.experiments.run.results import as_number, number
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
+from specfleet.experiments.schema.given import Given
 from specfleet.experiments.schema.overrides import Override
 
 CONCURRENCY, RATE = "workload.max_concurrency", "workload.request_rate"
@@ -37,8 +39,8 @@ class Breakeven:
         InputFaults: with all that is wrong with the file, or why no search can be made of it.
     """
 
-    file: Path
-    overrides: Sequence[str] = ()
+    file: Given
+    overrides: Sequence[Override] = ()
     out: Path | None = None
     tolerance: float = 0.01
 
@@ -60,10 +62,10 @@ class Breakeven:
         )
         self.loaded: Loaded = load(self.file, (*self.overrides, NO_REPORT, *grid))
         experiment = self.loaded.experiment
-        self._place = Place("breakeven", f"{experiment.name}-breakeven", self.out, own_files)
+        self._place = ResultsFolder("breakeven", f"{experiment.name}-breakeven", self.out, own_files)
         self.seeds = tuple(experiment.seed + i for i in range(experiment.replications))
         self.configs = {
-            (float(str(point.axes[self.axis])), int(str(point.axes[DRAFTS]))): point.config
+            (number(point.axes, self.axis), int(number(point.axes, DRAFTS))): point.config
             for point in expand(experiment)
         }
         self.found: dict[tuple[float, int, int], Found] = {}
@@ -143,7 +145,7 @@ def _values(experiment: Experiment, key: str) -> tuple[float, ...]:
         values = [speculative.num_speculative_tokens if speculative else 0]
     else:
         values = [getattr(experiment.workload, key.rpartition(".")[2])]
-    return tuple(float(str(value or 0)) for value in dict.fromkeys(values))
+    return tuple(as_number(value or 0) for value in dict.fromkeys(values))
 
 
 def _check_others(experiment: Experiment, used: Sequence[str]) -> None:

@@ -191,8 +191,8 @@ def _requests(document: object) -> Iterator[tuple[list[int], list[int], int]]:
 def _by_step(metrics: Mapping[str, object]) -> tuple[list[int], list[int], int]:
     """Returns the counts of a detailed report: a draft that was not made is no rejection."""
     accepted, drafted = (np.asarray(metrics[f"per_step_{what}"]) for what in ("accepted", "drafted"))
-    deepest = metrics.get("num_spec_tokens") or int(drafted.max())
-    places = range(1, int(str(deepest)) + 1)
+    deepest = metrics.get("num_spec_tokens")
+    places = range(1, (deepest if isinstance(deepest, int) and deepest else int(drafted.max())) + 1)
     return (
         [int(np.sum(accepted >= i)) for i in places],
         [int(np.sum((accepted == i - 1) & (drafted >= i))) for i in places],

@@ -19,11 +19,12 @@ from specfleet.experiments.plan.speculation import best_by_load, break_even
 from specfleet.experiments.plan.traffic import Traffic
 from specfleet.experiments.plan.trials import Laboratory, worst
 from specfleet.experiments.point.build import requests
-from specfleet.experiments.run.folder import Manifest, Place, figures_in, start_of_manifest
+from specfleet.experiments.run.folder import Manifest, ResultsFolder, figures_in, start_of_manifest
 from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
-from specfleet.experiments.schema.overrides import overridden
-from specfleet.experiments.schema.yamlfile import read_yaml
+from specfleet.experiments.schema.given import Given
+from specfleet.experiments.schema.given import document as read_given
+from specfleet.experiments.schema.overrides import Override, overridden
 
 ANSWERS = ("plan.json", "rollout.md")
 FIGURES = ("cost", "pareto", "best_k", "slo")
@@ -43,19 +44,19 @@ class Planner:
         InputFaults: with all that is wrong with the file, or the folder.
     """
 
-    def __init__(self, file: Path, overrides: Sequence[str] = (), out: Path | None = None) -> None:
+    def __init__(self, file: Given, overrides: Sequence[Override] = (), out: Path | None = None) -> None:
         self.file = file
         self.loaded: Loaded = load(file, overrides)
         experiment = self.loaded.experiment
         if experiment.plan is None:
             raise _fault("plan", "is not there; add plan: with candidates to choose from")
-        given = overridden(read_yaml(file), overrides).data.get("serve")
+        given = overridden(read_given(file), overrides).data.get("serve")
         every = candidates(experiment, given if isinstance(given, dict) else {})
         base = every[0].config
         traffic = Traffic.of(experiment.model_copy(update={"serve": base.serve, "workload": base.workload}))
         seeds = tuple(experiment.seed + i for i in range(experiment.replications))
         self.planned = Planned(experiment, traffic, seeds, every)
-        self._place = Place("plan", f"{experiment.name}-plan", out, own_files, mixes=True)
+        self._place = ResultsFolder("plan", f"{experiment.name}-plan", out, own_files, mixes=True)
         self._overrides = tuple(overrides)
 
     @property

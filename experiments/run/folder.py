@@ -24,6 +24,8 @@ from specfleet.experiments.run.lock import NAME as LOCK_NAME
 from specfleet.experiments.run.lock import Lock
 from specfleet.experiments.run.runner import write_json
 from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.experiments.schema.given import said
+from specfleet.experiments.schema.overrides import Override
 
 MANIFEST, LATEST = "manifest.json", "latest"
 FIGURES = (".png", ".svg")
@@ -79,7 +81,7 @@ def figures_in(folder: Path, names: Iterable[str]) -> Iterator[Path]:
             yield folder / "plots" / f"{name}{suffix}"
 
 
-class Place:
+class ResultsFolder:
     """Where a command writes.
 
     Args:
@@ -272,7 +274,7 @@ def _unfinished(folder: Path, manifest: Manifest) -> str:
     return f"is not whole: {done} of {total} simulations are there; go on with --resume"
 
 
-def start_of_manifest(kind: str, experiment: Experiment, overrides: Iterable[object]) -> dict[str, object]:
+def start_of_manifest(kind: str, experiment: Experiment, overrides: Iterable[Override]) -> dict[str, object]:
     """Returns what every manifest says: who made what, of which settings and files."""
     return {
         "specfleet": __version__,
@@ -280,7 +282,7 @@ def start_of_manifest(kind: str, experiment: Experiment, overrides: Iterable[obj
         "name": experiment.name,
         "resolved_sha256": hashlib.sha256(resolved(experiment).encode()).hexdigest(),
         "inputs": input_files(experiment),
-        "overrides": list(overrides),
+        "overrides": said(overrides),
     }
 
 
@@ -301,10 +303,10 @@ def simulations(folder: Path, manifest: Manifest) -> tuple[int, int]:
 
 def stale(manifest: Manifest) -> list[str]:
     """Returns what is no longer as it was when the run was made, a sentence each."""
-    said, inputs = [], manifest.get("inputs")
+    found, inputs = [], manifest.get("inputs")
     if (made := manifest.get("specfleet")) != __version__:
-        said.append(f"made with Specfleet {made}, read with {__version__}")
+        found.append(f"made with Specfleet {made}, read with {__version__}")
     if isinstance(inputs, Mapping):
         files = {str(name): str(digest) for name, digest in inputs.items()}
-        said += [f"{name} is no longer what the run read" for name in changed_files(files)]
-    return said
+        found += [f"{name} is no longer what the run read" for name in changed_files(files)]
+    return found

@@ -15,7 +15,7 @@ NAME = ".specfleet-lock"
 
 
 @dataclass(frozen=True)
-class Holder:
+class LockHolder:
     """A process at work in a folder.
 
     Attributes:
@@ -30,7 +30,7 @@ class Holder:
     started: str
 
     @classmethod
-    def me(cls) -> Holder:
+    def me(cls) -> LockHolder:
         """Returns the calling process."""
         return cls(os.getpid(), socket.gethostname(), _started(os.getpid()))
 
@@ -62,16 +62,16 @@ def _started(process: int) -> str:
     return "" if fields[0] == "Z" else fields[19]
 
 
-def holder(folder: Path) -> Holder | None:
+def holder(folder: Path) -> LockHolder | None:
     """Returns the process that is at work in a folder; None if none is."""
     found = _read(folder / NAME)
     return found if found is not None and not found.gone else None
 
 
-def _read(path: Path) -> Holder | None:
+def _read(path: Path) -> LockHolder | None:
     try:
         found = json.loads(path.read_text())
-        return Holder(int(found["process"]), str(found["host"]), str(found["started"]))
+        return LockHolder(int(found["process"]), str(found["host"]), str(found["started"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -84,7 +84,7 @@ class Lock:
     """
 
     def __init__(self, folder: Path) -> None:
-        path, mine = folder / NAME, Holder.me()
+        path, mine = folder / NAME, LockHolder.me()
         beside = path.with_name(f"{NAME}.{mine.process}")
         with naming(path):
             beside.write_text(json.dumps(asdict(mine)) + "\n")
@@ -98,7 +98,7 @@ class Lock:
         self.release = weakref.finalize(self, _release, path, mine)
 
 
-def _busy(other: Holder, path: Path) -> str:
+def _busy(other: LockHolder, path: Path) -> str:
     away = "" if other.here else f"; if it is not any more, remove {path}"
     return f"process {other.process} on {other.host} is at work here; wait for it, or use another --out{away}"
 
@@ -130,6 +130,6 @@ def _take_away(path: Path, aside: Path) -> None:
     aside.unlink()
 
 
-def _release(path: Path, mine: Holder) -> None:
+def _release(path: Path, mine: LockHolder) -> None:
     if os.getpid() == mine.process and _read(path) == mine:
         path.unlink(missing_ok=True)

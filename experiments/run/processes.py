@@ -16,6 +16,8 @@ from multiprocessing.connection import wait
 from types import TracebackType
 from typing import Self, TypeVar
 
+from specfleet.experiments.schema.registry import Address, from_python
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Running = Callable[[Sequence[int]], None]
@@ -101,7 +103,7 @@ class Workers:
         if self._pool is None:
             method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
             context = multiprocessing.get_context(method)
-            self._pool = ProcessPoolExecutor(self._jobs, context, _begin)
+            self._pool = ProcessPoolExecutor(self._jobs, context, _begin, (from_python(),))
         futures: dict[Future[Result], int] = {}
         for at, item in enumerate(items):
             try:
@@ -128,11 +130,12 @@ def _tried(work: Callable[[Item], Result], item: Item) -> Result | Exception:
         return error
 
 
-def _begin() -> None:
+def _begin(own: Sequence[Address]) -> None:
     """Makes a worker ready.
 
     Ctrl-C and the end of a terminal reach workers too, but the calling process ends them: nothing
-    half-written gets its name. A worker whose caller was killed ends as well.
+    half-written gets its name. A worker whose caller was killed ends as well. What was registered from Python
+    is registered here too; plugins come with the experiments that name them.
     """
     for name in ("SIGINT", "SIGHUP"):
         if hasattr(signal, name):
@@ -140,6 +143,8 @@ def _begin() -> None:
     caller = multiprocessing.parent_process()
     if caller is not None:
         threading.Thread(target=_end_with, args=(caller.sentinel,), daemon=True).start()
+    for address in own:
+        address.register()
 
 
 def _end_with(sentinel: int) -> None:

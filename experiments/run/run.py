@@ -13,11 +13,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from specfleet.experiments.load.config import Loaded, load, resolved
+from specfleet.experiments.load.rules.own import used
 from specfleet.experiments.load.sweep import Point, expand
 from specfleet.experiments.run.files import sha256_of, write_bytes, write_text, write_whole
 from specfleet.experiments.run.folder import (
     Manifest,
-    Place,
+    ResultsFolder,
     figures_in,
     manifest_of,
     start_of_manifest,
@@ -28,6 +29,8 @@ from specfleet.experiments.run.processes import WorkerLost
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.run.results import Row, summarise, write_summary
 from specfleet.experiments.run.runner import Task, run_tasks, tasks
+from specfleet.experiments.schema.given import Given, text_of
+from specfleet.experiments.schema.overrides import Override
 
 LIBRARIES = ("numpy", "simpy", "pydantic", "pyyaml")
 FIGURES = ("throughput", "speedup", "tails", "step_time", "two_sides")
@@ -39,8 +42,9 @@ class Run:
     """A run: its experiment, its points and its folder.
 
     Args:
-        file: the experiment's YAML. That of a run's folder repeats the run, changes by overrides and all.
-        overrides: `key=value` from the command line.
+        file: the experiment's YAML, or what it would hold. The experiment.yaml in a run's folder repeats the
+            run, changes by overrides and all.
+        overrides: `key=value` from the command line, or dotted keys with values.
         out: exactly the results folder; None is the next number below `results/NAME`.
 
     Attributes:
@@ -48,8 +52,8 @@ class Run:
         whole: whether every simulation was made, or cannot be made; known once it is summarised.
     """
 
-    file: Path
-    overrides: Sequence[str] = ()
+    file: Given
+    overrides: Sequence[Override] = ()
     out: Path | None = None
     failures: list[tuple[str, str]] = field(default_factory=list)
 
@@ -57,10 +61,10 @@ class Run:
         file, repeated = _repeated(self.file)
         self.loaded: Loaded = load(file, self.overrides)
         self.overrides = (*repeated, *self.overrides)
-        self._text = self.file.read_bytes()
+        self._text = text_of(self.file)
         self.points: tuple[Point, ...] = expand(self.loaded.experiment)
         experiment = self.loaded.experiment
-        self._place = Place("run", experiment.name, self.out, own_files)
+        self._place = ResultsFolder("run", experiment.name, self.out, own_files)
         self.seeds = [experiment.seed + i for i in range(experiment.replications)]
         self.resolved = resolved(experiment)
         self.whole = False
@@ -124,6 +128,7 @@ class Run:
 
     def _manifest(self) -> dict[str, object]:
         experiment = self.loaded.experiment
+        own = [mine.described() for mine in used([point.config for point in self.points])]
         return {
             **start_of_manifest("run", experiment, self.overrides),
             "experiment_sha256": hashlib.sha256(self._text).hexdigest(),
@@ -136,15 +141,19 @@ class Run:
             "failures": dict(self.failures),
             "notices": list(self.loaded.notices),
             "inputs": self._inputs,
+            **({"own": own} if own else {}),
         }
 
 
-def _repeated(file: Path) -> tuple[Path, tuple[str, ...]]:
+def _repeated(given: Given) -> tuple[Given, tuple[str, ...]]:
     """Returns what to load for an experiment, and the overrides that are in it already.
 
     Of the experiment.yaml that a run left as it was that is the resolved.yaml beside it: paths are seen from
     where the experiment once lay, and its changes stand in the manifest.
     """
+    if not isinstance(given, Path | str):
+        return given, ()
+    file = Path(given)
     beside = file.with_name("resolved.yaml")
     if file.name != "experiment.yaml" or not beside.is_file() or not file.is_file():
         return file, ()

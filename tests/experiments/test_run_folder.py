@@ -23,7 +23,7 @@ from specfleet.experiments.cli.main import app
 from specfleet.experiments.run.files import FolderFault, write_whole
 from specfleet.experiments.run.folder import located, manifest_of
 from specfleet.experiments.run.lock import NAME as LOCK
-from specfleet.experiments.run.lock import Holder, Lock, holder
+from specfleet.experiments.run.lock import Lock, LockHolder, holder
 from specfleet.experiments.run.results import read_results
 
 ROOT = Path(__file__).parents[2]
@@ -281,7 +281,7 @@ def test_the_lock_of_a_process_that_ended_holds_nobody_up() -> None:
 
 def test_a_forgotten_lock_is_released() -> None:
     lock = Lock(Path())
-    assert holder(Path()) == Holder.me()
+    assert holder(Path()) == LockHolder.me()
     del lock
     assert holder(Path()) is None
 

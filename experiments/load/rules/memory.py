@@ -14,7 +14,7 @@ from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import Serve
 from specfleet.hardware.memory import DoesNotFit
 from specfleet.sim.speculation.acceptance import AcceptanceSpec, survival_table
-from specfleet.workloads.traces.azure import read_azure
+from specfleet.workloads.traces.formats import TRACE_FORMATS
 from specfleet.workloads.traces.report import TraceError
 
 
@@ -25,7 +25,9 @@ def running_conflicts(config: Experiment) -> Iterator[Conflict]:
     workload = config.workload
     if workload.trace is None or not Path(workload.trace).is_file() or config.serve.max_model_len is None:
         return
-    refusal, longest = _trace(workload.trace, workload.limit, workload.max_tokens)
+    refusal, longest = _trace(
+        workload.trace, workload.trace_format or "azure", workload.limit, workload.max_tokens
+    )
     limit = config.serve.max_model_len
     if refusal is not None:
         yield Conflict.at(refusal, "workload.trace")
@@ -92,10 +94,10 @@ def _placement_fault(serve: Serve) -> tuple[str, str] | None:
 
 
 @lru_cache(maxsize=16)
-def _trace(path: str, limit: int | None, max_tokens: int | None) -> tuple[str | None, int]:
+def _trace(path: str, form: str, limit: int | None, max_tokens: int | None) -> tuple[str | None, int]:
     """Returns why a trace cannot be used, or None, and the tokens of its longest request."""
     try:
-        table = read_azure(Path(path), limit=limit, max_tokens=max_tokens).requests
+        table = TRACE_FORMATS[form](Path(path), limit=limit, max_tokens=max_tokens).requests
     except (TraceError, OSError, UnicodeDecodeError) as error:
         return str(error), 0
     return None, int(np.max(table.prompt_tokens + table.output_tokens))

@@ -20,8 +20,12 @@ from typer.testing import CliRunner, Result
 
 from specfleet.experiments.cli.endings import ended_alike
 from specfleet.experiments.cli.main import app
+from specfleet.experiments.load.config import load_experiment
+from specfleet.experiments.plan.traffic import Trial
+from specfleet.experiments.plan.trials import trial_key
 from specfleet.experiments.run.files import FolderFault, write_whole
 from specfleet.experiments.run.folder import located, manifest_of
+from specfleet.experiments.run.inputs import changed_files, input_files
 from specfleet.experiments.run.lock import NAME as LOCK
 from specfleet.experiments.run.lock import Lock, LockHolder, holder
 from specfleet.experiments.run.results import read_results
@@ -327,6 +331,29 @@ def test_an_input_that_changes_during_a_run_leaves_no_whole_run(monkeypatch: pyt
     assert specfleet("report", "results/x").exit_code == 2
 
 
+def test_a_plan_does_not_keep_simulations_of_another_trace() -> None:
+    Path("t.csv").write_text(TRACE.format(*[300, 20] * 10))
+    config = load_experiment("x.yaml", ["workload={trace: t.csv}", "sweep={}"])
+    before = trial_key(Trial(config, 0))
+    assert trial_key(Trial(config, 0)) == before
+    Path("t.csv").write_text(TRACE.format(*[300, 21] * 10))
+    assert trial_key(Trial(config, 0)) != before
+
+
+def test_every_file_of_an_experiment_is_an_input_and_nothing_else(here: Path) -> None:
+    Path("t.csv").write_text(TRACE.format(*[300, 20] * 10))
+    Path("model").mkdir()
+    Path("model/config.json").write_text("{}")
+    Path("x").write_text("a file with the experiment's name")
+    found = load_experiment("x.yaml", ["workload={trace: t.csv}", "sweep={}"])
+    assert list(input_files(found)) == [str(here / "t.csv")]
+    serve = found.serve.model_copy(update={"model": "model"})
+    both = input_files(found.model_copy(update={"serve": serve}))
+    assert list(both) == [str(here / "model" / "config.json"), str(here / "t.csv")]
+    Path("t.csv").unlink()
+    assert changed_files(both) == [str(here / "t.csv")]
+
+
 # Fault 8: runs of other requests
 
 
@@ -401,6 +428,20 @@ def test_damaged_requests_are_one_sentence_with_the_file(damage: bytes) -> None:
     Path(name).write_bytes(damage)
     done = specfleet("compare", "results/x", "results/x")
     assert done.exit_code == 2 and f"{name}: is damaged" in done.stderr, done.output
+
+
+# Break-even and plans
+
+
+def test_a_search_takes_the_next_number_and_only_its_own_folder() -> None:
+    words = ("breakeven", "x.yaml", "sweep={}", "--tolerance", "0.2", "-q", "--no-plots", "--jobs", "1")
+    assert "results: results/x-breakeven/1" in specfleet(*words).stdout
+    before = Path("results/x-breakeven/1/breakeven.json").read_bytes()
+    assert "results: results/x-breakeven/2" in specfleet(*words).stdout
+    assert Path("results/x-breakeven/latest/breakeven.json").read_bytes() == before
+    refused(run("--out", "results/x-breakeven/1"), "is a folder of `specfleet breakeven`")
+    refused(specfleet("report", "results/x-breakeven"), "is a folder of `specfleet breakeven`, not of a run")
+    assert specfleet("results", "list").stdout.count("breakeven  ") == 2
 
 
 # How commands end

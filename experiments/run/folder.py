@@ -7,7 +7,6 @@ manifest names.
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import os
 import re
@@ -63,7 +62,7 @@ def located(folder: Path) -> Path:
     if folder.name == LATEST and folder.is_file():
         folder = folder.parent
     known = numbers(folder)
-    if (folder / MANIFEST).is_file() or not known:
+    if not known or "whole" in (manifest_of(folder) or {}):
         return folder
     pointer = folder / LATEST
     named = str(pointer.readlink()) if pointer.is_symlink() else _text(pointer)
@@ -182,11 +181,12 @@ class ResultsFolder:
 
     def _tidy(self, manifest: Manifest) -> None:
         """Removes files that a command was killed over."""
-        ours = [self.path / name for name in (MANIFEST, "experiment.yaml", "resolved.yaml")]
-        for path in (*ours, *self._own(self.path, manifest)):
-            for cut_short in path.parent.glob(f".{glob.escape(path.name)}.*"):
-                if cut_short.suffix[1:].isdecimal() and cut_short.is_file():
-                    cut_short.unlink()
+        always = [self.path / name for name in (MANIFEST, "experiment.yaml", "resolved.yaml")]
+        ours = {*always, *self._own(self.path, manifest)}
+        for cut_short in (child for parent in {path.parent for path in ours} for child in parent.glob(".*")):
+            name, _, process = cut_short.name[1:].rpartition(".")
+            if cut_short.parent / name in ours and process.isdecimal() and cut_short.is_file():
+                cut_short.unlink()
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Writes the manifest, whole or not at all."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 import weakref
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -92,7 +93,7 @@ class Lock:
             while not _put(beside, path):
                 if (other := holder(folder)) is not None:
                     raise FolderFault(folder, _busy(other, path))
-                _take_away(path, beside.with_name(f"{beside.name}.gone"))
+                _take_away(beside, path)
         finally:
             beside.unlink(missing_ok=True)
         self.release = weakref.finalize(self, _release, path, mine)
@@ -118,16 +119,21 @@ def _put(beside: Path, path: Path) -> bool:
     return True
 
 
-def _take_away(path: Path, aside: Path) -> None:
-    """Removes the lock of a process that has ended, unless another took the folder in the meantime."""
-    try:
-        path.rename(aside)
-    except FileNotFoundError:
+def _take_away(beside: Path, path: Path) -> None:
+    """Removes the lock of a process that has ended; one process at a time, or it might be a new one's."""
+    turn = path.with_name(f"{NAME}.turn")
+    if not _put(beside, turn):
+        other = _read(turn)
+        if other is None or other.gone:
+            turn.unlink(missing_ok=True)
+        else:
+            time.sleep(0.01)
         return
-    found = _read(aside)
-    if found is not None and not found.gone:
-        _put(aside, path)
-    aside.unlink()
+    try:
+        if holder(path.parent) is None:
+            path.unlink(missing_ok=True)
+    finally:
+        turn.unlink(missing_ok=True)
 
 
 def _release(path: Path, mine: LockHolder) -> None:

@@ -283,6 +283,33 @@ def test_the_lock_of_a_process_that_ended_holds_nobody_up() -> None:
     refused(run("--out", "mine"), f"if it is not any more, remove mine/{LOCK}")
 
 
+def test_of_many_that_want_a_folder_whose_last_process_was_killed_one_gets_it_at_a_time() -> None:
+    Path(LOCK).write_text(json.dumps({"process": os.getpid(), "host": socket.gethostname(), "started": "1"}))
+
+    def wants() -> int:
+        """0 where nobody else was there while the folder was held, 1 where it was refused, 2 otherwise."""
+        try:
+            lock = Lock(Path())
+            Path("held").open("x").close()
+            time.sleep(0.05)
+            Path("held").unlink()
+            lock.release()
+        except FolderFault:
+            return 1
+        except BaseException:
+            return 2
+        return 0
+
+    processes = []
+    for _ in range(12):
+        processes.append(os.fork())
+        if not processes[-1]:
+            os._exit(wants())
+    codes = {os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes}
+    assert 0 in codes and codes <= {0, 1}
+    assert sorted(path.name for path in Path().iterdir()) == ["x.yaml"]
+
+
 def test_a_forgotten_lock_is_released() -> None:
     lock = Lock(Path())
     assert holder(Path()) == LockHolder.me()

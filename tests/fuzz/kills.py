@@ -144,6 +144,7 @@ def start(folder: Path, words: Sequence[str], after: int | None = None, number: 
     try:
         os.setsid()
         os.chdir(folder)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell runs this behind
         out = os.open("said", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(out, 1)
         os.dup2(out, 2)

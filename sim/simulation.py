@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from specfleet.sim.calendar.admission import Unsuited
+from specfleet.sim.calendar.kv.interface import Unsuited
 from specfleet.sim.calendar.runs import on_the_calendar
 from specfleet.sim.cluster import Cluster
 from specfleet.sim.scenario import RunResult, Scenario

@@ -14,8 +14,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from specfleet.sim.calendar.admission import Unsuited
 from specfleet.sim.calendar.gate import stranger, why_not
+from specfleet.sim.calendar.kv.interface import Unsuited
 from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.slots import Full, Requests
 from specfleet.sim.calendar.stream import Stream, Watcher

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from specfleet.sim.calendar.books.ledger import Ledger
 from specfleet.sim.calendar.columns import LaneColumns, Places
 from specfleet.sim.calendar.lane import Lane
-from specfleet.sim.calendar.ledger import Ledger
 from specfleet.sim.calendar.luck import F64
 from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.trajectories import Rules

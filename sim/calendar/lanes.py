@@ -51,10 +51,10 @@ class LaneServer:
     def answers(self) -> Iterator[Answer]:
         """Yields who has ended since the last call."""
         lane, lives = self.lane, self._lives
-        ended, lane.ended = lane.ended, []
+        ended, lane.ends.ended = lane.ends.ended, []
         for place, first_rank, last_rank in ended:
             first_s = lane.log.end_s[lives.first[place]]
-            yield Answer(int(lives.order[place]), first_s, first_rank, lane.turn_s, last_rank)
+            yield Answer(int(lives.order[place]), first_s, first_rank, lane.ends.turn_s, last_rank)
 
 
 class Lanes:

@@ -9,10 +9,10 @@ from array import array
 from contextlib import suppress
 from math import inf
 
-from specfleet.sim.calendar.admission import Unsuited
 from specfleet.sim.calendar.fleet import Fleet
 from specfleet.sim.calendar.gate import stranger, why_not
 from specfleet.sim.calendar.harvest import Harvest
+from specfleet.sim.calendar.kv.interface import Unsuited
 from specfleet.sim.calendar.lanes import Lanes
 from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.trajectories import Rules

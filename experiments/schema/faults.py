@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -48,6 +49,11 @@ class InputFaults(Exception):  # noqa: N818 (it holds faults, it is not one)
 
 def closest(word: str, known: Iterable[str]) -> str | None:
     """The known word that `word` most likely means, case and dashes aside; None if none is near."""
+    return _closest(word, tuple(known))
+
+
+@functools.lru_cache(maxsize=1024)
+def _closest(word: str, known: tuple[str, ...]) -> str | None:
     spelling = {name.lower().replace("-", "_"): name for name in known}
     plain = word.lower().replace("-", "_")
     near = difflib.get_close_matches(plain, spelling, n=1, cutoff=0.7)

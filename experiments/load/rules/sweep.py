@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from specfleet.experiments.load.rules.base import Conflict
@@ -53,9 +54,8 @@ def repeated(axes: Axes) -> Iterator[Conflict]:
     """A value given twice, which would run the same point twice, and grids without end."""
     for key, values in axes.items():
         names = [point_id({key: value}) for value in values]
-        twice = sorted(
-            {shown(value) for value, name in zip(values, names, strict=True) if names.count(name) > 1}
-        )
+        count = Counter(names)
+        twice = sorted({shown(value) for value, name in zip(values, names, strict=True) if count[name] > 1})
         if twice:
             yield Conflict((("sweep", "axes", key),), f"has {', '.join(twice)} twice; keep one")
     size = math.prod(map(len, axes.values()))

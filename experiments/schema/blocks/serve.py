@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field
@@ -113,8 +114,7 @@ def _unique_keys(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
     """A JSON object. ValueError for a key given twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [key for key, _ in pairs]
-        twice = next(key for key in names if names.count(key) > 1)
+        [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
         raise ValueError(f"{twice} is given twice; keep one")
     return found
 

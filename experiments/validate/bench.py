@@ -23,12 +23,12 @@ from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import Fault, InputFaults
 from specfleet.experiments.schema.yamlfile import read_yaml
 from specfleet.experiments.validate import profiles
+from specfleet.experiments.validate.impossible import RATES, bench_faults
 from specfleet.experiments.validate.lengths import monotone, workload
 from specfleet.experiments.validate.points import BENCH_KEYS, TTFT_STEPS_CONCURRENCY, MeasuredPoint
 from specfleet.hardware.placement import Placement
 from specfleet.workloads.build import WorkloadSpec
 
-RATES = "spec_decode_per_position_acceptance_rates"
 _NEEDED = ("completed", "total_input_tokens", "total_output_tokens", "mean_tpot_ms")
 _PERCENTILES = range(0, 101, 2)
 
@@ -66,6 +66,18 @@ def read_bench(path: Path, serve: Path) -> MeasuredPoint:
         acceptance=acceptance_specs(config).get(""),
         rounds=_number(result, "spec_decode_num_drafts") or 1.0,
         measured={metric: value for metric, value in measured.items() if value > 0.0},
+        assumptions=_failures(result, path.name),
+    )
+
+
+def _failures(result: Mapping[str, object], name: str) -> tuple[str, ...]:
+    """Returns what requests that failed do to the comparison; nothing if all were completed."""
+    failed, completed = int(_number(result, "failed") or 0), int(float(str(result["completed"])))
+    if not failed:
+        return ()
+    return (
+        f"{name}: {failed} of {completed + failed} requests failed; its figures are of the others, and none "
+        "fails in the simulation",
     )
 
 
@@ -101,13 +113,15 @@ def _result(path: Path) -> Mapping[str, object]:
         result = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputFaults([Fault(str(path), 0, "", "there is no such file; check the path")]) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputFaults([Fault(str(path), 0, "", f"is no JSON: {error}")]) from None
     missing = [key for key in _NEEDED if not isinstance(result, dict) or result.get(key) is None]
     if missing:
         message = f"lacks {', '.join(missing)}; give a result of `vllm bench serve --save-result`"
         raise InputFaults([Fault(str(path), 0, "", message)])
-    if not result["completed"]:
+    if faults := [Fault(str(path), 0, key, said) for key, said in bench_faults(result)]:
+        raise InputFaults(faults)
+    if not float(str(result["completed"])):
         raise InputFaults([Fault(str(path), 0, "completed", "no request was completed; nothing to compare")])
     found: Mapping[str, object] = result
     return found

@@ -12,6 +12,7 @@ from specfleet.experiments.load.defaults import filled
 from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.load.rules.conflicts import conflicts
 from specfleet.experiments.load.rules.plan import plan_conflicts
+from specfleet.experiments.load.rules.sizes import too_many_runs
 from specfleet.experiments.load.rules.sweep import (
     claim_conflicts,
     measured_at_k_conflicts,
@@ -81,6 +82,7 @@ class GridCheck:
         """Keeps the axes that name a key, and of those the values that are sound by themselves."""
         written = self._written
         self._report_all(repeated(written), {})
+        self._report_all(too_many_runs(self.experiment, written), {})
         unusable = unusable_axes(written, self._document)
         for key, message in unusable.items():
             self._say(("sweep", "axes", key), message)

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from specfleet.experiments.load.rules.base import Conflict
-from specfleet.experiments.point.build import acceptance_specs, placement, pool
+from specfleet.experiments.load.rules.sizes import MOST_SECONDS
+from specfleet.experiments.point.build import acceptance_specs, placement, pool, requests_asked
 from specfleet.experiments.schema.blocks.experiment import Experiment
-from specfleet.experiments.schema.blocks.serve import Serve
+from specfleet.experiments.schema.blocks.serve import MOST_BLOCKS, Serve
 from specfleet.hardware.memory import DoesNotFit
 from specfleet.sim.speculation.acceptance import AcceptanceSpec, survival_table
+from specfleet.workloads.requests import RequestTable
 from specfleet.workloads.traces.azure import read_azure
-from specfleet.workloads.traces.report import TraceError
 
 
 def running_conflicts(config: Experiment) -> Iterator[Conflict]:
@@ -29,13 +30,35 @@ def running_conflicts(config: Experiment) -> Iterator[Conflict]:
     limit = config.serve.max_model_len
     if refusal is not None:
         yield Conflict.at(refusal, "workload.trace")
-    elif workload.on_too_long == "error" and longest > limit:
+        return
+    yield from _rows(config, limit)
+    if workload.on_too_long == "error" and longest > limit:
         yield Conflict.at(
             f"its longest request has {longest} tokens, serve.max_model_len is {limit}; raise that, or set "
             "workload.on_too_long: drop",
             "workload.trace",
             "serve.max_model_len",
         )
+
+
+def _rows(config: Experiment, limit: int) -> Iterator[Conflict]:
+    """Something of a trace is left to count, and it does not last for ever."""
+    workload = config.workload
+    assert workload.trace is not None
+    table = _rows_of(workload.trace, workload.limit, workload.max_tokens)
+    kept = len(table)
+    if workload.on_too_long == "drop":
+        kept = int(np.sum(table.prompt_tokens + table.output_tokens <= limit))
+    warmups = requests_asked(workload, workload.num_warmups)
+    if kept <= warmups:
+        message = f"of its {len(table)} requests {kept} are left, and {warmups} warm-ups leave none to count"
+        yield Conflict.at(message, "workload.trace", "workload.num_warmups", "serve.max_model_len")
+    span_s = float(table.arrival_s[-1]) / workload.speed
+    if workload.request_rate is not None:
+        span_s = len(table) / workload.request_rate
+    if span_s > MOST_SECONDS:
+        message = f"lasts {span_s:.3g} s, and a run lasts at most {MOST_SECONDS:g} s; use fewer rows of it"
+        yield Conflict.at(message, "workload.trace", "workload.speed", "workload.request_rate")
 
 
 def _acceptance(config: Experiment) -> Iterator[Conflict]:
@@ -87,6 +110,9 @@ def _placement_fault(serve: Serve) -> tuple[str, str] | None:
         return str(error), "serve.gpu"
     except ValueError as error:
         return str(error), "serve.memory"
+    if budget.num_gpu_blocks > MOST_BLOCKS:
+        message = f"{budget.num_gpu_blocks} KV blocks on a GPU, and at most {MOST_BLOCKS} can be simulated"
+        return f"{message}; use larger blocks", "serve.block_size"
     refusal = budget.refusal(serve.max_model_len)
     return (f"{refusal}\n{budget.render()}", "serve.max_model_len") if refusal else None
 
@@ -95,7 +121,13 @@ def _placement_fault(serve: Serve) -> tuple[str, str] | None:
 def _trace(path: str, limit: int | None, max_tokens: int | None) -> tuple[str | None, int]:
     """Returns why a trace cannot be used, or None, and the tokens of its longest request."""
     try:
-        table = read_azure(Path(path), limit=limit, max_tokens=max_tokens).requests
-    except (TraceError, OSError, UnicodeDecodeError) as error:
+        table = _rows_of(path, limit, max_tokens)
+    except (ValueError, OSError) as error:
         return str(error), 0
     return None, int(np.max(table.prompt_tokens + table.output_tokens))
+
+
+@lru_cache(maxsize=2)
+def _rows_of(path: str, limit: int | None, max_tokens: int | None) -> RequestTable:
+    """Returns the requests of a trace, arrivals as recorded; raises as its reader does."""
+    return read_azure(Path(path), limit=limit, max_tokens=max_tokens).requests

@@ -24,6 +24,7 @@ from specfleet.experiments.breakeven.search import QUESTIONS as ASKED
 from specfleet.experiments.point.build import acceptance_specs
 from specfleet.experiments.run.runner import write_json
 from specfleet.experiments.words.acceptance import BOTH_RIGHT
+from specfleet.experiments.words.cells import text_cell
 from specfleet.experiments.words.table import table_text
 from specfleet.sim.speculation.acceptance import QUANTITIES, AcceptanceSpec
 
@@ -257,6 +258,8 @@ def _row(this: Breakeven, answer: Threshold) -> dict[str, object]:
 
 
 def _csv_cell(value: object) -> object:
+    if isinstance(value, str):
+        return text_cell(value)
     return f"{value:.9g}" if isinstance(value, float) else "" if value is None else value
 
 

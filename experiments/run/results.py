@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specfleet.experiments.load.sweep import Point
+from specfleet.experiments.words.cells import cell_text, text_cell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -141,9 +142,16 @@ def write_summary(path: Path, rows: Sequence[Row]) -> None:
             writer.writerow([_cell(row.get(key)) for key in header])
 
 
+def _value(cell: object) -> object:
+    """Returns the value that `_cell` made a cell of."""
+    return cell_text(cell) if isinstance(cell, str) else cell
+
+
 def _cell(value: object) -> object:
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:.9g}"
+    if isinstance(value, str):
+        return text_cell(value)
     return "" if value is None else value
 
 
@@ -179,7 +187,7 @@ class Results:
         axes, rows = self.axes, []
         for record in self.summary.to_dict("records"):
             cells = {
-                str(key): None if isinstance(value, float) and math.isnan(value) else value
+                str(key): None if isinstance(value, float) and math.isnan(value) else _value(value)
                 for key, value in record.items()
             }
             rows.append({key: value for key, value in cells.items() if value is not None or key in axes})

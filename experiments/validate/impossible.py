@@ -47,6 +47,11 @@ def bench_faults(result: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     rate = result.get("request_rate")
     if rate is not None and not (number(rate) or 0.0) > 0.0:
         yield "request_rate", f"is {_shown(rate)}, no rate above 0"
+    completed = number(result.get("completed"))
+    for key in ("total_input_tokens", "total_output_tokens"):
+        total = number(result.get(key))
+        if total is not None and completed is not None and total < completed:
+            yield key, f"is {total:g}, less than a token for each of {completed:g} requests"
     accepted, drafted = (number(result.get(f"spec_decode_{what}_tokens")) for what in ("accepted", "draft"))
     if accepted is not None and drafted is not None and accepted > drafted:
         yield "spec_decode_accepted_tokens", f"is {accepted:g}, more than the {drafted:g} drafted"

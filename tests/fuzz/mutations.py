@@ -61,7 +61,8 @@ def presets() -> list[dict[str, Any]]:
 
 def _there(asked: dict[str, Any], axes: dict[str, list[Any]]) -> bool:
     """Whether the points of an expectation are left."""
-    return all(value in axes[key] for key, value in [*asked["where"].items(), *asked.get("over", {}).items()])
+    named = {**asked.get("where", {}), **(asked.get("over") or {})}
+    return all(value in axes[key] for key, value in named.items())
 
 
 def places(value: Any) -> Iterator[Place]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
 import random
 import resource
 import signal
@@ -25,6 +26,7 @@ from types import FrameType
 from typing import Any
 
 import mutations
+import yaml
 from readers import Reader, readers
 
 from specfleet.experiments.cli.main import app
@@ -51,6 +53,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 def guarded(work: Callable[[], str]) -> tuple[str, str]:
     """Returns the outcome of some work, and the traceback if it was none of those allowed."""
     begun, held = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = signal.signal(signal.SIGPROF, _stop)
     signal.setitimer(signal.ITIMER_PROF, STOPPED_AFTER_S)
     said = ""
     try:
@@ -61,6 +64,7 @@ def guarded(work: Callable[[], str]) -> tuple[str, str]:
         outcome, said = f"BAD {type(error).__name__}", traceback.format_exc()
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
     spent = time.process_time() - begun
     grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - held)
     if not outcome.startswith("BAD") and spent > MOST_CPU_S:
@@ -86,7 +90,7 @@ class Experiments:
     """Mutated experiments and overrides through `check`, and what it accepts through a tiny run."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._path = folder / "x.yaml"
         self._presets = [mutations.written(data) for data in mutations.presets()]
 
     def made(self, chance: random.Random) -> tuple[bytes, list[str]]:
@@ -97,18 +101,21 @@ class Experiments:
             return mutations.content(sound, chance), []
         if kind < 0.4:
             return sound, [mutations.override(chance) for _ in range(chance.choice((1, 1, 2)))]
-        data: Any = mutations.yaml.safe_load(sound)
+        data: Any = yaml.safe_load(sound)
         mutations.structure(data, chance)
         return mutations.written(data), []
 
     def tried(self, made: tuple[bytes, list[str]]) -> str:
         """The outcome of one input."""
-        path = self._folder / "x.yaml"
-        path.write_bytes(made[0])
-        code = exit_of(["check", str(path), *made[1]])
+        code = self.checked(*made)
         if code not in (0, 2):
             return f"BAD exit {code}"
-        return "check refuses" if code else self._run(path, made[1])
+        return "check refuses" if code else self._run(self._path, made[1])
+
+    def checked(self, content: bytes, overrides: list[str]) -> int:
+        """The exit status of `check`."""
+        self._path.write_bytes(content)
+        return exit_of(["check", str(self._path), *overrides])
 
     def _run(self, path: Path, overrides: list[str]) -> str:
         """What check accepts must run; the first point, if it is a small one."""
@@ -138,9 +145,9 @@ class Files:
         name = chance.choice(list(self._readers))
         reader = self._readers[name]
         if reader.suffix == ".json" and chance.random() < 0.7:
-            data = mutations.json.loads(reader.sound)
+            data = json.loads(reader.sound)
             mutations.structure(data, chance)
-            return mutations.json.dumps(data, indent=1).encode("utf-8", "backslashreplace"), [name]
+            return json.dumps(data, indent=1).encode("utf-8", "backslashreplace"), [name]
         return mutations.content(reader.sound, chance), [name]
 
     def tried(self, made: tuple[bytes, list[str]]) -> str:
@@ -188,7 +195,6 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="folder for inputs that fail")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
-    signal.signal(signal.SIGPROF, _stop)
     if asked.keep:
         asked.keep.mkdir(parents=True, exist_ok=True)
     wrong = 0

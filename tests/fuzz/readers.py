@@ -14,6 +14,7 @@ from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.faults import InputFaults
 from specfleet.experiments.validate.bench import read_bench
 from specfleet.experiments.validate.validation import PUBLISHED, read_points
+from specfleet.hardware import constants
 from specfleet.workloads.traces.azure import read_azure
 from specfleet.workloads.traces.report import TraceError
 
@@ -62,6 +63,10 @@ REQUESTS = [
     {"metrics": {"speculative_decoding": {"acceptance_histogram": [3, 2, 1, 4]}}},
     {"per_step_accepted": [2, 0, 1, 3], "per_step_drafted": [3, 3, 2, 3], "num_spec_tokens": 3},
 ]
+CONSTANTS = {
+    "_note": "written by specfleet measure",
+    "mine": json.loads((Path(constants.__file__).parent / "measured" / "constants.json").read_text())["l40s"],
+}
 ENGINE = "base: vllm-0.33\nname: mine\nkernel_time_scale: 1.02\nhost_async_s: 1.2e-3\nhost_sync_s: 2.0e-3\n"
 
 
@@ -80,6 +85,11 @@ class Reader:
     sound: bytes
     read: Callable[[Path], object]
     expected: tuple[type[Exception], ...]
+
+
+def _constants(path: Path) -> object:
+    constants.kernel_constants.cache_clear()
+    return constants.kernel_constants(str(path))
 
 
 def readers(folder: Path) -> dict[str, Reader]:
@@ -103,6 +113,7 @@ def readers(folder: Path) -> dict[str, Reader]:
             lambda path: lookups.model({"hf_config": str(path)}),
             refused,
         ),
+        "constants": Reader(".json", json.dumps(CONSTANTS, indent=1).encode(), _constants, refused),
         "engine": Reader(".yaml", ENGINE.encode(), lambda path: lookups.engine(str(path)), refused),
         "log": report(suffix=".txt", sound=LOG.encode() * 3),
         "scrape": report(suffix=".txt", sound=SCRAPE.encode()),

@@ -11,6 +11,7 @@ import numpy as np
 from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.load.rules.sizes import MOST_SECONDS
 from specfleet.experiments.point.build import acceptance_specs, placement, pool, requests_asked
+from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import MOST_BLOCKS, Serve
 from specfleet.hardware.memory import DoesNotFit
@@ -24,7 +25,7 @@ def running_conflicts(config: Experiment) -> Iterator[Conflict]:
     yield from _memory(config.serve)
     yield from _acceptance(config)
     workload = config.workload
-    if workload.trace is None or not Path(workload.trace).is_file() or config.serve.max_model_len is None:
+    if workload.trace is None or not lookups.is_file(workload.trace) or config.serve.max_model_len is None:
         return
     refusal, longest = _trace(workload.trace, workload.limit, workload.max_tokens)
     limit = config.serve.max_model_len

@@ -48,6 +48,7 @@ def read_bench(path: Path, serve: Path) -> MeasuredPoint:
     place = placement(config.serve)
     c = config.workload.max_concurrency
     measured = {m: float(str(result[key])) for m, key in BENCH_KEYS.items() if result.get(key) is not None}
+    measured = {metric: value for metric, value in measured.items() if value > 0.0}
     if {"ttft_median_ms", "itl_median_ms"} <= measured.keys() and (c or 0) in TTFT_STEPS_CONCURRENCY:
         measured["ttft_steps"] = measured["ttft_median_ms"] / measured["itl_median_ms"]
     assert config.serve.max_model_len
@@ -65,7 +66,7 @@ def read_bench(path: Path, serve: Path) -> MeasuredPoint:
         max_concurrency=c,
         acceptance=acceptance_specs(config).get(""),
         rounds=_number(result, "spec_decode_num_drafts") or 1.0,
-        measured={metric: value for metric, value in measured.items() if value > 0.0},
+        measured=measured,
         assumptions=_failures(result, path.name),
     )
 

@@ -23,6 +23,39 @@ JUNK: tuple[Any, ...] = (
     *([], [[]], {}, [1], [0.5, 0.4, 0.3], [[1, 4, 3]], [None], {"a": 1}, {"default": {}}, [{}], ["x", 1]),
 )
 FACTORS = (0, -1, 0.5, 2, 3, 10, 1e-6, 1e3, 1e6, 1e12)
+SWITCHES: tuple[tuple[str, Any], ...] = (
+    *(("async_scheduling", False), ("enable_chunked_prefill", False), ("enable_prefix_caching", False)),
+    *(
+        ("max_num_seqs", 2),
+        ("max_num_seqs", 8),
+        ("max_num_batched_tokens", 64),
+        ("num_gpu_blocks_override", 40),
+    ),
+    *(
+        ("draft_policy", {"goodput": {}}),
+        ("draft_policy", {"early_stop": {}}),
+        ("draft_policy", {"oracle": {}}),
+    ),
+    *(("draft_policy", {"bandit": {}}), ("draft_policy", {"adaptive_tiers": {}}), ("draft_policy", {})),
+    *(("draft_tree", {"shape": [2, 2]}), ("draft_tree", {"optimal": 6}), ("kv_cache_dtype", "fp8")),
+    *(("quantization", "fp8"), ("cost_model", "roofline"), ("engine", "sglang-0.5.14"), ("watermark", 0.2)),
+    *(
+        ("max_model_len", 300),
+        ("block_size", 64),
+        ("long_prefill_token_threshold", 8),
+        ("reroll_on_reject", True),
+    ),
+    *(("scheduling_policy", "priority"), ("tensor_parallel_size", 2), ("request_rate", 2.0)),
+    *(("prefix", {"tokens": 40, "groups": 2}), ("mix", {"a": 0.5, "b": 0.5}), ("ignore_eos", True)),
+    *(("num_warmups", 5), ("num_warmups", 100), ("output_cap", 3), ("max_tokens", 2), ("temperature", 0.8)),
+    *(("phases", [{"num_prompts": 9, "request_rate": 3}]), ("max_concurrency", 1), ("num_prompts", 1)),
+    *(
+        ("input", {"lognormal": {"mu": 3, "sigma": 2, "max": 99}}),
+        ("output", {"fixed": 1}),
+        ("output_len", 1),
+    ),
+)
+"""Keys of serve and workload with values that they have elsewhere."""
 BYTES = (b"\xff", b"\x00", b"\xc3", b":", b"{", b"}", b"[", b"]", b"-", b" ", b"\n", b'"', b"1e999", b"nan")
 
 Place = tuple[Any, Any]
@@ -96,6 +129,23 @@ def _scaled(data: Any, holder: Any, key: Any, chance: random.Random) -> None:
         _junk(data, holder, key, chance)
 
 
+def _nudged(data: Any, holder: Any, key: Any, chance: random.Random) -> None:
+    """Some number of all, a little larger or smaller: mostly still a sound experiment."""
+    there = [(h, k) for h, k in places(data) if type(h[k]) in (int, float)]
+    if there:
+        holder, key = chance.choice(there)
+        nudged = holder[key] * chance.choice((0.5, 0.9, 1.1, 1.5, 2, 4)) + chance.choice((0, 0, 1, -1))
+        holder[key] = round(nudged) if isinstance(holder[key], int) and math.isfinite(nudged) else nudged
+
+
+def _flipped(data: Any, holder: Any, key: Any, chance: random.Random) -> None:
+    """A switch, or a word that another key has in its place."""
+    block = chance.choice([b for b in ("serve", "workload") if isinstance(data.get(b), dict)] or [None])
+    if block is not None:
+        name, value = chance.choice(SWITCHES)
+        data[block][name] = value
+
+
 def _gone(data: Any, holder: Any, key: Any, chance: random.Random) -> None:
     del holder[key]
 
@@ -140,6 +190,7 @@ def _axis(data: Any, holder: Any, key: Any, chance: random.Random) -> None:
 
 
 STRUCTURE: tuple[Callable[[Any, Any, Any, random.Random], None], ...] = (
+    *(_nudged, _nudged, _nudged, _nudged, _nudged, _flipped, _flipped),
     *(_junk, _junk, _scaled, _scaled, _gone, _mistyped, _doubled, _swapped, _known, _known, _axis),
 )
 

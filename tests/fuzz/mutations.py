@@ -140,7 +140,8 @@ def _nudged(data: Any, holder: Any, key: Any, chance: random.Random) -> None:
 
 def _flipped(data: Any, holder: Any, key: Any, chance: random.Random) -> None:
     """A switch, or a word that another key has in its place."""
-    block = chance.choice([b for b in ("serve", "workload") if isinstance(data.get(b), dict)] or [None])
+    blocks = data if isinstance(data, dict) else {}
+    block = chance.choice([b for b in ("serve", "workload") if isinstance(blocks.get(b), dict)] or [None])
     if block is not None:
         name, value = chance.choice(SWITCHES)
         data[block][name] = value

@@ -154,14 +154,21 @@ def _best_text(this: Breakeven, questions: Sequence[str]) -> Iterator[str]:
     yield "Ready for speculative_config (batch: requests in a step; parted between the loads tested):"
     by_list: dict[str, list[str]] = {}
     for question in questions:
-        by_list.setdefault(str([list(row) for row in schedule_for(this, question)]), []).append(question)
+        by_list.setdefault(ready_for(schedule_for(this, question)), []).append(question)
     for ready, agreed in by_list.items():
-        yield f'  "num_speculative_tokens_per_batch_size": {ready}   by {", ".join(agreed)}'
+        yield f"  {ready}   by {', '.join(agreed)}"
     if any(one.k == 0 for ones in chosen.values() for one in ones):
         yield (
             "K = 0 is compared as no drafter at all; chosen from a list it keeps the drafter's memory and "
             "first pass."
         )
+
+
+def ready_for(rows: Sequence[tuple[int, int, int]]) -> str:
+    """Returns a batch-size schedule as fields of a speculative_config, the K that it needs at most first."""
+    listed = [list(row) for row in rows]
+    most = max(k for _, _, k in rows)
+    return f'"num_speculative_tokens": {most}, "num_speculative_tokens_per_batch_size": {listed}'
 
 
 def schedule_for(this: Breakeven, question: str) -> list[tuple[int, int, int]]:

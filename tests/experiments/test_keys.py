@@ -32,7 +32,7 @@ def leaves(path: KeyPath = ()) -> Iterator[str]:
         if known_keys(here):
             yield from leaves(here)
         else:
-            yield ".".join(here)
+            yield ".".join(map(str, here))
 
 
 def test_every_key_of_the_schema_has_a_case_and_every_case_a_key() -> None:

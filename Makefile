@@ -13,7 +13,7 @@ demo: $(PRODUCT)
 	$(VENV)/bin/specfleet run experiments/presets/demo.yaml
 
 test: $(TOOLS)
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest -n auto -rs
 
 lint: $(TOOLS)
 	$(PYTHON) -m ruff check .

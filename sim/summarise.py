@@ -22,12 +22,12 @@ from specfleet.sim.calendar.stream import Stream, Watcher
 from specfleet.sim.calendar.trajectories import BLOCK, Rules
 from specfleet.sim.config import ClientConfig, Slo
 from specfleet.sim.errors import SimulationError
+from specfleet.sim.metrics.summary import Summary
 from specfleet.sim.recorder import REJECTED
 from specfleet.sim.router import ROUTERS, Blind
 from specfleet.sim.scenario import Scenario
 from specfleet.sim.simulation import simulate
 from specfleet.sim.speculation.lives import Lives
-from specfleet.sim.summary import Summary
 from specfleet.workloads.requests import FloatArray, RequestTable
 
 PORTION = 1 << 14

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,19 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip(ABSENT)
     return SHARED
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_registered() -> Iterator[None]:
+    """What a test registers of its own is forgotten after it."""
+    yield
+    registry = sys.modules.get("specfleet.experiments.schema.registry")
+    plugins = sys.modules.get("specfleet.experiments.point.plugins")
+    if registry:
+        for kind, name in list(registry.OWN):
+            registry.forget(kind, name)
+    if plugins:
+        plugins._loaded.clear()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -6,6 +6,7 @@ Lists of exceptions below must shrink: each test fails, too, where an exception 
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +25,7 @@ SIMPY_FILES = {f"sim/{name}.py" for name in ("environment", "clients", "replica"
 FILES = [str(p.relative_to(ROOT)) for package in MAY_IMPORT for p in sorted((ROOT / package).rglob("*.py"))]
 
 STUDIES = ("breakeven", "calibrate", "measure", "plan", "theory", "validate")
-ROOMS = ("schema", "point", "load", "run", "words", "figures", "page", STUDIES, "cli")
+ROOMS = ("schema", "point", "load", "run", "words", "figures", "page", STUDIES, "api", "cli")
 """Folders of `experiments/`, the lowest first: a room imports from those before it."""
 
 STUDY_TO_STUDY = {
@@ -57,7 +58,7 @@ LONG_FUNCTIONS = {
 BLOCKS_BY_THE_NAME_OF_WHAT_THEY_DESCRIBE = {
     *("AcceptanceGate", "AdaptiveTiers", "Bandit", "DisableAboveQueue", "EarlyStop", "Goodput", "Oracle"),
     *("SloBudget", "TemperatureGate", "Burst", "HotCold", "LowAtom", "Overlap", "SpeculativeConfig"),
-    *("Client", "LogNormal", "Phase", "Slo", "Uniform"),
+    *("Client", "Experiment", "LogNormal", "Phase", "Slo", "Uniform"),
 }
 NAMES_OF_TWO_THINGS = {"Block", "Candidate", "Table"}
 
@@ -106,6 +107,14 @@ def test_a_module_imports_only_what_lies_below_it(file: str) -> None:
     assert package == "experiments" or not found & ONLY_EXPERIMENTS
     assert "simpy" not in found or file in SIMPY_FILES
     assert not set(imports(tree, only_with_the_module=True)) & NEVER_WITH_THE_MODULE
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file.startswith("sim/statistics/")])
+def test_statistics_know_numbers_and_no_engine(file: str) -> None:
+    tree = ast.parse((ROOT / file).read_text())
+    inside = {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    assert all(name.startswith("specfleet.sim.statistics.") for name in inside if "specfleet" in name)
+    assert bare_imports(tree) <= {"specfleet", "numpy", *sys.stdlib_module_names}
 
 
 def test_all_packages_were_read() -> None:

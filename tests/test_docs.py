@@ -40,7 +40,9 @@ def whole_page(name: str) -> Path:
 
 
 RUNNING = [
-    page for page in PAGES if any(b.language == "console" and "no-run" not in b.info for b in blocks(page))
+    page
+    for page in PAGES
+    if any(b.language in ("console", "python") and "no-run" not in b.info for b in blocks(page))
 ]
 
 
@@ -48,15 +50,15 @@ RUNNING = [
 def test_every_command_of_a_page_runs_in_order_and_prints_what_the_page_shows(
     page: Path, tmp_path: Path
 ) -> None:
-    workshop = Workshop(tmp_path)
-    for command in workshop.steps(blocks(page)):
-        status, output, said = workshop.run(command.text)
-        assert status == 0, f"{command.block}: {command.text}: {said}"
-        if "unchecked" not in command.block.info:
-            assert output == tuple(line.rstrip() for line in command.output), (
-                f"{command.block}: `{command.text}` prints something else now; "
-                f"write it with: python tests/helpers/docs_pages.py {page.name}"
-            )
+    with Workshop(tmp_path) as workshop:
+        for command in workshop.steps(blocks(page)):
+            status, output, said = workshop.run(command)
+            assert status == 0, f"{command.block}: {command.text}: {said}"
+            if "unchecked" not in command.block.info:
+                assert output == tuple(line.rstrip() for line in command.output), (
+                    f"{command.block}: `{command.text}` prints something else now; "
+                    f"write it with: python tests/helpers/docs_pages.py {page.name}"
+                )
 
 
 def test_what_cannot_run_is_on_the_list_and_nothing_else_is() -> None:
@@ -81,6 +83,9 @@ def test_every_yaml_block_says_whether_it_is_a_file_or_a_fragment() -> None:
 def test_a_file_on_a_page_is_a_whole_experiment_or_the_arguments_of_a_server(
     block: Block, tmp_path: Path
 ) -> None:
+    for beside in blocks(whole_page(block.page)):
+        if beside.mark[0] == "file":
+            (tmp_path / beside.mark[1]).write_text(beside.text, encoding="utf-8")
     written = tmp_path / block.mark[1]
     data = yaml.safe_load(block.text)
     extra = "" if "workload" in data else "\nworkload: {input_len: 100, output_len: 10}\n"
@@ -160,3 +165,19 @@ def test_the_quantities_of_acceptance_are_never_called_by_one_word() -> None:
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "console"], ids=str)
 def test_a_console_block_starts_with_a_command(block: Block) -> None:
     assert commands(block)
+
+
+EXTENDING = whole_page("extending.md").read_text(encoding="utf-8")
+
+
+def test_every_file_that_the_page_on_extending_names_is_there() -> None:
+    named = re.findall(r"`((?:sim|hardware|workloads|experiments|tests|docs)/[^`\s:]*)(?:::\w+)?`", EXTENDING)
+    assert len(named) > 20
+    assert not [path for path in named if not (path.isupper() or list(ROOT.glob(path.replace("NAME", "*"))))]
+
+
+def test_every_test_that_the_page_on_extending_names_is_there() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", EXTENDING)
+    assert len(named) > 8
+    texts = {path: (ROOT / path).read_text(encoding="utf-8") for path, _ in named}
+    assert not [(path, test) for path, test in named if f"def {test}(" not in texts[path]]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from specfleet.experiments.breakeven.search import QUESTIONS, Curve, Figures, Root
 from specfleet.experiments.point.build import Built, build, requests, requests_asked
 from specfleet.experiments.schema.blocks.experiment import Experiment
-from specfleet.sim.metrics import benchmark
+from specfleet.sim.metrics.columns import benchmark
 from specfleet.sim.simulation import RunResult, simulate
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
 from specfleet.workloads.requests import RequestTable
@@ -96,13 +96,9 @@ def _figures(
     """Simulates once and keeps the metrics of `QUESTIONS`, the acceptance length, batch and context."""
     result = simulate(dataclasses.replace(built.scenario, acceptance=acceptance), table, seed)
     bench = benchmark(result, built.slo)
-    kept: dict[str, float | None] = {}
-    for metric, _ in QUESTIONS.values():
-        value = bench[metric]
-        kept[metric] = float(value) if isinstance(value, int | float) else None
-    length = bench.get("spec_decode_acceptance_length")
-    kept["acceptance_length"] = length if isinstance(length, float) and length else 1.0
-    return kept | _batches(result)
+    numbers = bench.numbers()
+    kept = {metric: numbers.get(metric) for metric, _ in QUESTIONS.values()}
+    return kept | {"acceptance_length": bench.acceptance_length} | _batches(result)
 
 
 def _batches(result: RunResult) -> dict[str, float | None]:

@@ -11,8 +11,10 @@ from specfleet.experiments.load.config import Loaded, load
 from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.run.progress import Reporter
+from specfleet.experiments.run.results import as_number, number
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
+from specfleet.experiments.schema.given import Given
 from specfleet.experiments.schema.overrides import Override
 
 CONCURRENCY, RATE = "workload.max_concurrency", "workload.request_rate"
@@ -35,8 +37,8 @@ class Breakeven:
         InputFaults: with all that is wrong with the file, or why no search can be made of it.
     """
 
-    file: Path
-    overrides: Sequence[str] = ()
+    file: Given
+    overrides: Sequence[Override] = ()
     out: Path | None = None
     tolerance: float = 0.01
 
@@ -61,7 +63,7 @@ class Breakeven:
         self.folder = self.out or Path("results") / f"{experiment.name}-breakeven"
         self.seeds = tuple(experiment.seed + i for i in range(experiment.replications))
         self.configs = {
-            (float(str(point.axes[self.axis])), int(str(point.axes[DRAFTS]))): point.config
+            (number(point.axes, self.axis), int(number(point.axes, DRAFTS))): point.config
             for point in expand(experiment)
         }
         self.found: dict[tuple[float, int, int], Found] = {}
@@ -125,7 +127,7 @@ def _values(experiment: Experiment, key: str) -> tuple[float, ...]:
         values = [speculative.num_speculative_tokens if speculative else 0]
     else:
         values = [getattr(experiment.workload, key.rpartition(".")[2])]
-    return tuple(float(str(value or 0)) for value in dict.fromkeys(values))
+    return tuple(as_number(value or 0) for value in dict.fromkeys(values))
 
 
 def _check_others(experiment: Experiment, used: Sequence[str]) -> None:

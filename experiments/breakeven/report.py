@@ -22,9 +22,9 @@ from specfleet.experiments.breakeven.question import CONCURRENCY, Breakeven
 from specfleet.experiments.breakeven.search import ALWAYS, AT, EQUAL, NEVER, UNMET, speedup
 from specfleet.experiments.breakeven.search import QUESTIONS as ASKED
 from specfleet.experiments.point.build import acceptance_specs
+from specfleet.experiments.run.cells import text_cell
 from specfleet.experiments.run.runner import write_json
 from specfleet.experiments.words.acceptance import BOTH_RIGHT
-from specfleet.experiments.words.cells import text_cell
 from specfleet.experiments.words.table import table_text
 from specfleet.sim.speculation.acceptance import QUANTITIES, AcceptanceSpec
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from specfleet.experiments.validate.points import MeasuredPoint, scenario
 from specfleet.experiments.validate.sample import levelled_requests, matched
 from specfleet.hardware.stepcost import TERMS, StepCost, StepShape
-from specfleet.sim.metrics import step_gaps
+from specfleet.sim.metrics.sums import step_gaps
 from specfleet.sim.simulation import RunResult, simulate
 
 F64 = npt.NDArray[np.float64]

@@ -29,17 +29,13 @@ def fail(message: str, code: int) -> None:
 def plain_errors() -> Iterator[None]:
     """Turns a user's mistake into messages and exit 2, whatever module noticed it; a lost worker, into 1."""
     from specfleet.experiments.run.processes import WorkerLost
-    from specfleet.experiments.schema.faults import InputFaults
-    from specfleet.hardware.memory import DoesNotFit
-    from specfleet.workloads.traces.report import TraceError
+    from specfleet.experiments.schema.faults import UserError
+    from specfleet.experiments.words.mistakes import as_user_errors
 
     try:
-        yield
-    except InputFaults as faults:
-        fail(faults.render(), 2)
-    except (DoesNotFit, TraceError) as error:
-        fail(str(error), 2)
+        with as_user_errors():
+            yield
     except WorkerLost as lost:
         fail(str(lost), 1)
-    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+    except UserError as error:
         fail(str(error), 2)

@@ -182,14 +182,18 @@ def trace(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="A trace: the Azure LLM inference CSV, 2023 or 2024.")
     ],
+    form: Annotated[str, typer.Option("--format", help="How it is written.")] = "azure",
     speed: Annotated[float, typer.Option(help="Replay this much faster.")] = 1.0,
     limit: Annotated[int | None, typer.Option(min=1, help="Rows to keep.")] = None,
 ) -> None:
     """Say what a trace file holds, what was dropped and why."""
-    from specfleet.workloads.traces.azure import read_azure
+    from specfleet.experiments.schema.faults import did_you_mean
+    from specfleet.workloads.traces.formats import TRACE_FORMATS
 
+    if form not in TRACE_FORMATS:
+        fail(f"--format {form} is not supported; {did_you_mean(form, TRACE_FORMATS)}", 2)
     with plain_errors():
-        print(read_azure(file, speed=speed, limit=limit).report.render())
+        print(TRACE_FORMATS[form](file, speed=speed, limit=limit).report.render())
 
 
 @app.command()
@@ -232,7 +236,7 @@ for _study in (
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the `specfleet` command."""
-    _run(lambda: app(arguments), sys.argv[1:] if arguments is None else arguments)
+    _run(lambda: app(arguments, prog_name=app.info.name), sys.argv[1:] if arguments is None else arguments)
 
 
 def _run(command: Callable[[], object], arguments: Sequence[str]) -> None:

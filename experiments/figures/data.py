@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specfleet.experiments.run.results import Row, read_results
+from specfleet.experiments.run.results import Row, is_number, number, read_results
 from specfleet.experiments.schema.blocks.plan import PERCENTILES
 from specfleet.experiments.schema.yamlfile import read_yaml
 from specfleet.experiments.words.values import K, named, text
@@ -81,16 +80,6 @@ class Shown:
 def same(a: object, b: object) -> bool:
     """Whether two values of an axis are one: a table may give 0 as 0.0, and a mapping as text."""
     return a == b or str(a) == str(b)
-
-
-def is_number(value: object) -> bool:
-    """Whether a cell holds a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def number(row: Row, key: str) -> float:
-    """Returns a cell that is a number."""
-    return float(str(row[key]))
 
 
 def read(folder: Path) -> Shown:
@@ -213,5 +202,5 @@ def _limits_ms(config: Mapping[str, object], axes: Sequence[str]) -> dict[str, f
     for latency in ("ttft", "tpot", "e2el"):
         for key in (f"{latency}_ms", *(f"{percentile}_{latency}_ms" for percentile in PERCENTILES)):
             if is_number(slo.get(key)) and not _swept(f"slo.{key}", axes):
-                found[latency] = float(str(slo[key]))
+                found[latency] = number(slo, key)
     return found

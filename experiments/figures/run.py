@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from specfleet.experiments.figures.data import Line, Shown, number, read
+from specfleet.experiments.figures.data import Line, Shown, read
 from specfleet.experiments.figures.steps import step_time, two_sides
 from specfleet.experiments.figures.style import (
     GREY,
@@ -23,7 +23,7 @@ from specfleet.experiments.figures.style import (
     set_vertical,
     styled,
 )
-from specfleet.experiments.run.results import Row
+from specfleet.experiments.run.results import Row, number
 from specfleet.experiments.words.values import named, text
 from specfleet.experiments.words.verdict import QUESTIONS, Crossing, crossing, crossing_sentence
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from specfleet.experiments.figures.data import Line, Shown, number
+from specfleet.experiments.figures.data import Line, Shown
 from specfleet.experiments.figures.style import GREY, Horizontal, Look, caption, noun, panels, set_vertical
-from specfleet.experiments.run.results import Row
+from specfleet.experiments.run.results import Row, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

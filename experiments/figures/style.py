@@ -11,7 +11,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, TypeAlias
 
-from specfleet.experiments.figures.data import Line, Shown, is_number
+from specfleet.experiments.figures.data import Line, Shown
+from specfleet.experiments.run.results import as_number, is_number
 from specfleet.experiments.words.values import text
 
 if TYPE_CHECKING:
@@ -219,12 +220,12 @@ class Horizontal:
     @property
     def logarithmic(self) -> bool:
         """Whether doublings are equally far apart."""
-        numbers = [float(str(value)) for value in self.values] if self.numeric else []
+        numbers = [as_number(value) for value in self.values] if self.numeric else []
         return bool(numbers) and min(numbers) > 0 and max(numbers) / min(numbers) >= LOG_X_FROM
 
     def place(self, value: object) -> float:
         """Returns where a value lies."""
-        return float(str(value)) if self.numeric else float(self.values.index(value))
+        return as_number(value) if self.numeric else float(self.values.index(value))
 
     def set_up(self, ax: Axes) -> None:
         """Gives `ax` this scale, ticks at the tested values and a label."""

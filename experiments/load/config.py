@@ -9,20 +9,26 @@ from pathlib import Path
 from typing import TypeVar
 
 import yaml
+from pydantic import ValidationError
 
 from specfleet.experiments.load.gridcheck import GridCheck
 from specfleet.experiments.load.rules.acceptance import acceptance_notices
+from specfleet.experiments.load.rules.own import own_notices
 from specfleet.experiments.load.rules.report import summary_notices
 from specfleet.experiments.load.rules.speculation import NOT_MODELLED, speculation_notices
 from specfleet.experiments.point.acceptance_specs import written_out
+from specfleet.experiments.point.plugins import content, load_plugins
 from specfleet.experiments.schema.blocks.acceptance import Process, processes
 from specfleet.experiments.schema.blocks.base import Block
 from specfleet.experiments.schema.blocks.experiment import Experiment, Report
+from specfleet.experiments.schema.blocks.own import Plugin
 from specfleet.experiments.schema.blocks.serve import SpeculativeConfig, from_json
 from specfleet.experiments.schema.blocks.tree import DraftTree
-from specfleet.experiments.schema.faults import COMMAND_LINE, InputFaults
+from specfleet.experiments.schema.faults import NO_FILES, Fault, InputFaults, UserError
+from specfleet.experiments.schema.given import Given
+from specfleet.experiments.schema.given import document as read_given
 from specfleet.experiments.schema.overrides import Override, overridden
-from specfleet.experiments.schema.yamlfile import Document, Value, dumper_resolvers, read_yaml
+from specfleet.experiments.schema.yamlfile import Document, Value, dumper_resolvers
 from specfleet.sim.config import ON_HOST
 from specfleet.sim.speculation.spec import UNFIT_FOR_TAILS
 
@@ -42,15 +48,18 @@ class Loaded:
     notices: tuple[str, ...]
 
 
-def load_experiment(path: Path | str, overrides: Iterable[Override] = ()) -> Experiment:
-    """The experiment of a file with overrides, complete and free of faults; else InputFaults."""
-    return load(path, overrides).experiment
+def load_experiment(given: Given, overrides: Iterable[Override] = ()) -> Experiment:
+    """The experiment of a file or mapping with changes, complete and free of faults; else InputFaults."""
+    return load(given, overrides).experiment
 
 
-def load(path: Path | str, overrides: Iterable[Override] = ()) -> Loaded:
-    """The experiment of a file and its notices; InputFaults with everything that is wrong."""
-    document = overridden(read_yaml(path), overrides)
-    grid = GridCheck(document, _ready(document))
+def load(given: Given, overrides: Iterable[Override] = ()) -> Loaded:
+    """The experiment of a file or mapping, and its notices; InputFaults with everything that is wrong."""
+    document = overridden(read_given(given), overrides)
+    data = _ready(document)
+    if faults := list(_plugin_faults(data.get("plugins"), document)):
+        raise InputFaults([*document.faults, *faults])
+    grid = GridCheck(document, data)
     grid.run()
     if grid.faults:
         raise InputFaults(grid.faults)
@@ -61,14 +70,31 @@ def load(path: Path | str, overrides: Iterable[Override] = ()) -> Loaded:
 def resolved(experiment: Experiment) -> str:
     """The experiment as YAML with every default written out; loading it gives an equal experiment.
 
-    Only the fields of `speculative_config` that have no other value than their default are left out.
+    Left out are the fields of `speculative_config` that have no other value than their default, and what is
+    said of one's own code where there is none.
     """
     data = experiment.model_dump()
+    plugins = [plugin.model_dump(exclude_none=True) for plugin in experiment.plugins]
+    data |= {"plugins": plugins}
+    if not plugins:
+        del data["plugins"]
+    own, said = data["acceptance"], experiment.acceptance
+    if isinstance(said, dict):
+        data["acceptance"] = {name: _said(process, own[name]) for name, process in said.items()}
+    elif said is not None:
+        data["acceptance"] = _said(said, own)
     speculative = data["serve"]["speculative_config"]
     for key in NOT_MODELLED if speculative else ():
         if speculative[key] == SpeculativeConfig.model_fields[key].default:
             del speculative[key]
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
+
+
+def _said(process: Process, data: dict[str, object]) -> dict[str, object]:
+    """What a process says: the keys of the shipped ones, or the parameters of one of one's own."""
+    if process.process is None:
+        return {key: value for key, value in data.items() if key != "process"}
+    return {"source": process.source, "process": process.process, **process.own}
 
 
 class _Dumper(yaml.SafeDumper):
@@ -111,11 +137,44 @@ def _ready(document: Document) -> dict[str, Value]:
             data[block] = {**here, key: _ready_value(key, here[key], file)}
     if isinstance(data.get("acceptance"), dict):
         data["acceptance"] = _with_replays(data["acceptance"], ("acceptance",), document)
+    plugins = data.get("plugins")
+    if isinstance(plugins, tuple):
+        files = [document.mark(("plugins", i)).file for i in range(len(plugins))]
+        data["plugins"] = tuple(map(_ready_plugin, plugins, files))
     sweep = data.get("sweep")
     axes = sweep.get("axes") if isinstance(sweep, dict) else None
     if isinstance(sweep, dict) and isinstance(axes, dict):
         data["sweep"] = {**sweep, "axes": {key: _ready_axis(key, axes[key], document) for key in axes}}
     return data
+
+
+def _ready_plugin(value: Value, file: str) -> Value:
+    """A plugin as a mapping: a Python file, seen from the file it is written in, or a module."""
+    if isinstance(value, dict) and "file" in value:
+        return {**value, "file": _ready_value("trace", value["file"], file)}
+    if not isinstance(value, str):
+        return value
+    return {"file": _ready_value("trace", value, file)} if value.endswith(".py") else {"module": value}
+
+
+def _plugin_faults(plugins: Value, document: Document) -> Iterator[Fault]:
+    """Loads the plugins; what keeps one from it. What is none, the schema says."""
+    for i, value in enumerate(plugins if isinstance(plugins, tuple) else ()):
+        try:
+            plugin = Plugin.model_validate(value)
+            if (plugin.file is None) == (plugin.module is None):
+                raise UserError("must have a file or a module; write `plugins: [mine.py]`")
+            load_plugins([plugin])
+        except ValidationError:
+            continue
+        except UserError as error:
+            mark = document.mark(("plugins", i))
+            yield Fault(mark.file, mark.line, f"plugins[{i}]", str(error))
+
+
+def _pinned(plugins: tuple[Plugin, ...]) -> tuple[Plugin, ...]:
+    """Plugins with the hash of what was loaded."""
+    return tuple(plugin.model_copy(update={"sha256": content(plugin)[1]}) for plugin in plugins)
 
 
 def _with_replays(here: Value, path: tuple[str, ...], document: Document) -> Value:
@@ -147,7 +206,7 @@ def _ready_value(key: str, value: Value, file: str) -> Value:
     if not isinstance(value, str):
         return value
     if key == "trace":
-        folder = Path() if file == COMMAND_LINE else Path(file).parent
+        folder = Path() if file in NO_FILES else Path(file).parent
         return str((folder / value).resolve())
     try:
         return from_json(value)
@@ -162,6 +221,7 @@ def _completed(experiment: Experiment, points: list[Experiment]) -> Experiment:
         experiment = experiment.model_copy(
             update={"acceptance": _profiles_written_out(experiment.acceptance)}
         )
+    experiment = experiment.model_copy(update={"plugins": _pinned(experiment.plugins)})
     report = experiment.report
     shown = {"x": report.x or next(iter(axes), None), "lines": report.lines or next(iter(axes[1:]), None)}
     completed = _shared(experiment, points)
@@ -194,12 +254,15 @@ def _shared(base: AnyBlock, points: list[AnyBlock]) -> AnyBlock:
                 name: _shared(process, [p[name] for p in by_class if name in p])
                 for name, process in value.items()
             }
+    if points and all(point.model_extra == points[0].model_extra for point in points):
+        update |= points[0].model_extra or {}
     return base.model_copy(update=update)
 
 
 def _notices(experiment: Experiment, points: list[Experiment]) -> Iterator[str]:
     """What was assumed, and what has no effect."""
     yield from summary_notices(points)
+    yield from own_notices(points)
     drafting = [c for point in points if (c := point.serve.speculative_config) is not None]
     if not drafting:
         return

@@ -12,10 +12,12 @@ from specfleet.experiments.point.draft_trees import resolved_tree
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.acceptance import Process
 from specfleet.experiments.schema.blocks.experiment import Experiment, Report, Sweep
+from specfleet.experiments.schema.blocks.policy import DraftPolicy
 from specfleet.experiments.schema.blocks.serve import Method, Serve, SpeculativeConfig
 from specfleet.experiments.schema.blocks.tree import DraftTree
 from specfleet.experiments.schema.blocks.workload import Workload
 from specfleet.experiments.schema.lookups import found
+from specfleet.experiments.schema.registry import with_defaults
 
 DEFAULT_NUM_PROMPTS = 1000
 """Requests of a benchmark, as `vllm bench serve --num-prompts`."""
@@ -75,10 +77,18 @@ def _serve(serve: Serve) -> Serve:
     if speculative is not None:
         speculative = _speculative(speculative, serve.tensor_parallel_size, max_model_len)
     update: dict[str, object] = {"speculative_config": speculative, "max_model_len": max_model_len}
+    if serve.draft_policy is not None:
+        update["draft_policy"] = _policy(serve.draft_policy)
     if speculative is None:
         update |= {"draft_policy": None, "draft_tree": None}
     serve = serve.model_copy(update=update)
     return _engine(serve)
+
+
+def _policy(given: DraftPolicy) -> DraftPolicy:
+    """A policy of the user's own gets its constructor's defaults."""
+    own = {name: with_defaults("policy", name, parameters) for name, parameters in given.own.items()}
+    return given.model_copy(update=own)
 
 
 def _with_tree(serve: Serve, acceptance: Process | dict[str, Process] | None) -> Serve:
@@ -176,7 +186,12 @@ def _acceptance(config: Experiment, k: int | None) -> Process | dict[str, Proces
 
 
 def _process(given: Process, k: int) -> Process:
-    """One process; what depends on K was measured at the point's K unless it says otherwise."""
+    """One process; what depends on K was measured at the point's K unless it says otherwise.
+
+    A process of the user's own gets its constructor's defaults.
+    """
+    if given.process is not None:
+        return given.model_copy(update=with_defaults("acceptance", given.process, given.own))
     given = written_out(given)
     if given.measured_at_k is None and (given.acceptance_length or given.draft_acceptance_rate):
         return given.model_copy(update={"measured_at_k": k})

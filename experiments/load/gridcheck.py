@@ -64,7 +64,7 @@ class GridCheck:
         self._report_all(claim_conflicts(self.experiment.claim, self._written), {})
         self._report_all(plan_conflicts(self.experiment), {})
 
-    def _index_grid(self) -> Iterator[dict[str, Value]]:
+    def _index_grid(self) -> Iterator[dict[str, int]]:
         """Axis -> place of its value in the file, for every point."""
         return grid({key: tuple(values) for key, values in self._axes.items()})
 
@@ -107,9 +107,9 @@ class GridCheck:
         mark = self._document.mark(("sweep", "axes", key, i))
         self.faults.append(Fault(mark.file, mark.line, f"sweep.axes.{key}", f"value {shown(value)}: {text}"))
 
-    def _check_point(self, places: dict[str, Value]) -> int:
+    def _check_point(self, places: dict[str, int]) -> int:
         """Fills and checks one point; its K."""
-        values = {key: self._axes[key][int(str(i))] for key, i in places.items()}
+        values = {key: self._axes[key][i] for key, i in places.items()}
         data = with_values(self._base.data, values)
         try:
             sound = Experiment.model_validate(data)
@@ -122,13 +122,13 @@ class GridCheck:
         speculative = config.serve.speculative_config
         return speculative.num_speculative_tokens or 0 if speculative else 0
 
-    def _report_all(self, found: Iterable[Conflict], places: dict[str, Value]) -> None:
+    def _report_all(self, found: Iterable[Conflict], places: dict[str, int]) -> None:
         """Notes conflicts between sound values, each once for a swept value or for the whole grid."""
         for conflict in found:
             if not all(self._is_sound(path) for path in conflict.paths):
                 continue
             axis = self._swept(conflict, places)
-            place = None if axis is None else int(str(places[axis]))
+            place = None if axis is None else places[axis]
             identity = (conflict.paths, axis, place)
             if identity in self._said:
                 continue
@@ -141,7 +141,7 @@ class GridCheck:
                 blamed = next((path for path in conflict.paths if path in marks), conflict.paths[0])
                 self._say(blamed, conflict.message)
 
-    def _swept(self, conflict: Conflict, places: dict[str, Value]) -> str | None:
+    def _swept(self, conflict: Conflict, places: dict[str, int]) -> str | None:
         """The first axis that takes part in a conflict."""
         paths = [(key, path) for path in conflict.paths for key in places]
         return next((key for key, path in paths if _touches(key_path(key), path)), None)

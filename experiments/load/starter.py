@@ -33,4 +33,5 @@ def _relaxed(schema: dict[str, Any]) -> dict[str, Any]:
     properties["client"] = {"anyOf": [{"const": "none"}, properties["client"]]}
     speculation = schema["$defs"]["Serve"]["properties"]["speculative_config"]
     speculation["anyOf"].append({"type": "string", "description": "The JSON text of --speculative-config."})
+    properties["plugins"]["items"] = {"anyOf": [{"type": "string"}, properties["plugins"]["items"]]}
     return schema

@@ -9,12 +9,15 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from specfleet.experiments.load.defaults import filled
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.overrides import key_path
 from specfleet.experiments.schema.structure import replaced
 from specfleet.experiments.schema.yamlfile import Value
+
+Each = TypeVar("Each")
 
 MAX_POINTS = 100_000
 """Points of one experiment."""
@@ -51,7 +54,7 @@ def expand(experiment: Experiment) -> tuple[Point, ...]:
     )
 
 
-def grid(axes: Mapping[str, tuple[Value, ...]]) -> Iterator[dict[str, Value]]:
+def grid(axes: Mapping[str, tuple[Each, ...]]) -> Iterator[dict[str, Each]]:
     """Dotted key -> value of every point; a single empty one without axes."""
     for values in itertools.product(*axes.values()):
         yield dict(zip(axes, values, strict=True))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from specfleet.experiments.figures.data import Line, Shown, is_number, number
+from specfleet.experiments.figures.data import Line, Shown
 from specfleet.experiments.figures.style import noun
 from specfleet.experiments.page.data import Finished, Slice, point_name
-from specfleet.experiments.run.results import Row
+from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.words.values import named
 from specfleet.experiments.words.verdict import Crossing, crossing, crossing_sentence, questions
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specfleet.experiments.figures.data import Line, Shown, is_number, number, shown
+from specfleet.experiments.figures.data import Line, Shown, shown
 from specfleet.experiments.figures.style import DASHES, MARKERS, Horizontal, label, name_and_unit, noun
 from specfleet.experiments.load.config import load as load_experiment
 from specfleet.experiments.load.sweep import Point, expand
-from specfleet.experiments.run.results import Row, read_results
+from specfleet.experiments.run.results import Row, is_number, number, read_results
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import InputFaults
 from specfleet.experiments.schema.yamlfile import read_yaml

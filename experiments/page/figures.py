@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from specfleet.experiments.figures.data import Shown, is_number
+from specfleet.experiments.figures.data import Shown
 from specfleet.experiments.figures.steps import GAIN, PARTS
 from specfleet.experiments.figures.style import interval_note, noun
 from specfleet.experiments.page.data import LATENCIES, STATISTICS, Finished
 from specfleet.experiments.page.html import Html, tag
+from specfleet.experiments.run.results import is_number
 from specfleet.experiments.words.tail import WORDS, read_split
 from specfleet.experiments.words.values import named
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from specfleet.experiments.figures.data import is_number, number
 from specfleet.experiments.figures.style import noun
 from specfleet.experiments.page.answer import headline, highest_load, slice_answer, verdict_rows, within_slo
 from specfleet.experiments.page.data import Finished, splits_at
 from specfleet.experiments.page.figures import SPLIT_PARTS
 from specfleet.experiments.page.html import Html, TableCell, folded, listed, section, table, tag
-from specfleet.experiments.run.results import Row
+from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.words.backing import backing
 from specfleet.experiments.words.claims import Verdict, judge
 from specfleet.experiments.words.run import COLUMNS, RARE_COLUMNS
@@ -123,7 +122,7 @@ def _full_headings(shown: Sequence[tuple[str, str, str]]) -> Iterator[str]:
 
 def axis_cell(value: object) -> TableCell:
     """A cell with an axis' value."""
-    return TableCell(text(value), float(str(value)) if is_number(value) else None)
+    return TableCell(text(value), float(value) if is_number(value) else None)
 
 
 def _figure_cell(row: Row, key: str, form: str) -> TableCell:

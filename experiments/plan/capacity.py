@@ -10,7 +10,7 @@ import numpy as np
 
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.traffic import Traffic
-from specfleet.experiments.plan.trials import Figures, Laboratory, worst
+from specfleet.experiments.plan.trials import Laboratory, TrialFigures, worst
 from specfleet.experiments.point.build import requests_asked
 from specfleet.experiments.run.results import half_width_95
 
@@ -39,7 +39,7 @@ class Capacity:
     concurrency: int
     limit: str
     resource: str
-    at_rate: tuple[Figures, ...]
+    at_rate: tuple[TrialFigures, ...]
 
 
 class LoadCurve:
@@ -63,7 +63,7 @@ class LoadCurve:
     ) -> None:
         self._laboratory, self._traffic = laboratory, traffic
         self._candidate, self._replicas, self._seeds = candidate, replicas, seeds
-        self.points: dict[float, list[Figures]] = {}
+        self.points: dict[float, list[TrialFigures]] = {}
 
     def ratio(self, factor: float) -> float:
         """Returns the ratio to the SLO at `factor` times the planned load."""
@@ -177,7 +177,7 @@ RULES = (
 the threshold; else decode compute."""
 
 
-def resource(runs: Sequence[Figures], limit: str) -> str:
+def resource(runs: Sequence[TrialFigures], limit: str) -> str:
     """Returns what the limit that is reached comes from."""
     means = {key: float(np.mean([run.get(key, 0.0) for run in runs])) for _, key, _ in RULES}
     for name, key, threshold in RULES:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.capacity import interval, mean
 from specfleet.experiments.plan.planned import Planned
-from specfleet.experiments.plan.trials import Figures, worst
+from specfleet.experiments.plan.trials import TrialFigures, worst
 from specfleet.experiments.point.build import build
 from specfleet.hardware.memory import KvBudget
 
@@ -49,7 +49,9 @@ class Money:
     per_million_total_usd: float
 
 
-def money(this: Planned, candidate: Candidate, replicas: int, runs: Sequence[Figures], rate: float) -> Money:
+def money(
+    this: Planned, candidate: Candidate, replicas: int, runs: Sequence[TrialFigures], rate: float
+) -> Money:
     """Returns the cost of `replicas` of a candidate that serve `rate` requests/s in all."""
     dollars = candidate.replica_usd * replicas
     output, prompt = (mean(runs, key) for key in ("mean_output_tokens", "mean_input_tokens"))
@@ -145,7 +147,7 @@ def places(this: Planned) -> list[Place]:
     return [place for place in found if place.per_user > 0.0]
 
 
-def _place(candidate: Candidate, run: Figures, swept: bool, concurrency: float | None = None) -> Place:
+def _place(candidate: Candidate, run: TrialFigures, swept: bool, concurrency: float | None = None) -> Place:
     flying = max(run["in_flight"], 1.0) if concurrency is None else concurrency
     throughput = run["output_throughput"]
     return Place(
@@ -168,7 +170,7 @@ def front(found: Sequence[Place]) -> list[Place]:
     return kept[::-1]
 
 
-def latencies(runs: Sequence[Figures]) -> dict[str, list[float]]:
+def latencies(runs: Sequence[TrialFigures]) -> dict[str, list[float]]:
     """Returns [mean over seeds, half width of its 95 % interval] of the latencies reported."""
     return {key: list(interval(runs, key)) for key in SHOWN}
 

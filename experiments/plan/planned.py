@@ -12,7 +12,7 @@ from specfleet.experiments.plan.search import Entry
 from specfleet.experiments.plan.sensitivity import Changed
 from specfleet.experiments.plan.speculation import BestK, BreakEven
 from specfleet.experiments.plan.traffic import Traffic
-from specfleet.experiments.plan.trials import Figures
+from specfleet.experiments.plan.trials import TrialFigures
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.plan import Plan
 
@@ -51,14 +51,14 @@ class Planned:
     entries: list[Entry] = field(default_factory=list)
     winner: Entry | None = None
     rival: Entry | None = None
-    runs: dict[str, list[Figures]] = field(default_factory=dict)
-    whole: list[Figures] = field(default_factory=list)
+    runs: dict[str, list[TrialFigures]] = field(default_factory=dict)
+    whole: list[TrialFigures] = field(default_factory=list)
     neighbours: list[Neighbour] = field(default_factory=list)
     capacity: Capacity | None = None
     loads: list[BestK] = field(default_factory=list)
     break_even: BreakEven | None = None
     changed: list[Changed] = field(default_factory=list)
-    observed: list[tuple[Candidate, int, Figures]] = field(default_factory=list)
+    observed: list[tuple[Candidate, int, TrialFigures]] = field(default_factory=list)
     spent: int = 0
     asked: int = 0
 

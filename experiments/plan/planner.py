@@ -21,8 +21,9 @@ from specfleet.experiments.plan.trials import Laboratory, worst
 from specfleet.experiments.point.build import requests
 from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
-from specfleet.experiments.schema.overrides import overridden
-from specfleet.experiments.schema.yamlfile import read_yaml
+from specfleet.experiments.schema.given import Given
+from specfleet.experiments.schema.given import document as read_given
+from specfleet.experiments.schema.overrides import Override, overridden
 
 
 class Planner:
@@ -37,13 +38,13 @@ class Planner:
         InputFaults: with all that is wrong with the file, or the folder.
     """
 
-    def __init__(self, file: Path, overrides: Sequence[str] = (), out: Path | None = None) -> None:
+    def __init__(self, file: Given, overrides: Sequence[Override] = (), out: Path | None = None) -> None:
         self.file = file
         self.loaded: Loaded = load(file, overrides)
         experiment = self.loaded.experiment
         if experiment.plan is None:
             raise _fault("plan", "is not there; add plan: with candidates to choose from")
-        given = overridden(read_yaml(file), overrides).data.get("serve")
+        given = overridden(read_given(file), overrides).data.get("serve")
         every = candidates(experiment, given if isinstance(given, dict) else {})
         base = every[0].config
         traffic = Traffic.of(experiment.model_copy(update={"serve": base.serve, "workload": base.workload}))

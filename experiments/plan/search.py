@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from specfleet.experiments.plan.bounds import Bound
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.traffic import Traffic
-from specfleet.experiments.plan.trials import Figures, Laboratory, worst
+from specfleet.experiments.plan.trials import Laboratory, TrialFigures, worst
 
 TOGETHER = 4
 """Candidates simulated side by side; a constant, so that the search does not depend on the processes."""
@@ -136,7 +136,7 @@ class Search:
         self.spare = spare
         self.rungs = rungs(len(self.seeds))
         self.last = len(self.rungs) - 1 if last is None else min(last, len(self.rungs) - 1)
-        self.observed: list[tuple[Candidate, int, Figures]] = []
+        self.observed: list[tuple[Candidate, int, TrialFigures]] = []
         self._report = report
 
     def entries(self, candidates: Sequence[Candidate], bounds: Mapping[str, Bound]) -> list[Entry]:

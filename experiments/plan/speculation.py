@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.capacity import mean
 from specfleet.experiments.plan.traffic import Traffic
-from specfleet.experiments.plan.trials import Figures, Laboratory
+from specfleet.experiments.plan.trials import Laboratory, TrialFigures
 from specfleet.experiments.point.build import build
 from specfleet.sim.speculation.acceptance import Acceptance
 from specfleet.sim.speculation.theory import conditional_from_length, expected_tokens
@@ -37,7 +37,7 @@ FACTORS = (0.05, 1.0)
 TOLERANCE = 0.02
 
 
-def gains(drafting: Sequence[Figures], plain: Sequence[Figures]) -> dict[str, float]:
+def gains(drafting: Sequence[TrialFigures], plain: Sequence[TrialFigures]) -> dict[str, float]:
     """Returns how many times better drafting is, of means over the same seeds; NaN without a figure."""
     found = {}
     for name, (metric, sign) in GAINS.items():
@@ -56,7 +56,7 @@ class BestK:
     """
 
     concurrency: int
-    figures: Mapping[int, Figures]
+    figures: Mapping[int, TrialFigures]
 
     @property
     def by_throughput(self) -> int:
@@ -181,7 +181,7 @@ HOTTEST = 2.0
 """Temperature up to which a law is followed."""
 
 
-def fall_back_temperature(drafting: Candidate, found: BreakEven, run: Figures) -> float | None:
+def fall_back_temperature(drafting: Candidate, found: BreakEven, run: TrialFigures) -> float | None:
     """Returns the temperature from which the acceptance is expected below the gate.
 
     Infinite where it stays above the gate up to `HOTTEST`; None where the file has no temperature law.

@@ -20,7 +20,8 @@ from specfleet.experiments.run.analysis import tpot_split
 from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.schema.blocks.plan import Slo
 from specfleet.sim.config import Slo as Limits
-from specfleet.sim.metrics import Counted, benchmark, engine_load
+from specfleet.sim.metrics.columns import benchmark, engine_load
+from specfleet.sim.metrics.sums import Counted
 from specfleet.sim.simulation import RunResult, simulate
 from specfleet.sim.speculation.acceptance import AcceptanceSpec, survival_table
 from specfleet.sim.speculation.replay import NO_MATCH
@@ -32,7 +33,7 @@ Sample = tuple[float, list[float]]
 """A share, and values of which the quantile at that share counts."""
 
 
-class Figures(Mapping[str, float]):
+class TrialFigures(Mapping[str, float]):
     """What one simulation showed: figures by name, and samples that seeds are pooled over.
 
     Args:
@@ -58,7 +59,7 @@ class Figures(Mapping[str, float]):
         return json.dumps({"figures": self._figures, "samples": self.samples}) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> Figures:
+    def from_json(cls, text: str) -> TrialFigures:
         """Returns what `to_json` wrote."""
         read = json.loads(text)
         return cls(
@@ -67,6 +68,8 @@ class Figures(Mapping[str, float]):
 
 
 RATIO = "ratio:"
+OWN_POSITIONS = 32
+"""Positions at which a user's own process is sampled."""
 """Prefix of a measured value over its limit: the SLO is met where none exceeds 1."""
 
 GROWTH_ALLOWED, GROWTH_NOISE = 1.25, 2.0
@@ -78,7 +81,7 @@ NEARLY = 0.95
 """Share of a limit from which it counts as reached."""
 
 
-def measure(trial: Trial) -> Figures:
+def measure(trial: Trial) -> TrialFigures:
     """Simulates a trial.
 
     Raises:
@@ -94,13 +97,9 @@ def measure(trial: Trial) -> Figures:
     table = trial.table()
     result = simulate(scenario, table, trial.seed)
     counted = Counted.of(result.requests)
-    figures = {
-        key: float(value)
-        for key, value in benchmark(result, built.slo).items()
-        if isinstance(value, int | float)
-    }
+    figures, load = benchmark(result, built.slo).numbers(), engine_load(result)
     growth, in_flight = _growth(counted)
-    figures |= engine_load(result) | _binding(result, built, trial)
+    figures |= ({} if load is None else load.as_dict()) | _binding(result, built, trial)
     figures |= {
         "in_flight": in_flight,
         "slo_attainment": _attainment(counted, built.slo, figures["failed"]),
@@ -115,14 +114,18 @@ def measure(trial: Trial) -> Figures:
         allowed = GROWTH_ALLOWED + GROWTH_NOISE / max(in_flight, 1.0) ** 0.5
         figures[f"{RATIO}growth in flight"] = growth / allowed
     figures["seconds"] = time.perf_counter() - started
-    return Figures(figures, _samples(trial.config.slo, counted))
+    return TrialFigures(figures, _samples(trial.config.slo, counted))
 
 
 def scaled(spec: AcceptanceSpec, factor: float) -> AcceptanceSpec:
     """Returns a process whose conditional acceptance is `factor` times as high, for every request.
 
-    Recorded requests cannot be changed: the process that accepts as they do on average takes their place.
+    Recorded requests and a user's own process cannot be changed: the process that accepts as they do on
+    average takes their place.
     """
+    if spec.own is not None:
+        by_position = survival_table(spec, OWN_POSITIONS)[0]
+        spec = dataclasses.replace(spec, own=None, by_position=tuple(map(float, by_position)))
     if spec.replay is not None:
         longest = max(accepted for trace in spec.replay for accepted in trace if accepted != NO_MATCH)
         by_position = survival_table(spec, longest or 1)[0]
@@ -221,7 +224,7 @@ def _binding(result: RunResult, built: Built, trial: Trial) -> dict[str, float]:
     return shares
 
 
-def worst(runs: Sequence[Figures]) -> tuple[float, str]:
+def worst(runs: Sequence[TrialFigures]) -> tuple[float, str]:
     """Returns the largest ratio to a limit and the limit's name.
 
     A quantile is taken over the requests of all runs together: what the users of several replicas see.
@@ -254,7 +257,7 @@ class Laboratory:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.spent = 0
-        self._known: dict[str, Figures] = {}
+        self._known: dict[str, TrialFigures] = {}
         self._workers = workers
 
     @property
@@ -262,7 +265,7 @@ class Laboratory:
         """Different simulations asked for so far."""
         return len(self._known)
 
-    def run(self, trials: Sequence[Trial]) -> list[Figures]:
+    def run(self, trials: Sequence[Trial]) -> list[TrialFigures]:
         """Returns the figures of each trial, in order; the new ones are simulated side by side."""
         keys = [trial_key(trial) for trial in trials]
         missing = {}
@@ -270,7 +273,7 @@ class Laboratory:
             if key in missing:
                 continue
             if key not in self._known and (self.folder / f"{key}.json").is_file():
-                self._known[key] = Figures.from_json((self.folder / f"{key}.json").read_text())
+                self._known[key] = TrialFigures.from_json((self.folder / f"{key}.json").read_text())
             if key not in self._known:
                 missing[key] = trial
         for key, figures in zip(missing, self.each(measure, list(missing.values())), strict=True):
@@ -281,7 +284,7 @@ class Laboratory:
         """Returns what `work` makes of each item, in order, side by side where there are processes."""
         return self._workers.in_order(work, items)
 
-    def _keep(self, key: str, figures: Figures) -> None:
+    def _keep(self, key: str, figures: TrialFigures) -> None:
         """A file appears whole or not at all."""
         self.spent += 1
         self._known[key] = figures

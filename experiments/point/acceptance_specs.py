@@ -8,6 +8,7 @@ from specfleet.experiments.schema.blocks.acceptance import QUANTITIES, Process
 from specfleet.experiments.schema.lookups import found
 from specfleet.sim.speculation.bursts import Burst, HotCold
 from specfleet.sim.speculation.overlap import Overlap
+from specfleet.sim.speculation.own import OwnProcess
 from specfleet.sim.speculation.spec import AcceptanceSpec, context_knee
 from specfleet.sim.speculation.spread import LowAtom
 
@@ -28,6 +29,8 @@ def written_out(given: Process) -> Process:
 
 def acceptance_spec(process: Process) -> AcceptanceSpec:
     """Returns what a block states, for chains."""
+    if process.process is not None:
+        return AcceptanceSpec(own=OwnProcess(process.process, process.own), source=process.source)
     probability = process.proposal_probability
     nodes = process.context_multiplier or ()
     if process.context_knee is not None:

@@ -12,19 +12,20 @@ from pathlib import Path
 import numpy as np
 
 from specfleet.experiments.point.acceptance_specs import acceptance_spec
+from specfleet.experiments.point.plugins import load_plugins
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.acceptance import processes
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.memory import given as given_memory
 from specfleet.experiments.schema.blocks.serve import Serve, SpeculativeConfig
 from specfleet.experiments.schema.blocks.workload import Lengths, PerConcurrency, Workload
-from specfleet.hardware.aiconfigurator import AiconfiguratorCost
+from specfleet.experiments.schema.registry import OWN
+from specfleet.hardware.costmodels import COST_MODELS
 from specfleet.hardware.engine_profile import EngineProfile
 from specfleet.hardware.memory import KvBudget, kv_budget
 from specfleet.hardware.model import DrafterSpec
 from specfleet.hardware.placement import Placement
-from specfleet.hardware.roofline import RooflineCost
-from specfleet.hardware.stepcost import KernelCost, StepCost
+from specfleet.hardware.stepcost import StepCost
 from specfleet.sim import config as sim_config
 from specfleet.sim.config import ON_HOST
 from specfleet.sim.simulation import Scenario
@@ -37,13 +38,7 @@ from specfleet.workloads.build import Purpose, RequestStream, WorkloadSpec, buil
 from specfleet.workloads.lengths import Capped, Empirical, Fixed, LengthDistribution, LogNormal, Uniform
 from specfleet.workloads.phases import Phase
 from specfleet.workloads.requests import RequestTable
-from specfleet.workloads.traces.azure import read_azure
-
-COST_MODELS: dict[str, Callable[[Placement], StepCost]] = {
-    "kernels": KernelCost,
-    "roofline": RooflineCost,
-    "aiconfigurator": AiconfiguratorCost,
-}
+from specfleet.workloads.traces.formats import TRACE_FORMATS
 
 SCHEDULER_RULES = (
     "lookahead_at_admission",
@@ -82,11 +77,12 @@ def build(config: Experiment) -> Built:
         ValueError: when model, GPU, drafter and settings do not go together.
         hardware.memory.DoesNotFit: when no KV block is left; the message is the budget.
     """
+    load_plugins(config.plugins)
     serve = config.serve
     place = placement(serve)
     budget = pool(serve)
-    cost = _priced(serve.cost_model, place)
-    plain = _priced(serve.cost_model, _without_drafter(place))
+    cost_model = COST_MODELS[serve.cost_model]
+    cost, plain = _priced(cost_model, place), _priced(cost_model, _without_drafter(place))
     scenario = Scenario(
         engine=engine_config(serve, place.profile, budget.num_gpu_blocks),
         cost=cost,
@@ -109,9 +105,9 @@ def build(config: Experiment) -> Built:
 
 
 @lru_cache(maxsize=16)
-def _priced(cost_model: str, place: Placement) -> StepCost:
+def _priced(cost_model: Callable[[Placement], StepCost], place: Placement) -> StepCost:
     """Prices an engine. Kept, since the points of a sweep share few engines."""
-    return COST_MODELS[cost_model](place)
+    return cost_model(place)
 
 
 def _without_drafter(place: Placement) -> Placement:
@@ -224,10 +220,12 @@ def policy_spec(serve: Serve) -> PolicySpec | None:
     chosen = serve.draft_policy.chosen if serve.draft_policy else None
     if chosen is None:
         return None
-    name, block = chosen
-    parameters = block.model_dump()
-    if "tpot_ms" in parameters:
-        parameters["tpot_s"] = parameters.pop("tpot_ms") / 1e3
+    name, parameters = chosen
+    if ("policy", name) in OWN:
+        return PolicySpec(name, parameters)
+    limit_ms = parameters.pop("tpot_ms", None)
+    if isinstance(limit_ms, int | float):
+        parameters["tpot_s"] = limit_ms / 1e3
     return PolicySpec(name, parameters)
 
 
@@ -357,7 +355,8 @@ def source(config: Experiment, seed: int) -> Source:
 def _trace_requests(workload: Workload, max_model_len: int) -> RequestTable:
     """Returns the rows of a trace that are asked for, arrivals as recorded."""
     assert workload.trace is not None
-    table = read_azure(
+    read = TRACE_FORMATS[workload.trace_format or "azure"]
+    table = read(
         Path(workload.trace), speed=workload.speed, limit=workload.limit, max_tokens=workload.max_tokens
     ).requests
     keep = np.ones(len(table), dtype=bool)

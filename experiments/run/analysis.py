@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from specfleet.hardware.stepcost import TERMS, StepCost, StepShape
-from specfleet.sim.latency import DECODE_PARTS, latency_split, without_drafts
-from specfleet.sim.metrics import Counted
+from specfleet.sim.metrics.latency import DECODE_PARTS, latency_split, without_drafts
+from specfleet.sim.metrics.sums import Counted
 from specfleet.sim.recorder import FINISHED, Columns
 from specfleet.sim.simulation import RunResult, Scenario
 
@@ -106,7 +106,7 @@ NEIGHBOURS = 0.005
 def tpot_split(result: RunResult, plain_cost: StepCost) -> dict[str, dict[str, float]]:
     """Returns what the TPOT of the median, P90 and P99 request consists of, milliseconds a token.
 
-    Each is the mean over the requests ranked around the quantile; the parts of `sim.latency` that
+    Each is the mean over the requests ranked around the quantile; the parts of `sim.metrics.latency` that
     belong to decoding add up to `tpot_ms`, which is on the engine's clock (without the order in which
     the client handles the chunks of a step).
     """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from specfleet.experiments.load.config import load
+from specfleet.experiments.load.config import Loaded, load
 from specfleet.experiments.load.sweep import Point, expand
 from specfleet.experiments.point.build import counted_requests, pool, requests, workload_spec
 from specfleet.experiments.schema.blocks.experiment import Experiment
@@ -24,9 +24,13 @@ def check_text(file: Path, overrides: Sequence[str]) -> tuple[str, bool]:
         InputFaults: with everything that is wrong with the file.
     """
     loaded = load(file, overrides)
-    points = expand(loaded.experiment)
+    return checked(str(file), loaded, expand(loaded.experiment))
+
+
+def checked(name: str, loaded: Loaded, points: Sequence[Point]) -> tuple[str, bool]:
+    """Returns `check_text` of a loaded experiment, called `name`."""
     replications = loaded.experiment.replications
-    parts = [f"{file}: {len(points)} points x {replications} replications"]
+    parts = [f"{name}: {len(points)} points x {replications} replications"]
     parts += [f"note: {notice}" for notice in loaded.notices]
     engine_named = "engine" in loaded.experiment.serve.model_fields_set or "serve.engine" in points[0].axes
     parts += ["", *_points(points), ""]

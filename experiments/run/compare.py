@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specfleet.experiments.run.results import Results, read_results
-from specfleet.sim.samples import F64
+from specfleet.sim.metrics.samples import F64
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,8 +11,9 @@ import numpy as np
 
 from specfleet.experiments.load.config import load
 from specfleet.experiments.load.sweep import expand
-from specfleet.experiments.point.build import COST_MODELS, placement
+from specfleet.experiments.point.build import placement
 from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.hardware.costmodels import COST_MODELS
 from specfleet.hardware.cudagraph import padded
 from specfleet.hardware.placement import Placement
 from specfleet.hardware.stepcost import TERMS, StepCost, StepShape

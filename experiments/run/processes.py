@@ -14,6 +14,8 @@ from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_c
 from types import TracebackType
 from typing import Self, TypeVar
 
+from specfleet.experiments.schema.registry import Address, from_python
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Running = Callable[[Sequence[int]], None]
@@ -99,7 +101,7 @@ class Workers:
         if self._pool is None:
             method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
             context = multiprocessing.get_context(method)
-            self._pool = ProcessPoolExecutor(self._jobs, context, _leave_interrupts_alone)
+            self._pool = ProcessPoolExecutor(self._jobs, context, _begin, (from_python(),))
         futures: dict[Future[Result], int] = {}
         for at, item in enumerate(items):
             try:
@@ -126,6 +128,12 @@ def _tried(work: Callable[[Item], Result], item: Item) -> Result | Exception:
         return error
 
 
-def _leave_interrupts_alone() -> None:
-    """Ctrl-C reaches workers too, but the calling process ends them: nothing half-written gets its name."""
+def _begin(own: Sequence[Address]) -> None:
+    """Makes a worker ready.
+
+    Ctrl-C reaches workers too, but the calling process ends them: nothing half-written gets its name. What
+    was registered from Python is registered here too; plugins come with the experiments that name them.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for address in own:
+        address.register()

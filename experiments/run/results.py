@@ -14,15 +14,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from specfleet.experiments.load.sweep import Point
-from specfleet.experiments.words.cells import cell_text, text_cell
+from specfleet.experiments.run.cells import cell_text, text_cell
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Row = dict[str, object]
+"""A point: its axes' values under their dotted keys, and its figures."""
 
 STUDENT_T_95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
@@ -44,6 +45,32 @@ SPEEDUPS = {
     "speedup_p99_tpot": ("p99_tpot_ms", -1),
 }
 """Ratio to the baseline: (metric, +1 where more is better, -1 where less is)."""
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a cell holds a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def as_number(value: object) -> float:
+    """Returns a cell that holds a number, which need not be finite.
+
+    Raises:
+        TypeError: if it holds something else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is not a number")
+    return float(value)
+
+
+def number(row: Mapping[str, object], key: str) -> float:
+    """Returns the cell `key` of a row.
+
+    Raises:
+        KeyError: if there is none.
+        TypeError: if it holds no number.
+    """
+    return as_number(row[key])
 
 
 def half_width_95(values: Sequence[float]) -> float:
@@ -123,7 +150,7 @@ def _speedups(
     for name, (metric, sign) in speedups.items():
         ratios = []
         for mine, theirs in pairs:
-            a, b = float(str(mine[metric])), float(str(theirs[metric]))
+            a, b = number(mine, metric), number(theirs, metric)
             if a > 0 and b > 0:
                 ratios.append((a / b) ** sign)
         if ratios:
@@ -219,8 +246,12 @@ class Results:
 
     def bench(self, point: str, seed: int | None = None) -> Mapping[str, object]:
         """Returns the `vllm bench serve` result of a point (its first seed if none is given)."""
-        found: Mapping[str, object] = json.loads((self._folders(point, seed)[0] / "bench.json").read_text())
+        found: Mapping[str, object] = json.loads((self.folder_of(point, seed) / "bench.json").read_text())
         return found
+
+    def folder_of(self, point: str, seed: int | None = None) -> Path:
+        """Returns the folder of a point (of its first seed if none is given)."""
+        return self._folders(point, seed)[0]
 
     def _folders(self, point: str, seed: int | None) -> list[Path]:
         pattern = f"{point},seed={'*' if seed is None else seed}"

@@ -13,11 +13,14 @@ from pathlib import Path
 
 from specfleet import __version__
 from specfleet.experiments.load.config import Loaded, load, resolved
+from specfleet.experiments.load.rules.own import used
 from specfleet.experiments.load.sweep import Point, expand
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.run.results import Row, summarise, write_summary
 from specfleet.experiments.run.runner import Task, run_tasks, tasks, write_json
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
+from specfleet.experiments.schema.given import Given, said, text_of
+from specfleet.experiments.schema.overrides import Override
 
 LIBRARIES = ("numpy", "simpy", "pydantic", "pyyaml")
 
@@ -27,13 +30,13 @@ class Run:
     """A run: its experiment, its points and its folder.
 
     Args:
-        file: the experiment's YAML.
-        overrides: `key=value` from the command line.
+        file: the experiment's YAML, or what it would hold.
+        overrides: `key=value` from the command line, or dotted keys with values.
         out: the results folder; None is `results/NAME`.
     """
 
-    file: Path
-    overrides: Sequence[str] = ()
+    file: Given
+    overrides: Sequence[Override] = ()
     out: Path | None = None
     failures: list[tuple[str, str]] = field(default_factory=list)
 
@@ -71,7 +74,7 @@ class Run:
             for name in ("points", "plots"):
                 shutil.rmtree(folder / name, ignore_errors=True)
         (folder / "points").mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(self.file, folder / "experiment.yaml")
+        (folder / "experiment.yaml").write_bytes(text_of(self.file))
         (folder / "resolved.yaml").write_text(self.resolved)
         return self.tasks
 
@@ -100,20 +103,22 @@ class Run:
     def _manifest(self) -> dict[str, object]:
         libraries = {name: _version(name) for name in LIBRARIES}
         experiment = self.loaded.experiment
+        own = [mine.described() for mine in used([point.config for point in self.points])]
         return {
             "specfleet": __version__,
             "python": platform.python_version(),
             "libraries": libraries,
             "name": experiment.name,
-            "experiment_sha256": hashlib.sha256(self.file.read_bytes()).hexdigest(),
+            "experiment_sha256": hashlib.sha256(text_of(self.file)).hexdigest(),
             "resolved_sha256": hashlib.sha256(self.resolved.encode()).hexdigest(),
-            "overrides": list(self.overrides),
+            "overrides": said(self.overrides),
             "seeds": self.seeds,
             "axes": {key: list(values) for key, values in experiment.sweep.axes.items()},
             "report": experiment.report.model_dump(),
             "points": [point.id for point in self.points],
             "failures": dict(self.failures),
             "notices": list(self.loaded.notices),
+            **({"own": own} if own else {}),
         }
 
 

@@ -24,13 +24,14 @@ from specfleet.experiments.point.build import Built, build, counted_requests, re
 from specfleet.experiments.run.analysis import StepTotals, intervals, tpot_split
 from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.schema.blocks.experiment import Experiment
-from specfleet.sim.metrics import Counted, Value, benchmark, by_class, by_replica, engine_load
+from specfleet.sim.metrics.columns import benchmark, by_class, by_replica, engine_load
+from specfleet.sim.metrics.figures import ClassFigures, EngineLoad, Figures, Value
+from specfleet.sim.metrics.sums import Counted
 from specfleet.sim.recorder import FINISHED, Columns
 from specfleet.sim.simulation import RunResult, simulate
 from specfleet.sim.speculation.spec import unfit_for_tails
 from specfleet.sim.summarise import summarise
 
-Figures = dict[str, Value]
 Started = Callable[[str], None]
 Files = Mapping[str, Callable[[Path], None]]
 """What writes each of a task's files."""
@@ -120,15 +121,13 @@ def _in_full(config: Experiment, built: Built, seed: int) -> Files:
         **totals.overheads(int(result.requests["accepted_tokens"].sum())),
         "tpot_split": tpot_split(result, built.plain_cost),
         **intervals(result),
-        "slo_attainment": float(counted.attained(built.slo).mean())
-        if built.slo and len(counted.sent_s)
-        else None,
+        "slo_attainment": figures.slo_attainment,
         **_rates(figures, load, built),
         "steps": len(result.iterations["start_s"]),
         **_by_class(figures_of),
         "refusals": dict(result.refusals),
         "warning": unfit_for_tails(built.scenario.acceptance.values()),
-        "replicas": by_replica(result, built.slo),
+        "replicas": [replica.as_dict() for replica in by_replica(result)],
     }
     return {
         "bench.json": partial(write_json, content=bench_json(config, figures, int(measured.sum())) | lists),
@@ -155,13 +154,13 @@ def _summed_up(config: Experiment, built: Built, seed: int) -> Files:
         **_loads(figures, load),
         **totals.split(),
         **totals.overheads(summary.all.accepted),
-        "slo_attainment": summary.attainment,
+        "slo_attainment": figures.slo_attainment,
         **_rates(figures, load, built),
         "steps": summary.steps,
         **_by_class(summary.by_class()),
         "refusals": dict(summary.refusals),
         "warning": unfit_for_tails(built.scenario.acceptance.values()),
-        "replicas": summary.by_replica(),
+        "replicas": [replica.as_dict() for replica in summary.by_replica()],
         "held_whole": summary.whole,
     }
     bench = {**bench_json(config, figures, summary.all.counted), "rtfx": 0.0}
@@ -179,7 +178,7 @@ def bench_json(config: Experiment, figures: Figures, num_prompts: int) -> dict[s
     workload, model = config.workload, config.serve.model
     name = model if isinstance(model, str) else str(model.get("name", "inline"))
     rate = workload.request_rate
-    shown = {key: value for key, value in figures.items() if not key.startswith(("p90", "p95"))}
+    shown = {key: value for key, value in figures.as_dict().items() if not key.startswith(("p90", "p95"))}
     return {
         "date": "19700101-000000",
         "endpoint_type": "specfleet",
@@ -195,16 +194,18 @@ def bench_json(config: Experiment, figures: Figures, num_prompts: int) -> dict[s
     }
 
 
-def _loads(figures: Figures, load: Mapping[str, float]) -> dict[str, Value]:
+def _loads(figures: Figures, load: EngineLoad | None) -> dict[str, Value]:
     """Returns percentiles that `vllm bench serve` does not print, the acceptance length, and the load."""
-    ours = {k: v for k, v in figures.items() if "itl_per_token" in k or k.startswith(("p90", "p95"))}
-    return {**ours, "acceptance_length": figures.get("spec_decode_acceptance_length") or 1.0, **load}
+    every = figures.as_dict()
+    ours = {k: v for k, v in every.items() if "itl_per_token" in k or k.startswith(("p90", "p95"))}
+    busy = {} if load is None else load.as_dict()
+    return {**ours, "acceptance_length": figures.acceptance_length, **busy}
 
 
-def _rates(figures: Figures, load: Mapping[str, float], built: Built) -> dict[str, Value]:
+def _rates(figures: Figures, load: EngineLoad | None, built: Built) -> dict[str, Value]:
     """Returns throughput by GPU and by user, and the size of the KV cache."""
-    throughput = float(str(figures["output_throughput"]))
-    users = load.get("mean_running", 0.0) * built.scenario.deployment.replicas
+    throughput = figures.output_throughput
+    users = load.mean_running * built.scenario.deployment.replicas if load is not None else 0.0
     return {
         "output_throughput_per_gpu": throughput / built.gpus,
         "output_throughput_per_user": throughput / users if users else 0.0,
@@ -212,12 +213,12 @@ def _rates(figures: Figures, load: Mapping[str, float], built: Built) -> dict[st
     }
 
 
-def _by_class(classes: Mapping[str, Mapping[str, float]]) -> Figures:
+def _by_class(classes: Mapping[str, ClassFigures]) -> dict[str, float]:
     """Returns the figures of each traffic class as `class:NAME:FIGURE`."""
     return {
         f"class:{name}:{figure}": value
         for name, figures in classes.items()
-        for figure, value in figures.items()
+        for figure, value in figures.as_dict().items()
     }
 
 

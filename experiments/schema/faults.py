@@ -9,6 +9,16 @@ from dataclasses import dataclass
 
 COMMAND_LINE = "command line"
 """The `file` of a value given as `key=value`."""
+MAPPING = "experiment"
+"""The `file` of an experiment given as a mapping, from Python."""
+OVERRIDES = "overrides"
+"""The `file` of a value given over an experiment's own, from Python."""
+NO_FILES = (MAPPING, OVERRIDES, COMMAND_LINE)
+"""What stands in the place of a file, in the order in which faults are listed."""
+
+
+class UserError(Exception):
+    """A mistake of the user: the text says where it is, what is wrong and what to do."""
 
 
 @dataclass(frozen=True)
@@ -16,8 +26,8 @@ class Fault:
     """One thing that is wrong with the input.
 
     Args:
-        file: the YAML file as the user named it, or `COMMAND_LINE`.
-        line: 1 for the first line; 0 on the command line.
+        file: the YAML file as the user named it, or one of `NO_FILES`.
+        line: 1 for the first line; 0 where there is no file.
         key: dotted path of the key at fault, empty where the file is no YAML.
         message: what is wrong; what to do.
     """
@@ -33,18 +43,23 @@ class Fault:
         return ": ".join(part for part in (place, self.key, self.message) if part)
 
 
-class InputFaults(Exception):  # noqa: N818 (it holds faults, it is not one)
+class InputFaults(UserError):  # noqa: N818 (it holds faults, it is not one)
     """Everything that is wrong with an experiment, each thing once, sorted by line, command line last."""
 
     def __init__(self, faults: Iterable[Fault]) -> None:
         """`faults` in any order."""
         unique = dict.fromkeys(faults)
-        self.faults = sorted(unique, key=lambda f: (f.file == COMMAND_LINE, f.file, f.line))
+        self.faults = sorted(unique, key=lambda f: (_rank(f.file), f.file, f.line))
         super().__init__(self.render())
 
     def render(self) -> str:
         """One line a fault."""
         return "\n".join(map(str, self.faults))
+
+
+def _rank(file: str) -> int:
+    """Files first, then what was given beside them."""
+    return NO_FILES.index(file) + 1 if file in NO_FILES else 0
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:

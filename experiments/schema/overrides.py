@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from specfleet.experiments.schema.faults import COMMAND_LINE, Fault
+from specfleet.experiments.schema.faults import COMMAND_LINE, OVERRIDES, Fault
+from specfleet.experiments.schema.given import Change
 from specfleet.experiments.schema.structure import replaced
 from specfleet.experiments.schema.yamlfile import Document, KeyPath, Mark, Value, parse_value
 
@@ -25,7 +26,7 @@ def key_path(dotted: str) -> KeyPath:
 
 
 def overridden(document: Document, overrides: Iterable[Override]) -> Document:
-    """The document with each change in place, marked as written on the command line.
+    """The document with each change in place, marked as written on the command line, or from Python.
 
     Texts follow the rules of the file; arguments that are no `key=value` are the document's faults.
     """
@@ -39,7 +40,7 @@ def overridden(document: Document, overrides: Iterable[Override]) -> Document:
         path, value = change
         data = replaced(data, path, value)
         marks = {known: mark for known, mark in marks.items() if known[: len(path)] != path}
-        marks[path] = Mark(COMMAND_LINE, 0)
+        marks[path] = Mark(OVERRIDES if isinstance(override, Change) else COMMAND_LINE, 0)
     return Document(document.file, data, marks, (*document.faults, *faults))
 
 

@@ -14,7 +14,9 @@ from pydantic_core import ErrorDetails
 from specfleet.experiments.schema.blocks.acceptance import Process
 from specfleet.experiments.schema.blocks.base import Block
 from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.experiments.schema.blocks.own import unknown
 from specfleet.experiments.schema.faults import closest, did_you_mean
+from specfleet.experiments.schema.registry import OWN, parameters
 from specfleet.experiments.schema.yamlfile import KeyPath, Value
 
 _ELSEWHERE = {
@@ -134,8 +136,10 @@ def _path(details: ErrorDetails, data: Value) -> KeyPath:
 
 
 def _culprit(details: ErrorDetails, path: KeyPath) -> KeyPath:
-    """The key to leave out: a list goes as a whole, and so does a block that lacks a key."""
-    if details["type"] == "missing" and isinstance(path[-1], str) and path not in _STAND_IN:
+    """The key to leave out: a list goes as a whole, and so does a block that lacks a key, or whose other keys
+    are parameters of a process that nobody knows."""
+    lacks = details["type"] == "missing" and isinstance(path[-1], str) and path not in _STAND_IN
+    if lacks or (details["type"] == "unregistered" and path[-1] == "process"):
         path = path[:-1]
     while path and isinstance(path[-1], int):
         path = path[:-1]
@@ -221,12 +225,16 @@ def shown(value: object) -> str:
 
 def _message(details: ErrorDetails, path: KeyPath, plain: bool = False) -> str:
     """What is wrong; what to do. A plain one has no suggestion for an unknown key."""
-    kind, given = details["type"], details["input"]
-    context = details.get("ctx", {})
-    if kind == "extra_forbidden":
+    if details["type"] == "extra_forbidden":
         return "unknown key; remove it" if plain else _unknown_key(path)
-    if kind == "missing":
+    if details["type"] == "missing":
         return _missing(path)
+    return value_fault(details, details["input"])
+
+
+def value_fault(details: ErrorDetails, given: object) -> str:
+    """What is wrong with a value; what to do."""
+    kind, context = details["type"], details.get("ctx", {})
     if kind == "literal_error":
         names = [
             part.strip().strip("'") for part in str(context["expected"]).replace(" or ", ", ").split(", ")
@@ -236,7 +244,7 @@ def _message(details: ErrorDetails, path: KeyPath, plain: bool = False) -> str:
         near = closest(given, names)
         hint = f"; did you mean {near}?" if near else ""
         return f"{shown(given)} is not supported; use one of {', '.join(names)}{hint}"
-    if kind in ("json", "named"):
+    if kind in ("json", "named", "unregistered"):
         return f"{details['msg']}, not {shown(given)}" if kind == "named" else f"{details['msg']}"
     template = _TEMPLATES.get(kind, "{msg}, not {given}")
     text = template.format(msg=details["msg"], given=shown(given), **context)
@@ -307,6 +315,8 @@ def _unknown_key(path: KeyPath) -> str:
         return f"unknown key here; {plain} belongs to {block}"
     if not known:
         return "unknown key; remove it"
+    if path[:-1] == ("serve", "draft_policy"):
+        return unknown(key, known)
     return f"unknown key; {did_you_mean(key, known)}"
 
 
@@ -332,7 +342,12 @@ def _blocks_at(path: KeyPath) -> list[type[Block]]:
 
 def known_keys(path: KeyPath) -> list[str]:
     """The keys of the block at a path; empty where there is none."""
-    return [key for block in _blocks_at(path) for key in block.model_fields]
+    keys = [key for block in _blocks_at(path) for key in block.model_fields]
+    if path == ("serve", "draft_policy"):
+        keys += [name for kind, name in OWN if kind == "policy"]
+    if path[:2] == ("serve", "draft_policy") and ("policy", path[-1]) in OWN:
+        keys += parameters("policy", str(path[-1]))
+    return keys
 
 
 def is_key(path: KeyPath) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import Fault, InputFaults
 from specfleet.experiments.schema.yamlfile import read_yaml
 from specfleet.experiments.validate import profiles
-from specfleet.experiments.validate.impossible import RATES, bench_faults
+from specfleet.experiments.validate.impossible import RATES, bench_faults, number
 from specfleet.experiments.validate.lengths import monotone, workload
 from specfleet.experiments.validate.points import BENCH_KEYS, TTFT_STEPS_CONCURRENCY, MeasuredPoint
 from specfleet.hardware.placement import Placement
@@ -31,6 +31,52 @@ from specfleet.workloads.build import WorkloadSpec
 
 _NEEDED = ("completed", "total_input_tokens", "total_output_tokens", "mean_tpot_ms")
 _PERCENTILES = range(0, 101, 2)
+
+
+@dataclass(frozen=True)
+class BenchFile:
+    """A result of `vllm bench serve`, read.
+
+    Attributes:
+        numbers: its figures and settings that are one number each.
+        label: given to the run, or empty.
+        request_rate: as written, "inf" without one.
+        per_position_acceptance_rates: empty without a drafter, or where the server counts no positions.
+        input_lens, output_lens: of every request; empty without `--save-detailed`.
+    """
+
+    numbers: Mapping[str, float]
+    label: str
+    request_rate: str
+    per_position_acceptance_rates: tuple[float, ...]
+    input_lens: tuple[float, ...]
+    output_lens: tuple[float, ...]
+
+    @classmethod
+    def of(cls, result: Mapping[str, object]) -> BenchFile:
+        """Returns what a JSON object says; what is missing or null is left out."""
+        numbers = {key: found for key, value in result.items() if (found := number(value)) is not None}
+        return cls(
+            numbers=numbers,
+            label=str(result.get("label") or ""),
+            request_rate=str(result.get("request_rate", "inf")),
+            per_position_acceptance_rates=_list(result.get(RATES)),
+            input_lens=_list(result.get("input_lens")),
+            output_lens=_list(result.get("output_lens")),
+        )
+
+    @property
+    def completed(self) -> float:
+        """Requests."""
+        return self.numbers["completed"]
+
+    def mean(self, total: str) -> float:
+        """Returns a total by completed request."""
+        return self.numbers[total] / self.completed
+
+
+def _list(value: object) -> tuple[float, ...]:
+    return tuple(map(float, value)) if isinstance(value, list) else ()
 
 
 def read_bench(path: Path, serve: Path) -> MeasuredPoint:
@@ -47,15 +93,17 @@ def read_bench(path: Path, serve: Path) -> MeasuredPoint:
     config = _experiment(result, serve)
     place = placement(config.serve)
     c = config.workload.max_concurrency
-    measured = {m: float(str(result[key])) for m, key in BENCH_KEYS.items() if result.get(key) is not None}
-    measured = {metric: value for metric, value in measured.items() if value > 0.0}
+    numbers = result.numbers
+    measured = {
+        metric: numbers[key] for metric, key in BENCH_KEYS.items() if key in numbers and numbers[key] > 0.0
+    }
     if {"ttft_median_ms", "itl_median_ms"} <= measured.keys() and (c or 0) in TTFT_STEPS_CONCURRENCY:
         measured["ttft_steps"] = measured["ttft_median_ms"] / measured["itl_median_ms"]
     assert config.serve.max_model_len
     speculative = config.serve.speculative_config
     return MeasuredPoint(
         name=path.name,
-        campaign=str(result.get("label") or serve.stem),
+        campaign=result.label or serve.stem,
         dataset=config.workload.preset or "as measured",
         placement=place,
         max_model_len=config.serve.max_model_len,
@@ -65,15 +113,15 @@ def read_bench(path: Path, serve: Path) -> MeasuredPoint:
         workload=_requests(result, config, place),
         max_concurrency=c,
         acceptance=acceptance_specs(config).get(""),
-        rounds=_number(result, "spec_decode_num_drafts") or 1.0,
+        rounds=numbers.get("spec_decode_num_drafts") or 1.0,
         measured=measured,
         assumptions=_failures(result, path.name),
     )
 
 
-def _failures(result: Mapping[str, object], name: str) -> tuple[str, ...]:
+def _failures(result: BenchFile, name: str) -> tuple[str, ...]:
     """Returns what requests that failed do to the comparison; nothing if all were completed."""
-    failed, completed = int(_number(result, "failed") or 0), int(float(str(result["completed"])))
+    failed, completed = int(result.numbers.get("failed", 0)), int(result.completed)
     if not failed:
         return ()
     return (
@@ -82,20 +130,18 @@ def _failures(result: Mapping[str, object], name: str) -> tuple[str, ...]:
     )
 
 
-def _requests(result: Mapping[str, object], config: Experiment, place: Placement) -> WorkloadSpec:
+def _requests(result: BenchFile, config: Experiment, place: Placement) -> WorkloadSpec:
     """Returns the requests; a preset's lengths are stretched to the means of the result."""
     spec = workload_spec(config.workload)
     named = config.workload.preset
     if named is None or profiles.dataset_entry(named)["preset"] != named:
         return spec
-    completed = float(str(result["completed"]))
-    means = [float(str(result[key])) / completed for key in ("total_input_tokens", "total_output_tokens")]
     shaped = workload(
         dataset=named,
         model=place.model.name,
         num_prompts=spec.num_prompts,
-        mean_input=means[0],
-        mean_output=means[1],
+        mean_input=result.mean("total_input_tokens"),
+        mean_output=result.mean("total_output_tokens"),
         cap=config.workload.output_cap or spec.max_tokens,
         ignore_eos=spec.ignore_eos,
     )
@@ -108,32 +154,28 @@ def _requests(result: Mapping[str, object], config: Experiment, place: Placement
     )
 
 
-def _result(path: Path) -> Mapping[str, object]:
-    """Returns the JSON object of a result, InputFaults if it is none."""
+def _result(path: Path) -> BenchFile:
+    """Returns a result, InputFaults if the file is none."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputFaults([Fault(str(path), 0, "", "there is no such file; check the path")]) from None
     except (ValueError, RecursionError) as error:
         raise InputFaults([Fault(str(path), 0, "", f"is no JSON: {error}")]) from None
-    missing = [key for key in _NEEDED if not isinstance(result, dict) or result.get(key) is None]
+    result = result if isinstance(result, dict) else {}
+    if faults := [Fault(str(path), 0, key, said) for key, said in bench_faults(result)]:
+        raise InputFaults(faults)
+    found = BenchFile.of(result)
+    missing = [key for key in _NEEDED if key not in found.numbers]
     if missing:
         message = f"lacks {', '.join(missing)}; give a result of `vllm bench serve --save-result`"
         raise InputFaults([Fault(str(path), 0, "", message)])
-    if faults := [Fault(str(path), 0, key, said) for key, said in bench_faults(result)]:
-        raise InputFaults(faults)
-    if not float(str(result["completed"])):
+    if not found.completed:
         raise InputFaults([Fault(str(path), 0, "completed", "no request was completed; nothing to compare")])
-    found: Mapping[str, object] = result
     return found
 
 
-def _number(result: Mapping[str, object], key: str) -> float | None:
-    value = result.get(key)
-    return float(str(value)) if value is not None else None
-
-
-def _experiment(result: Mapping[str, object], serve: Path) -> Experiment:
+def _experiment(result: BenchFile, serve: Path) -> Experiment:
     """Returns the experiment that the result measured, every default filled in."""
     document = read_yaml(serve)
     given = {key: document.data.get(key) for key in ("workload", "acceptance")}
@@ -144,38 +186,34 @@ def _experiment(result: Mapping[str, object], serve: Path) -> Experiment:
     return points[0].config
 
 
-def _load(result: Mapping[str, object]) -> list[str]:
+def _load(result: BenchFile) -> list[str]:
     """Returns the load of the result as overrides."""
-    completed = int(float(str(result["completed"])))
-    failed = int(_number(result, "failed") or 0)
-    rate = result.get("request_rate", "inf")
-    concurrency = _number(result, "max_concurrency")
+    numbers, rate = result.numbers, result.request_rate
+    concurrency = numbers.get("max_concurrency")
     overrides = [
-        f"workload.num_prompts={completed + failed}",
-        f"workload.request_rate={'.inf' if str(rate) == 'inf' else rate}",
-        f"workload.burstiness={_number(result, 'burstiness') or 1.0}",
+        f"workload.num_prompts={int(result.completed) + int(numbers.get('failed', 0))}",
+        f"workload.request_rate={'.inf' if rate == 'inf' else rate}",
+        f"workload.burstiness={numbers.get('burstiness') or 1.0}",
     ]
     if concurrency:
         overrides.append(f"workload.max_concurrency={int(concurrency)}")
     return overrides
 
 
-def _drafts(
-    result: Mapping[str, object], given: Mapping[str, object], data: Mapping[str, object]
-) -> list[str]:
+def _drafts(result: BenchFile, given: Mapping[str, object], data: Mapping[str, object]) -> list[str]:
     """Returns lengths and acceptance of the result as overrides."""
     workload, acceptance = given["workload"], given["acceptance"]
     own = workload if isinstance(workload, dict) else {}
     overrides = [] if own.keys() & {"preset", "input", "input_len", "trace"} else _lengths(result)
-    rates = result.get(RATES)
-    length = _number(result, "spec_decode_acceptance_length")
+    rates = result.per_position_acceptance_rates
+    length = result.numbers.get("spec_decode_acceptance_length")
     serve = data.get("serve")
     speculative = serve.get("speculative_config") if isinstance(serve, dict) else None
     if not rates and length is None:
         return [*overrides, "serve.speculative_config=null", "acceptance=null"]
     process: dict[str, object] = {"source": "measured in the same run"}
-    if isinstance(rates, list) and rates:
-        process["by_position"] = list(monotone(tuple(float(rate) for rate in rates)))
+    if rates:
+        process["by_position"] = list(monotone(rates))
         if isinstance(speculative, dict):
             overrides.append(f"serve.speculative_config.num_speculative_tokens={len(rates)}")
     else:
@@ -196,20 +234,18 @@ def _default_concentration(data: Mapping[str, object], workload: Mapping[str, ob
     return profiles.concentration(target, "*", str(workload.get("preset", "")))
 
 
-def _lengths(result: Mapping[str, object]) -> list[str]:
+def _lengths(result: BenchFile) -> list[str]:
     """Returns prompt and output lengths: percentiles of those recorded, else the means."""
-    completed = float(str(result["completed"]))
     overrides = []
-    for side, key, total in (
-        ("input", "input_lens", "total_input_tokens"),
-        ("output", "output_lens", "total_output_tokens"),
+    for side, lengths, total in (
+        ("input", result.input_lens, "total_input_tokens"),
+        ("output", result.output_lens, "total_output_tokens"),
     ):
-        lengths = result.get(key)
-        if isinstance(lengths, list) and lengths and max(lengths) > min(lengths):
+        if lengths and max(lengths) > min(lengths):
             values = np.maximum(np.percentile(lengths, list(_PERCENTILES)), 1.0)
             nodes = [[p, round(float(v))] for p, v in zip(_PERCENTILES, values, strict=True)]
             overrides.append(f"workload.{side}={json.dumps({'quantiles': nodes})}")
         else:
-            mean = max(1, math.floor(float(str(result[total])) / completed + 0.5))
+            mean = max(1, math.floor(result.mean(total) + 0.5))
             overrides.append(f"workload.{side}={json.dumps({'fixed': mean})}")
     return overrides

@@ -22,7 +22,7 @@ from specfleet.hardware.closedform import closed_form_tpot
 from specfleet.hardware.memory import DoesNotFit
 from specfleet.hardware.stepcost import KernelCost, StepCost, StepShape
 from specfleet.sim.errors import SimulationError
-from specfleet.sim.metrics import benchmark
+from specfleet.sim.metrics.columns import benchmark
 from specfleet.sim.simulation import simulate
 from specfleet.sim.speculation.acceptance import survival_table
 from specfleet.sim.speculation.spread import pooled_length
@@ -77,13 +77,13 @@ def simulated(point: MeasuredPoint, seeds: int) -> dict[str, float]:
         table = levelled_requests(point.workload, seed)
         if point.acceptance is not None:
             built = replace(built, acceptance={"": matched(point.acceptance, point.k, table, seed)})
-        runs.append(benchmark(simulate(built, table, seed)))
+        runs.append(benchmark(simulate(built, table, seed)).numbers())
     found = {
-        metric: float(np.mean([float(str(run[key])) for run in runs]))
+        metric: float(np.mean([run[key] for run in runs]))
         for metric, key in BENCH_KEYS.items()
         if key in runs[0]
     }
-    steps = [float(str(run["median_ttft_ms"])) / float(str(run["median_itl_ms"])) for run in runs]
+    steps = [run["median_ttft_ms"] / run["median_itl_ms"] for run in runs]
     return found | {"ttft_steps": float(np.mean(steps)), "kv_pool_tokens": float(pool_tokens(point))}
 
 

@@ -6,6 +6,7 @@ from specfleet.experiments.point.build import placement
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import Serve
+from specfleet.experiments.schema.registry import OWN
 from specfleet.hardware.constants import measured_file
 from specfleet.sim.config import ON_HOST
 
@@ -48,6 +49,8 @@ def _tables(serve: Serve) -> str:
 
 def _unmeasured(serve: Serve) -> list[str]:
     found = list(placement(serve).constants.notes)
+    if ("cost_model", serve.cost_model) in OWN:
+        found.append(f"the step prices: {OWN['cost_model', serve.cost_model]} is your own")
     gpu = lookups.accelerator(serve.gpu)
     if serve.speculative_config is not None and not gpu.constants.startswith("h100"):
         found.append(f"served runs with speculation on {gpu.name} (those measured are on H100)")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from specfleet.experiments.run.results import Row
+from specfleet.experiments.run.results import Row, number
 from specfleet.experiments.words.values import text
 
 WORDS = {
@@ -61,10 +61,10 @@ def tail_sentence(label: str, split: Split) -> str:
 
 def at_highest_load(folder: Path, rows: list[Row], x: str, lines: str) -> list[str]:
     """Returns a sentence for each line at the largest x that was run."""
-    last = max(float(str(row[x])) for row in rows)
+    last = max(number(row, x) for row in rows)
     said = []
     for row in rows:
-        if float(str(row[x])) != last:
+        if number(row, x) != last:
             continue
         split = read_split(folder, str(row["point"]))
         if split is not None:

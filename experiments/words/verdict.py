@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specfleet.experiments.run.results import Row
+from specfleet.experiments.run.results import Row, as_number, number
 from specfleet.experiments.words.values import text as named
 
 QUESTIONS = {
@@ -93,15 +93,15 @@ def verdicts(
     for value in values:
         if value == baseline:
             continue
-        mine = sorted((row for row in rows if row[lines] == value), key=lambda row: float(str(row[x])))
+        mine = sorted((row for row in rows if row[lines] == value), key=lambda row: number(row, x))
         answers = {}
         for question in questions(rows):
             usable = [row for row in mine if question in row]
             if usable:
                 answers[question] = crossing(
-                    [float(str(row[x])) for row in usable],
-                    [float(str(row[question])) for row in usable],
-                    [float(str(row.get(f"{question}_ci95", math.nan))) for row in usable],
+                    [number(row, x) for row in usable],
+                    [number(row, question) for row in usable],
+                    [as_number(row.get(f"{question}_ci95", math.nan)) for row in usable],
                 )
         if answers:
             found.append((value, answers))
@@ -112,7 +112,7 @@ def in_words(rows: Sequence[Row], x: str, lines: str, baseline: object) -> list[
     """Returns a sentence a line and question; none where the loads are not numbers or are the lines."""
     if x == lines or not all(isinstance(row.get(x), int | float) for row in rows):
         return []
-    last = max(float(str(row[x])) for row in rows)
+    last = max(number(row, x) for row in rows)
     name, load = lines.rpartition(".")[2], x.rpartition(".")[2]
     label = "K" if name == "num_speculative_tokens" else name
     text = []

@@ -38,7 +38,12 @@ from specfleet.sim.speculation.policies_learning import (
     SloBudget,
 )
 from specfleet.sim.speculation.policy import PolicySpec
-from specfleet.sim.speculation.processes import BurstAcceptance, HotColdAcceptance, ReplayAcceptance
+from specfleet.sim.speculation.processes import (
+    BurstAcceptance,
+    HotColdAcceptance,
+    OwnAcceptance,
+    ReplayAcceptance,
+)
 from specfleet.sim.speculation.spec import AcceptanceSpec
 from specfleet.workloads.requests import RequestTable
 
@@ -116,7 +121,7 @@ UNDERSTOOD_POLICIES = (Static, BatchSizeSchedule, DisableAboveQueue, Goodput, Ad
 """Classes of policies that choose one number of drafts for all, and are asked as the engine asks them."""
 PICKY_POLICIES = (EarlyStop, AcceptanceGate, TemperatureGate, SloBudget, Oracle)
 """Classes of policies that look at single requests: known, and refused below."""
-UNDERSTOOD_PROCESSES = (Acceptance, BurstAcceptance, HotColdAcceptance, ReplayAcceptance)
+UNDERSTOOD_PROCESSES = (Acceptance, BurstAcceptance, HotColdAcceptance, ReplayAcceptance, OwnAcceptance)
 """Classes of acceptance processes whose luck is drawn ahead, or which a rule below refuses."""
 
 
@@ -203,6 +208,12 @@ REFUSED = (
         (),
         lambda run: run.config.num_speculative_tokens > 0 and run.luck is None,
         "no acceptance process",
+    ),
+    Refusal(
+        AcceptanceSpec,
+        ("own",),
+        lambda run: any(spec.own is not None for spec in run.scenario.acceptance.values()),
+        "an acceptance process of one's own",
     ),
     Refusal(
         AcceptanceSpec,

@@ -12,8 +12,8 @@ import numpy as np
 
 from specfleet.sim.calendar.luck import I64
 from specfleet.sim.config import ClientConfig
+from specfleet.sim.metrics.summary import Summary
 from specfleet.sim.recorder import Columns
-from specfleet.sim.summary import Summary
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from specfleet.sim.calendar.sights import Later, Sights
 from specfleet.sim.calendar.slots import COLUMNS, Home, Queue, Requests, SlotLives, Slots
 from specfleet.sim.calendar.trajectories import BLOCK, NOT_YET, Rules
 from specfleet.sim.calendar.window import Window
+from specfleet.sim.metrics.summary import Summary
 from specfleet.sim.recorder import FINISHED, Columns
-from specfleet.sim.summary import Summary
 
 IN_FLIGHT = 4
 """Iterations back from the last in which a request may still be thrown out, its last chunk on its way."""

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from specfleet.sim.speculation.bursts import BurstSpread, two_state
 from specfleet.sim.speculation.joint import Rank, joint_level, lengths_by_level, normal_correlation
 from specfleet.sim.speculation.luck import LEVEL, PROPOSAL, ROUND, bits32, bits_once, key
+from specfleet.sim.speculation.own import sampled_survival
 from specfleet.sim.speculation.replay import survival_of
 from specfleet.sim.speculation.spec import QUANTITIES, AcceptanceSpec
 from specfleet.sim.speculation.spread import F64, LEVELS, LowAtom, Spread, pooled_length
@@ -49,6 +50,8 @@ def survival_table(spec: AcceptanceSpec, k: int, lengths: F64 | None = None) -> 
     """
     if spec.replay is not None:
         return np.tile(survival_of(spec.replay, k), (LEVELS, 1))
+    if spec.own is not None:
+        return np.tile(sampled_survival(spec.own, k), (LEVELS, 1))
     spread = spread_of(spec)
     if spec.tree is not None:
         chain = conditional_table(spec, spec.tree.depth, spread, lengths)
@@ -152,7 +155,7 @@ class Acceptance:
 
     def _solved(self, lengths: F64 | None) -> F64:
         """Returns the survival table, for mean output tokens by level where they depend on it."""
-        if self.spec.burst or self.spec.hot_cold or self.spec.replay:
+        if self.spec.burst or self.spec.hot_cold or self.spec.replay or self.spec.own:
             raise ValueError("rounds of this specification are not alike: build it with processes.process")
         return (
             _kept_table(self.spec, self.k) if lengths is None else survival_table(self.spec, self.k, lengths)

@@ -6,6 +6,7 @@ K = 0 keeps the drafter loaded: an EAGLE head or draft model still runs one pass
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
 
@@ -147,17 +148,18 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "bandit": Bandit,
     "oracle": Oracle,
 }
-NEEDS_COST = ("goodput",)
-"""Policies that are given the price of a step."""
 
 
 def make_policy(spec: PolicySpec | None, k: int, cost: StepCost) -> Policy | None:
     """Returns a fresh policy for one engine; None for a static K, which needs no object.
+
+    A policy whose constructor has a parameter `cost` is given the price of a step.
 
     Raises:
         TypeError: for a parameter the policy does not have.
     """
     if spec is None or (spec.name == "static" and not spec.parameters):
         return None
-    extra: dict[str, object] = {"cost": cost} if spec.name in NEEDS_COST else {}
-    return POLICIES[spec.name](**{"k": k, **extra, **spec.parameters})
+    made = POLICIES[spec.name]
+    extra: dict[str, object] = {"cost": cost} if "cost" in inspect.signature(made).parameters else {}
+    return made(**{"k": k, **extra, **spec.parameters})

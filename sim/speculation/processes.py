@@ -1,4 +1,4 @@
-"""Processes whose rounds are not drawn against fixed thresholds: bursts, copying runs, recorded requests.
+"""Processes whose rounds are not drawn against fixed thresholds: bursts, copying, recorded requests, own.
 
 `process` picks the process of a specification.
 """
@@ -22,6 +22,7 @@ from specfleet.sim.speculation.acceptance import (
 from specfleet.sim.speculation.bursts import BurstSpread, deviations, survival_at, two_state
 from specfleet.sim.speculation.joint import Rank
 from specfleet.sim.speculation.luck import VAIN, bits32, key
+from specfleet.sim.speculation.own import checked
 from specfleet.sim.speculation.replay import MOST, NO_MATCH, Trace, placed, rounds_of, survival_of, walk
 from specfleet.sim.speculation.spec import AcceptanceSpec
 from specfleet.sim.speculation.spread import F64
@@ -160,6 +161,36 @@ class ReplayAcceptance(Acceptance):
         return bytes(kept != NO_MATCH for _, kept in walk(trace, self.k, steps))
 
 
+class OwnAcceptance(Acceptance):
+    """A registered process: see `own.DraftProcess`."""
+
+    independent_rounds = False
+
+    def _solved(self, lengths: F64 | None) -> F64:
+        assert self.spec.own is not None
+        self._process = self.spec.own.made(self.k, self.seed)
+        return survival_table(self.spec, self.k, lengths)
+
+    def accepted(
+        self,
+        request_id: int,
+        prompt_tokens: int,
+        rounds: int,
+        temperature: float | None = None,
+        rank: Rank | None = None,
+    ) -> bytes:
+        """As `Acceptance.accepted`, as the process says."""
+        assert self.spec.own is not None
+        said = self._process.accepted(request_id, rounds, prompt_tokens, temperature or 0.0)
+        return checked(self.spec.own, said, self.k, rounds).tobytes()
+
+    def confidence(
+        self, request_id: int, prompt_tokens: int, temperature: float | None = None, rank: Rank | None = None
+    ) -> tuple[float, ...]:
+        """Returns survival by position over a sample of requests."""
+        return tuple(self.survival[0].tolist())
+
+
 def process(
     spec: AcceptanceSpec, k: int, seed: int, output_tokens: Sequence[int] | Outputs | None = None
 ) -> Acceptance:
@@ -178,6 +209,8 @@ def process(
     kind = Acceptance
     if spec.replay is not None:
         kind = ReplayAcceptance
+    elif spec.own is not None:
+        kind = OwnAcceptance
     elif spec.hot_cold is not None:
         kind = HotColdAcceptance
     elif spec.burst is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from specfleet.sim.speculation.bursts import Burst, HotCold
 from specfleet.sim.speculation.overlap import Overlap
+from specfleet.sim.speculation.own import OwnProcess
 from specfleet.sim.speculation.replay import Trace
 from specfleet.sim.speculation.spread import LowAtom
 from specfleet.sim.speculation.theory import minimum_variance
@@ -19,6 +20,7 @@ QUANTITIES = (
     "acceptance_length",
     "draft_acceptance_rate",
     "replay",
+    "own",
 )
 """The fields of which a specification has exactly one."""
 
@@ -46,7 +48,7 @@ def context_knee(training_tokens: float) -> Nodes:
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceSpec:
-    """What a drafter achieves on one class of traffic: exactly one of the first five.
+    """What a drafter achieves on one class of traffic: exactly one of `QUANTITIES`.
 
     Args:
         by_position: P(first i drafts accepted), pooled over rounds, non-increasing.
@@ -73,6 +75,7 @@ class AcceptanceSpec:
         by_rank: acceptance by rank in the tree; None takes the law of `trees.rank_vector`.
         synthetic: an engine's own synthetic mode (no spread between requests): unfit for tails.
         source: where the figures come from.
+        own: a registered process, which says everything.
 
     Raises:
         ValueError: naming each fault.
@@ -99,6 +102,7 @@ class AcceptanceSpec:
     by_rank: tuple[float, ...] | None = None
     synthetic: bool = False
     source: str = ""
+    own: OwnProcess | None = None
 
     def __post_init__(self) -> None:
         given = [name for name in QUANTITIES if getattr(self, name) is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from specfleet.experiments.run.results import Row
+from specfleet.experiments.run.results import Row, number
 from specfleet.experiments.run.run import Run
 from specfleet.experiments.run.runner import Task, run_tasks
 from specfleet.experiments.words.claims import Verdict, judge
@@ -29,7 +29,7 @@ class Outcome:
         """A figure of the only point whose axes, named by their last part, have these values."""
         rows = [row for row in self.rows if all(_axis(row, key) == value for key, value in where.items())]
         assert len(rows) == 1, f"{len(rows)} points with {where}"
-        return float(str(rows[0][name]))
+        return number(rows[0], name)
 
 
 def _axis(row: Row, end: str) -> object:

@@ -11,7 +11,7 @@ from claim_runs import outcome
 from specfleet.experiments.load.config import load_experiment
 from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.point.build import build, requests
-from specfleet.sim.metrics import benchmark
+from specfleet.sim.metrics.columns import benchmark
 from specfleet.sim.simulation import simulate
 
 PRESET = Path(__file__).parents[2] / "experiments/presets/claims/claim-01-counters-agree.yaml"
@@ -28,10 +28,10 @@ PROCESSES = {
 @pytest.mark.parametrize("process", PROCESSES.values(), ids=PROCESSES.keys())
 def test_acceptance_length_is_one_plus_the_sum_of_the_positions_for_any_acceptance(process: str) -> None:
     point = expand(load_experiment(PRESET, [f"acceptance={process}", "workload.num_prompts=60"]))[0].config
-    figures = benchmark(simulate(build(point).scenario, requests(point, 0), 0))
-    length = float(str(figures["spec_decode_acceptance_length"]))
-    rate = float(str(figures["spec_decode_acceptance_rate"])) / 100
-    positions = np.array(figures["spec_decode_per_position_acceptance_rates"], dtype=float)
+    drafts = benchmark(simulate(build(point).scenario, requests(point, 0), 0)).spec_decode
+    assert drafts is not None
+    length, rate = drafts.acceptance_length, drafts.acceptance_rate / 100
+    positions = np.array(drafts.per_position_acceptance_rates)
     assert length == pytest.approx(1 + 5 * rate, rel=1e-12)
     assert length == pytest.approx(1 + positions.sum(), rel=1e-12)
     assert np.all(np.diff(positions) <= 0)

@@ -13,7 +13,7 @@ from recorded import F64, I64, acceptance_lengths, output_tokens, statistics, wr
 from specfleet.experiments.load.config import load, load_experiment
 from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.point.build import build, requests
-from specfleet.sim.metrics import benchmark
+from specfleet.sim.metrics.columns import benchmark
 from specfleet.sim.simulation import simulate
 
 PRESET = PRESETS / "claim-16-requests-that-differ-have-a-tail.yaml"
@@ -42,8 +42,7 @@ class Traffic:
         changes += [f"workload.num_prompts={len(self.tokens) - self.concurrency}", *overrides]
         point = expand(load_experiment(preset, changes))[0].config
         table = replace(requests(point, 0), output_tokens=self.tokens, max_tokens=self.tokens)
-        found = benchmark(simulate(build(point).scenario, table, 0))
-        return {key: value for key, value in found.items() if isinstance(value, int | float)}
+        return benchmark(simulate(build(point).scenario, table, 0)).numbers()
 
     def plain(self) -> dict[str, float]:
         """The benchmark without a drafter."""

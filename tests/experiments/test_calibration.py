@@ -25,7 +25,7 @@ from specfleet.experiments.schema.faults import InputFaults
 from specfleet.experiments.validate.bench import read_bench
 from specfleet.experiments.validate.points import MeasuredPoint, scenario
 from specfleet.hardware import catalog
-from specfleet.sim.metrics import benchmark
+from specfleet.sim.metrics.columns import benchmark
 from specfleet.sim.simulation import simulate
 from specfleet.workloads.build import build_requests
 
@@ -74,7 +74,8 @@ def on_true_machine(point: MeasuredPoint) -> dict[str, object]:
     """The benchmark of the point's server on a machine with other constants than the profile's."""
     built = scenario(point)
     cost = Calibrated(built.cost, own_numbers(point), TRUE)
-    return dict(benchmark(simulate(replace(built, cost=cost), build_requests(point.workload, 7), 7)))
+    result = simulate(replace(built, cost=cost), build_requests(point.workload, 7), 7)
+    return dict(benchmark(result).as_dict())
 
 
 @pytest.fixture(scope="module")

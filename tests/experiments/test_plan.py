@@ -24,7 +24,7 @@ from specfleet.experiments.plan.neighbours import BETTER
 from specfleet.experiments.plan.planned import Planned
 from specfleet.experiments.plan.planner import Planner
 from specfleet.experiments.plan.traffic import Traffic, Trial, dealt
-from specfleet.experiments.plan.trials import Figures, measure, scaled, worst
+from specfleet.experiments.plan.trials import TrialFigures, measure, scaled, worst
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.plan import Slo
 from specfleet.experiments.schema.faults import InputFaults
@@ -180,9 +180,9 @@ def test_longer_outputs_stay_within_the_context(experiment: Experiment) -> None:
 # Verdicts
 
 
-def figures(values: Sequence[float], share: float = 0.99, **others: float) -> Figures:
+def figures(values: Sequence[float], share: float = 0.99, **others: float) -> TrialFigures:
     """A run with one limit."""
-    return Figures(others, {"p99_tpot_ms": (share, sorted(values))})
+    return TrialFigures(others, {"p99_tpot_ms": (share, sorted(values))})
 
 
 @given(st.lists(st.floats(0.0, 3.0), min_size=2, max_size=60), st.integers(1, 59))
@@ -204,7 +204,7 @@ def test_the_joint_ratio_is_at_most_one_exactly_where_the_share_is_good(
     latencies: list[tuple[float, float]], attainment: float
 ) -> None:
     over = sorted(max(ttft / 500.0, tpot / 50.0) for ttft, tpot in latencies)
-    ratio, _ = worst([Figures({}, {"attainment": (attainment, over)})])
+    ratio, _ = worst([TrialFigures({}, {"attainment": (attainment, over)})])
     good = sum(value <= 1.0 for value in over) / len(over)
     at_rank = math.ceil(attainment * (len(over) - 1)) + 1
     assert (ratio <= 1.0) == (sum(value <= 1.0 for value in over) >= at_rank)

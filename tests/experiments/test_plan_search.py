@@ -20,7 +20,7 @@ from specfleet.experiments.plan.numbers import Place, front
 from specfleet.experiments.plan.search import Search, rungs
 from specfleet.experiments.plan.speculation import BestK, crossover, schedule
 from specfleet.experiments.plan.traffic import Traffic, Trial
-from specfleet.experiments.plan.trials import Figures, Laboratory, trial_key
+from specfleet.experiments.plan.trials import Laboratory, TrialFigures, trial_key
 from specfleet.experiments.schema.blocks.experiment import Experiment
 
 # The search, on a toy laboratory
@@ -33,14 +33,14 @@ class Toy:
         self.rates = rates
         self.asked: set[str] = set()
 
-    def run(self, trials: Sequence[Trial]) -> list[Figures]:
+    def run(self, trials: Sequence[Trial]) -> list[TrialFigures]:
         """A ratio that grows with the rate."""
         found = []
         for trial in trials:
             self.asked.add(trial_key(trial))
             config = trial.config
             ratio = (config.workload.request_rate or 0.0) / self.rates[config.name]
-            found.append(Figures({"in_flight": 1.0}, {"p99_tpot_ms": (0.99, [ratio])}))
+            found.append(TrialFigures({"in_flight": 1.0}, {"p99_tpot_ms": (0.99, [ratio])}))
         return found
 
 
@@ -122,7 +122,7 @@ def test_a_load_curve_brackets_the_largest_rate() -> None:
     ],
 )
 def test_what_stops_an_engine_has_a_name(shares: dict[str, float], limit: str, said: str) -> None:
-    assert resource([Figures(shares, {})], limit) == said
+    assert resource([TrialFigures(shares, {})], limit) == said
 
 
 def loads(*ratios: float) -> list[BestK]:
@@ -130,7 +130,10 @@ def loads(*ratios: float) -> list[BestK]:
     return [
         BestK(
             4**i,
-            {0: Figures({"output_throughput": 100.0}, {}), 3: Figures({"output_throughput": 100.0 * r}, {})},
+            {
+                0: TrialFigures({"output_throughput": 100.0}, {}),
+                3: TrialFigures({"output_throughput": 100.0 * r}, {}),
+            },
         )
         for i, r in enumerate(ratios)
     ]

@@ -19,7 +19,7 @@ from specfleet.experiments.figures.data import Shown, read, shown
 from specfleet.experiments.figures.run import draw_run, figures, metric, speedup, tails
 from specfleet.experiments.figures.steps import PARTS, step_time, two_sides
 from specfleet.experiments.figures.style import COLOURS, Horizontal, label, look, styled
-from specfleet.experiments.run.results import Row, write_summary
+from specfleet.experiments.run.results import Row, number, write_summary
 from specfleet.experiments.schema.blocks.experiment import METRICS
 from specfleet.experiments.words.values import text
 from specfleet.experiments.words.verdict import crossing
@@ -63,7 +63,7 @@ def point(load: float, k: int, replications: int = 1) -> Row:
         row |= {"speedup_output_throughput": ratio, "speedup_p99_tpot": ratio + 0.5}
         row |= {"tokens_per_step": 2.5, "verify_overhead": 0.02 * load, "draft_overhead": 0.1, "gain": 1.9}
     if replications > 1:
-        row |= {f"{key}_ci95": 0.05 * float(str(row[key])) for key in ("output_throughput", "p99_tpot_ms")}
+        row |= {f"{key}_ci95": 0.05 * number(row, key) for key in ("output_throughput", "p99_tpot_ms")}
     return row
 
 
@@ -173,7 +173,7 @@ def test_rings_lie_where_the_verdict_says_that_lines_cross_1() -> None:
     run = arranged(grid())
     throughput, tpot = made(speedup(run)).axes
     rings = sorted(float(line.get_xdata()[0]) for line in throughput.lines if line.get_markersize() == 10)  # type: ignore[index,arg-type]
-    ratios = [[float(str(point(load, k)["speedup_output_throughput"])) for load in LOADS] for k in (3, 5)]
+    ratios = [[number(point(load, k), "speedup_output_throughput") for load in LOADS] for k in (3, 5)]
     expected = [crossing(LOADS, r, [math.nan] * 3).crosses_at for r in ratios]
     assert rings == pytest.approx(expected)
     legend = tpot.get_legend()

@@ -29,7 +29,7 @@ from specfleet.experiments.page.html import (
     tag,
 )
 from specfleet.experiments.page.write import write_report
-from specfleet.experiments.run.results import write_summary
+from specfleet.experiments.run.results import number, write_summary
 
 LARGEST_BYTES = 3_000_000
 """A page that browsers open at once and mail takes."""
@@ -146,7 +146,7 @@ def test_every_summary_point_is_in_the_table_and_in_the_figures(run: Path, page:
     assert all(line["splits"][0]["p99"]["tpot_ms"] > 0 for line in lines)
     rows = read(run).rows
     assert len(rows) == 6
-    assert all(f"{float(str(r['output_throughput'])):,.0f}" in page.text for r in rows)
+    assert all(f"{number(r, 'output_throughput'):,.0f}" in page.text for r in rows)
 
 
 def test_hostile_text_stays_text(tmp_path: Path) -> None:

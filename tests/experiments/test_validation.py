@@ -385,6 +385,9 @@ def test_a_result_without_arguments_or_keys_is_refused(tmp_path: Path) -> None:
         validate_command([path], quiet=True)
     with pytest.raises(InputFaults, match="lacks completed"):
         validate_command([path], serve=path, quiet=True)
+    path.write_text(json.dumps(BENCH | {"total_output_tokens": "many"}), encoding="utf-8")
+    with pytest.raises(InputFaults, match="lacks total_output_tokens"):
+        validate_command([path], serve=path, quiet=True)
 
 
 def test_the_shipped_table_is_small_complete_and_names_its_sources() -> None:

@@ -7,13 +7,16 @@ A fenced block says what it is by its info string and its first line:
 * `console`: commands after `$ `, run in order in one folder a page; what follows a command is its output;
 * `console unchecked`: run, and the output not compared (it has versions or times);
 * `console no-run`: cannot run in a test; `test_docs.py` lists each with the reason;
-* `console no-run shared`: as that, but runs where the measurements are.
+* `console no-run shared`: as that, but runs where the measurements are;
+* `python`: a cell of a notebook, run in one process a page; a `text output` block right after it is what it
+  prints, the value of its last line included. Without one it prints nothing.
 
     python tests/helpers/docs_pages.py [PAGE.md]...     runs pages and writes the outputs into them
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -22,6 +25,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = "```"
@@ -65,11 +69,19 @@ class Block:
 
 @dataclass(frozen=True)
 class Command:
-    """One command of a console block, with the output that the page shows."""
+    """One command of a console block, or one Python cell, with the output that the page shows.
+
+    Attributes:
+        block: where it stands.
+        text: what is run.
+        output: lines.
+        shown_in: the block with the output; None for a cell without.
+    """
 
     block: Block
     text: str
     output: tuple[str, ...]
+    shown_in: Block | None
 
 
 def pages() -> list[Path]:
@@ -104,8 +116,15 @@ def commands(block: Block) -> list[Command]:
         text = [lines.pop(0).removeprefix("$ ")]
         while text[-1].endswith("\\"):
             text.append(lines.pop(0))
-        found.append(Command(block, "\n".join(text), tuple(lines)))
+        found.append(Command(block, "\n".join(text), tuple(lines), block))
     return found
+
+
+def cell(found: Sequence[Block], at: int) -> Command:
+    """Returns the Python cell at a place among a page's blocks, with the output block after it."""
+    after = found[at + 1] if at + 1 < len(found) else None
+    shown = after if after and after.info == ("text", "output") else None
+    return Command(found[at], found[at].text, shown.lines if shown else (), shown)
 
 
 class Workshop:
@@ -126,31 +145,64 @@ class Workshop:
         self.environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "110"}
         if measurements:
             self.environment["SPECFLEET_SHARED"] = str(measurements)
+        self._notebook: subprocess.Popen[str] | None = None
 
-    def run(self, command: str) -> tuple[int, tuple[str, ...], str]:
-        """Runs a shell command; returns exit status, lines of stdout without trailing blanks, stderr."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._notebook is not None:
+            self._notebook.kill()
+            self._notebook.communicate()
+
+    def run(self, command: Command) -> tuple[int, tuple[str, ...], str]:
+        """Runs a command or cell; returns exit status, lines of stdout without trailing blanks, stderr."""
+        if command.block.language == "python":
+            return self._run_cell(command.text)
         done = subprocess.run(
-            ["/bin/sh", "-c", command],
+            ["/bin/sh", "-c", command.text],
             cwd=self.folder,
             env=self.environment,
             capture_output=True,
             text=True,
             timeout=600,
         )
-        shown = tuple(line.rstrip() for line in done.stdout.rstrip().splitlines())
-        return done.returncode, shown, done.stderr
+        return done.returncode, _lines(done.stdout), done.stderr
+
+    def _run_cell(self, text: str) -> tuple[int, tuple[str, ...], str]:
+        """Runs a cell in the page's one Python process."""
+        if self._notebook is None:
+            self._notebook = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("docs_cells.py"))],
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        assert self._notebook.stdin and self._notebook.stdout
+        self._notebook.stdin.write(json.dumps(text) + "\n")
+        self._notebook.stdin.flush()
+        printed, failure = json.loads(self._notebook.stdout.readline())
+        return int(failure is not None), _lines(printed), failure or ""
 
     def steps(self, found: Sequence[Block]) -> Iterator[Command]:
         """Writes a page's files as they come, and yields the commands to run."""
-        for block in found:
+        for at, block in enumerate(found):
             kind, name = block.mark
             if kind == "file":
                 (self.folder / name).write_text(block.text, encoding="utf-8")
             elif block.language == "console" and self._runs(block):
                 yield from commands(block)
+            elif block.language == "python":
+                yield cell(found, at)
 
     def _runs(self, block: Block) -> bool:
         return "no-run" not in block.info or ("shared" in block.info and self.measurements is not None)
+
+
+def _lines(printed: str) -> tuple[str, ...]:
+    return tuple(line.rstrip() for line in printed.rstrip().splitlines())
 
 
 def rewritten(page: Path, workshop: Workshop) -> str:
@@ -158,10 +210,13 @@ def rewritten(page: Path, workshop: Workshop) -> str:
     lines = page.read_text(encoding="utf-8").splitlines()
     shown: dict[int, list[str]] = {}
     for command in workshop.steps(blocks(page)):
-        status, output, said = workshop.run(command.text)
+        status, output, said = workshop.run(command)
         assert status == 0, f"{command.block}: {command.text}: {said}"
+        assert command.shown_in or not output, f"{command.block}: prints {output}; add a `text output` block"
         now = command.output if "unchecked" in command.block.info else output
-        shown.setdefault(command.block.start, []).extend([*f"$ {command.text}".split("\n"), *now])
+        asked = f"$ {command.text}".split("\n") if command.block.language == "console" else []
+        if command.shown_in:
+            shown.setdefault(command.shown_in.start, []).extend([*asked, *now])
     for block in reversed(blocks(page)):
         if block.start in shown:
             lines[block.start + 1 : block.start + 1 + len(block.lines)] = shown[block.start]
@@ -175,8 +230,8 @@ def main(names: Sequence[str]) -> None:
     for page in pages():
         if names and page.name not in names:
             continue
-        with tempfile.TemporaryDirectory() as folder:
-            page.write_text(rewritten(page, Workshop(Path(folder), measurements)), encoding="utf-8")
+        with tempfile.TemporaryDirectory() as folder, Workshop(Path(folder), measurements) as workshop:
+            page.write_text(rewritten(page, workshop), encoding="utf-8")
         print(page.name)
 
 

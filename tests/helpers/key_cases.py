@@ -382,3 +382,5 @@ CASES: dict[str, Case] = {
     **{f"{WL}.{key}": case for key, case in WORKLOAD_CASES.items()},
     **OTHER_CASES,
 }
+ELSEWHERE = ("plugins.file", "plugins.module", "plugins.sha256", "acceptance.process")
+"""Keys that need code of one's own: `test_own_code.py` has them."""

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from jobs import JOBS, Job
 
-from specfleet.sim.metrics import benchmark
+from specfleet.sim.metrics.columns import benchmark
 from specfleet.sim.simulation import simulate
 from specfleet.sim.summarise import summarise
 
@@ -124,11 +124,12 @@ def summed(job: Job) -> Run:
 
     def run() -> dict[str, float]:
         summary = summarise(scenario, source, 0)
-        figures = summary.benchmark()
+        figures, load = summary.benchmark(), summary.engine_load()
+        assert load is not None, "something ran"
         return {
             "iterations": summary.steps,
-            "output_tokens": float(str(figures["total_output_tokens"])),
-            "mean_running": summary.engine_load()["mean_running"],
+            "output_tokens": float(figures.total_output_tokens),
+            "mean_running": load.mean_running,
             "preempted_share": summary.all.preemptions / len(source),
             "stepped_share": summary.stepped_share,
         }

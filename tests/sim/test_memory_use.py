@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sim_toys import ENGINE, World, drafting
 
-from specfleet.sim import samples
 from specfleet.sim import summarise as summarise_module
 from specfleet.sim.config import NO_CLIENT, ClientConfig
-from specfleet.sim.samples import PerToken, Samples
+from specfleet.sim.metrics import samples
+from specfleet.sim.metrics.samples import PerToken, Samples
 from specfleet.sim.simulation import RunResult
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
 from specfleet.sim.summarise import summarise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from dataclasses import replace
 
@@ -13,9 +14,10 @@ from sim_toys import ENGINE, ToyCost, World, drafting, worlds
 
 from specfleet.sim.config import LoadConfig, Slo
 from specfleet.sim.engine import Engine, Flight
-from specfleet.sim.metrics import Counted, benchmark, by_replica, engine_load, inter_token_latencies
+from specfleet.sim.metrics.columns import benchmark, by_class, by_replica, engine_load, inter_token_latencies
+from specfleet.sim.metrics.samples import Samples
+from specfleet.sim.metrics.sums import Counted
 from specfleet.sim.recorder import FINISHED
-from specfleet.sim.samples import Samples
 from specfleet.sim.simulation import RunResult
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
 
@@ -127,33 +129,84 @@ def test_a_benchmark_is_what_vllm_computes_from_the_chunks(world: World, seed: i
     cost = ToyCost(step_s=0.0097 * slowness, token_s=0.00031, pass_s=0.0011)
     quiet = replace(world, client=replace(world.client, chunk_s=0.0), cost=cost)
     result, chunks = logged(quiet, seed)
-    ours = benchmark(result, SLO)
+    ours = benchmark(result, SLO).as_dict()
     for name, value in by_hand(quiet, result, chunks).items():
         assert ours[name] == pytest.approx(value, rel=1e-7, abs=1e-7), name
+
+
+STATISTICS = ("mean", "median", "std", "p90", "p95", "p99")
+LATENCIES = ("ttft", "tpot", "itl", "e2el", "itl_per_token")
+KEYS = (
+    "duration",
+    "completed",
+    "failed",
+    "total_input_tokens",
+    "total_output_tokens",
+    "request_throughput",
+    "request_goodput",
+    "output_throughput",
+    "total_token_throughput",
+    "max_output_tokens_per_s",
+    "max_concurrent_requests",
+)
+SPEC_DECODE = (
+    "acceptance_rate",
+    "acceptance_length",
+    "num_drafts",
+    "draft_tokens",
+    "accepted_tokens",
+    "per_position_acceptance_rates",
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(worlds(), st.integers(0, 2**32))
+def test_figures_have_vllms_keys_in_its_order(world: World, seed: int) -> None:
+    figures = benchmark(world.run(seed), SLO)
+    latencies = [f"{statistic}_{name}_ms" for name in LATENCIES for statistic in STATISTICS]
+    drafts = SPEC_DECODE if world.engine.num_speculative_tokens else ()
+    found = figures.as_dict()
+    assert list(found) == [*KEYS, *(f"spec_decode_{name}" for name in drafts), *latencies]
+    assert found["p99_itl_per_token_ms"] == figures.itl_per_token.p99_ms
+    assert found["median_ttft_ms"] == figures.ttft.median_ms
+    scalar = {key: value for key, value in found.items() if not isinstance(value, list)}
+    assert figures.numbers() == scalar
+    assert json.loads(json.dumps(found)) == found
+    assert figures.acceptance_length == (found.get("spec_decode_acceptance_length") or 1.0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(worlds(), st.integers(0, 2**32))
+def test_classes_add_up_to_the_run(world: World, seed: int) -> None:
+    result = world.run(seed)
+    figures, classes = benchmark(result), by_class(result, ("a", "b"))
+    assert list(classes) == ["a", "b"]
+    assert sum(found.completed for found in classes.values()) == figures.completed
+    assert sum(found.output_tokens for found in classes.values()) == figures.total_output_tokens
+    waited_ms = sum(found.completed * found.mean_ttft_ms for found in classes.values())
+    assert waited_ms == pytest.approx(figures.completed * figures.ttft.mean_ms)
 
 
 @settings(max_examples=40, deadline=None)
 @given(worlds(), st.integers(0, 2**32))
 def test_the_figures_of_speculation_fit_each_other(world: World, seed: int) -> None:
     result = world.run(seed)
-    figures = {k: v for k, v in benchmark(result).items() if k.startswith("spec_decode_")}
+    drafts = benchmark(result).spec_decode
     k = world.engine.num_speculative_tokens
     if not k:
-        assert figures == {}
+        assert drafts is None
         return
+    assert drafts is not None
     counted = result.requests["counted"] == 1
-    rounds, drafted = figures["spec_decode_num_drafts"], figures["spec_decode_draft_tokens"]
-    accepted, length = figures["spec_decode_accepted_tokens"], figures["spec_decode_acceptance_length"]
-    positions = figures["spec_decode_per_position_acceptance_rates"]
-    assert isinstance(rounds, int) and isinstance(positions, list) and isinstance(length, float)
-    assert isinstance(accepted, int) and isinstance(drafted, int)
+    rounds, accepted = drafts.num_drafts, drafts.accepted_tokens
+    length, positions = drafts.acceptance_length, list(drafts.per_position_acceptance_rates)
     assert rounds == result.requests["verifications"][counted].sum()
     assert accepted == result.requests["accepted_tokens"][counted].sum()
     assert len(positions) == k and positions == sorted(positions, reverse=True)
     if rounds:
         assert length == pytest.approx(1 + accepted / rounds)
         assert sum(positions) == pytest.approx(length - 1)
-        assert figures["spec_decode_acceptance_rate"] == pytest.approx(100 * accepted / drafted)
+        assert drafts.acceptance_rate == pytest.approx(100 * accepted / drafts.draft_tokens)
 
 
 def test_the_example_of_vllms_documentation() -> None:
@@ -165,14 +218,10 @@ def test_the_example_of_vllms_documentation() -> None:
     assert by_chunk.values.tolist() == pytest.approx([0.04, 0.04])
     assert len(by_token) == 4 and by_token.mean() == pytest.approx(0.02)
     figures = benchmark(result)
-    expected = {
-        "mean_ttft_ms": 100,
-        "mean_itl_ms": 40,
-        "p99_itl_ms": 40,
-        "mean_tpot_ms": 20,
-        "mean_e2el_ms": 180,
-    }
-    assert {name: figures[name] for name in expected} == pytest.approx(expected)
+    assert figures.ttft.mean_ms == pytest.approx(100)
+    assert (figures.itl.mean_ms, figures.itl.p99_ms) == pytest.approx((40, 40))
+    assert figures.tpot.mean_ms == pytest.approx(20)
+    assert figures.e2el.mean_ms == pytest.approx(180)
 
 
 def test_goodput_counts_requests_within_all_limits() -> None:
@@ -187,33 +236,36 @@ def test_goodput_counts_requests_within_all_limits() -> None:
         (Slo(e2el_s=0.5), 2),
         (Slo(ttft_s=0.15, tpot_s=0.15, e2el_s=0.2), 1),
     ]:
-        assert benchmark(result, slo)["request_goodput"] == pytest.approx(met / 1.1)
-    assert benchmark(result)["request_goodput"] is None
+        figures = benchmark(result, slo)
+        assert figures.request_goodput == pytest.approx(met / 1.1)
+        assert figures.slo_attainment == pytest.approx(met / 3)
+    without = benchmark(result)
+    assert without.request_goodput is None and without.slo_attainment is None
 
 
 def test_the_peak_counts_chunks_not_tokens() -> None:
     always = AcceptanceSpec(conditional_acceptance=1.0)
     world = World([5, 5], [21, 21], engine=drafting(4), cost=ToyCost(step_s=0.3), acceptance=always)
     figures = benchmark(world.run())
-    assert figures["max_output_tokens_per_s"] == 6  # two requests, chunks at 0.3, 0.6 and 0.9 s
-    assert figures["max_concurrent_requests"] == 2
+    assert figures.max_output_tokens_per_s == 6  # two requests, chunks at 0.3, 0.6 and 0.9 s
+    assert figures.max_concurrent_requests == 2
 
 
 def test_warm_ups_are_simulated_and_not_counted() -> None:
     world = World([5] * 6, [4] * 6, load=LoadConfig(max_concurrency=2, num_warmups=2))
     figures, all_counted = benchmark(world.run()), benchmark(replace(world, load=LoadConfig(2)).run())
-    assert (figures["completed"], figures["total_output_tokens"]) == (4, 16)
-    assert all_counted["completed"] == 6
-    assert all_counted["duration"] == pytest.approx(3 * 4 * 0.02)
-    assert figures["duration"] == pytest.approx(2 * 4 * 0.02)
+    assert (figures.completed, figures.total_output_tokens) == (4, 16)
+    assert all_counted.completed == 6
+    assert all_counted.duration_s == pytest.approx(3 * 4 * 0.02)
+    assert figures.duration_s == pytest.approx(2 * 4 * 0.02)
 
 
 def test_a_run_that_served_nobody_prints_zeros() -> None:
     result = World([500, 500], [5, 5], engine=replace(ENGINE, max_model_len=100)).run()
     figures = benchmark(result, SLO)
-    assert (figures["completed"], figures["failed"]) == (0, 2)
-    assert {value for name, value in figures.items() if name != "failed"} == {0}
-    assert engine_load(result) == {}
+    assert (figures.completed, figures.failed) == (0, 2)
+    assert {value for name, value in figures.as_dict().items() if name != "failed"} == {0}
+    assert engine_load(result) is None
 
 
 def test_preemption_shows_as_one_long_pause() -> None:
@@ -223,17 +275,17 @@ def test_preemption_shows_as_one_long_pause() -> None:
     pauses = np.diff([time for time, _ in chunks[1]])
     assert result.requests["preemptions"].tolist() == [0, 1]
     assert result.odd_gaps["gap_s"].tolist() == pytest.approx([pauses.max()])
-    assert benchmark(result)["p99_itl_ms"] > 20  # type: ignore[operator]
+    assert benchmark(result).itl.p99_ms > 20
 
 
 def test_load_is_averaged_over_replicas_and_time() -> None:
     world = World([5, 5], [10, 10], cost=ToyCost(step_s=0.02), load=LoadConfig(max_concurrency=1))
     load = engine_load(world.run())
-    assert load["mean_batch"] == 1.0
-    assert load["mean_running"] == pytest.approx(1.0)
-    assert load["gpu_busy"] == pytest.approx(1.0)
-    assert (load["mean_waiting"], load["preemptions"], load["rejected"]) == (0, 0, 0)
-    assert load["peak_kv_usage"] == pytest.approx(1 / ENGINE.usable_blocks)
+    assert load is not None and load.mean_batch == 1.0
+    assert load.mean_running == pytest.approx(1.0)
+    assert load.gpu_busy == pytest.approx(1.0)
+    assert (load.mean_waiting, load.preemptions, load.rejected) == (0, 0, 0)
+    assert load.peak_kv_usage == pytest.approx(1 / ENGINE.usable_blocks)
 
 
 @settings(max_examples=30, deadline=None)
@@ -242,13 +294,13 @@ def test_replicas_add_up_to_the_cluster(world: World, seed: int) -> None:
     result = world.run(seed)
     figures, rows = benchmark(result), by_replica(result)
     assert len(rows) == world.deployment.replicas
-    assert sum(row["requests"] for row in rows) == figures["completed"]
-    assert sum(row["output_tokens"] for row in rows) == figures["total_output_tokens"]
-    assert sum(row["iterations"] for row in rows) == len(result.iterations["end_s"])
+    assert sum(row.requests for row in rows) == figures.completed
+    assert sum(row.output_tokens for row in rows) == figures.total_output_tokens
+    assert sum(row.iterations for row in rows) == len(result.iterations["end_s"])
     served = int((result.requests["status"] == FINISHED).sum())
     assert served or not len(result.iterations["end_s"])
     load = engine_load(result)
     if load:
-        assert 0 < load["gpu_busy"] <= 1 + 1e-9
-        assert 0 < load["peak_kv_usage"] <= 1
-        assert load["mean_running"] <= world.engine.max_num_seqs + 1e-9
+        assert 0 < load.gpu_busy <= 1 + 1e-9
+        assert 0 < load.peak_kv_usage <= 1
+        assert load.mean_running <= world.engine.max_num_seqs + 1e-9

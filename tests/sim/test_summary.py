@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -22,13 +22,14 @@ from specfleet.sim.calendar import ledger, sights, stream, window
 from specfleet.sim.calendar.slots import Slots
 from specfleet.sim.config import NO_CLIENT, DeploymentConfig, LoadConfig, Slo
 from specfleet.sim.errors import SimulationError, Stall
-from specfleet.sim.metrics import benchmark, by_class, by_replica, engine_load
+from specfleet.sim.metrics.columns import benchmark, by_class, by_replica, engine_load
+from specfleet.sim.metrics.seconds import Seconds
+from specfleet.sim.metrics.summary import Summary
+from specfleet.sim.metrics.sums import Counted
+from specfleet.sim.metrics.tally import ERROR, Tally
 from specfleet.sim.recorder import Columns
-from specfleet.sim.seconds import Seconds
 from specfleet.sim.simulation import Scenario, simulate
 from specfleet.sim.summarise import summarise
-from specfleet.sim.summary import Summary
-from specfleet.sim.tally import ERROR, Tally
 from specfleet.workloads.requests import RequestTable
 
 SEEDS = st.integers(0, 2**32)
@@ -96,13 +97,15 @@ def prove(scenario: Scenario, table: RequestTable, seed: int, portion: int) -> S
     """Fails where the figures of both ways differ."""
     result = simulate(scenario, table, seed)
     summary = summarise(scenario, table, seed, SLO, portion=portion)
-    wrong = same(summary.benchmark(), benchmark(result, SLO)) + same(
-        summary.engine_load(), engine_load(result)
-    )
+    wrong = same(summary.benchmark().as_dict(), benchmark(result, SLO).as_dict())
+    ours, whole = summary.engine_load(), engine_load(result)
+    assert (ours is None) == (whole is None)
+    if ours is not None and whole is not None:
+        wrong += same(ours.as_dict(), whole.as_dict())
     for name, figures in by_class(result, table.class_names).items():
-        wrong += same(summary.by_class()[name], figures)
+        wrong += same(summary.by_class()[name].as_dict(), figures.as_dict())
     for mine, theirs in zip(summary.by_replica(), by_replica(result), strict=True):
-        wrong += same(mine, theirs)
+        wrong += same(mine.as_dict(), theirs.as_dict())
     assert not wrong, "\n".join(wrong)
     assert summary.steps == len(result.iterations["end_s"])
     assert summary.refusals == result.refusals
@@ -136,7 +139,7 @@ def test_portions_change_nothing(world: World, seed: int, small: int, large: int
         ours, theirs = (summarise(scenario, table, seed, SLO, portion=size) for size in (small, large))
     except Stall:
         return
-    mine, other = ours.benchmark(), theirs.benchmark()
+    mine, other = ours.benchmark().as_dict(), theirs.benchmark().as_dict()
     rounded = {name for name in mine if name.startswith(("mean", "std"))}
     assert {k: v for k, v in mine.items() if k not in rounded} == {
         k: v for k, v in other.items() if k not in rounded
@@ -290,27 +293,50 @@ def test_a_tally_knows_percentiles_within_its_error(pairs: list[tuple[float, int
     assert tally.percentiles([0.0, 100.0])[1] <= out.max()
 
 
+def sent(times: list[tuple[float, float, float]]) -> Counted:
+    """Requests by their send, and the seconds from it to the first and on to the last chunk."""
+    sent_s, ttft_s, rest_s = np.array(sorted(times)).T
+    tokens = np.full(len(times), 2)
+    return Counted(sent_s, ttft_s, ttft_s + rest_s, rest_s, tokens, tokens)
+
+
+def some(requests: Counted, rows: slice) -> Counted:
+    """Some of the requests."""
+    return Counted(**{field.name: getattr(requests, field.name)[rows] for field in fields(Counted)})
+
+
 @given(
-    st.lists(st.tuples(st.floats(0, 50), st.floats(0, 2000)), min_size=1, max_size=40),
+    st.lists(st.tuples(st.floats(0, 50), st.floats(0, 9), st.floats(0, 2000)), min_size=1, max_size=40),
     st.lists(st.floats(0, 500), max_size=40),
     st.integers(1, 7),
 )
 def test_seconds_that_are_over_leave_their_peaks(
-    requests: list[tuple[float, float]], chunks: list[float], portions: int
+    times: list[tuple[float, float, float]], chunks: list[float], portions: int
 ) -> None:
-    sent = np.sort([s for s, _ in requests])
-    last = sent + np.array([d for _, d in requests])
-    start = float(sent[0])
-    whole, forgetful = Seconds(start), Seconds(start)
-    streamed = np.sort(np.array(chunks)) + start
-    whole.requests(sent, last)
-    whole.chunks(streamed)
-    bounds = np.linspace(0, len(sent), portions + 1).astype(int)
-    for low, high in itertools.pairwise(bounds):
-        forgetful.requests(sent[low:high], last[low:high])
-        until = float(sent[high]) if high < len(sent) else math.inf
-        seen, streamed = streamed[streamed < until], streamed[streamed >= until]
-        forgetful.chunks(seen)
+    requests = sent(times)
+    start = float(requests.sent_s[0])
+    whole, forgetful = Seconds(start, 0.25), Seconds(start, 0.25)
+    end_s = np.sort(np.array(chunks)) + start
+    whole.add_requests(requests)
+    whole.add_iterations(end_s, np.ones(len(end_s), dtype=np.int64))
+    for low, high in itertools.pairwise(np.linspace(0, len(times), portions + 1).astype(int)):
+        forgetful.add_requests(some(requests, slice(low, high)))
+        until = float(requests.sent_s[high]) if high < len(times) else math.inf
+        seen, end_s = end_s[end_s < until], end_s[end_s >= until]
+        forgetful.add_iterations(seen, np.ones(len(seen), dtype=np.int64))
         if until < math.inf:
-            forgetful.forget(until)
+            forgetful.close(until)
     assert forgetful.peaks() == whole.peaks()
+
+
+@given(st.lists(st.tuples(st.floats(0, 50), st.floats(0, 9), st.floats(0, 60)), min_size=1, max_size=40))
+def test_peaks_are_those_counted_second_by_second(times: list[tuple[float, float, float]]) -> None:
+    requests = sent(times)
+    seconds = Seconds(float(requests.sent_s[0]))
+    seconds.add_requests(requests)
+    after = [requests.sent_s, requests.sent_s + requests.ttft_s, requests.last_s]
+    begun, first, last = (np.floor(t - requests.sent_s[0]) for t in after)
+    every = range(int(last.max()) + 1)
+    chunks = max(int((first == second).sum()) for second in every)
+    present = max(int(((begun <= second) & (last >= second)).sum()) for second in every)
+    assert seconds.peaks() == (chunks, present)

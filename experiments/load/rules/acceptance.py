@@ -42,7 +42,12 @@ _TWICE = (
 def process_conflicts(
     process: Process, speculative: SpeculativeConfig | None, block: str, needed: int = 0
 ) -> Iterator[Conflict]:
-    """Everything wrong with one process, and with it for this drafter, which drafts `needed` deep."""
+    """Everything wrong with one process, and with it for this drafter, which drafts `needed` deep.
+
+    What is wrong with one of the user's own, `rules.own` says.
+    """
+    if process.process is not None:
+        return
     yield from _process(process, block)
     yield from _shapes(process, block)
     if speculative is not None:
@@ -59,7 +64,7 @@ def acceptance_notices(process: Process, block: str, ngram: bool, hot: bool) -> 
         ngram: drafts are looked up.
         hot: some request samples at a temperature above 0.
     """
-    if process.replay is None:
+    if process.replay is None and process.process is None:
         if process.all_alike:
             yield f"{block}.concentration is .inf, all requests alike: means are right, P99 is too good"
         elif "concentration" not in process.model_fields_set and process.profile is None:

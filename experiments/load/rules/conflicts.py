@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.load.rules.memory import running_conflicts
+from specfleet.experiments.load.rules.own import own_conflicts
 from specfleet.experiments.load.rules.plan import slo_conflicts
 from specfleet.experiments.load.rules.report import summary_conflicts
 from specfleet.experiments.load.rules.sizes import size_conflicts
@@ -44,6 +45,7 @@ def _without_running(config: Experiment) -> Iterator[Conflict]:
     for rule in (_cost_model, _token_budget, _model_fit, _kv_cache):
         yield from rule(config.serve)
     yield from speculation_conflicts(config)
+    yield from own_conflicts(config)
     yield from workload_conflicts(config)
     yield from slo_conflicts(config)
 

@@ -12,12 +12,12 @@ from specfleet.experiments.load.sweep import MAX_POINTS, point_id
 from specfleet.experiments.schema.blocks.acceptance import processes
 from specfleet.experiments.schema.blocks.expect import Claim
 from specfleet.experiments.schema.blocks.experiment import METRICS, Experiment, Report, is_metric
-from specfleet.experiments.schema.faults import COMMAND_LINE, closest, did_you_mean
+from specfleet.experiments.schema.faults import COMMAND_LINE, OVERRIDES, closest, did_you_mean
 from specfleet.experiments.schema.overrides import key_path
 from specfleet.experiments.schema.structure import homes, is_key, shown
 from specfleet.experiments.schema.yamlfile import Document, Value
 
-_FIXED = ("name", "seed", "replications", "sweep", "report")
+_FIXED = ("name", "seed", "replications", "sweep", "report", "plugins")
 """Blocks that are the same for all points."""
 
 Axes = Mapping[str, tuple[Value, ...]]
@@ -32,8 +32,9 @@ def unusable_axes(axes: Axes, document: Document) -> dict[str, str]:
             found[key] = f"names no key; {_meant_axis(key)}"
         elif path[0] in _FIXED:
             found[key] = f"{path[0]} is the same for all points; sweep another key"
-        elif document.mark(path).file == COMMAND_LINE and path in document.marks:
-            found[key] = f"is swept, so {key} on the command line has no effect; set sweep.axes.{key}=[...]"
+        elif document.mark(path).file in (COMMAND_LINE, OVERRIDES) and path in document.marks:
+            where = "on the command line" if document.mark(path).file == COMMAND_LINE else "among overrides"
+            found[key] = f"is swept, so {key} {where} has no effect; set sweep.axes.{key}=[...]"
         for other in axes:
             around = key_path(other)
             if other != key and path[: len(around)] == around:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
 from specfleet.experiments.schema.blocks.base import MOST_DRAFTS, Block, Drafts, Fraction, Tokens
+from specfleet.experiments.schema.blocks.own import ProcessName, refuse_keys
 
 QUANTITIES = (
     "by_position",
@@ -19,6 +20,7 @@ QUANTITIES = (
     "draft_acceptance_rate",
     "replay",
     "profile",
+    "process",
 )
 """The keys of which a process has exactly one."""
 
@@ -79,7 +81,11 @@ class Overlap(Block):
 
 
 class Process(Block):
-    """How many drafts of a round are accepted, for one traffic class."""
+    """How many drafts of a round are accepted, for one traffic class. Beside `process`, the name of one of
+    your own, stand its constructor's parameters."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, object]
 
     source: str = "not stated"
     """Where the numbers come from."""
@@ -99,6 +105,8 @@ class Process(Block):
     """What `replay` counts: accepted drafts, or tokens of the round, one more."""
     profile: str | None = None
     """A measured process by name."""
+    process: ProcessName | None = None
+    """A process of your own by name; its parameters stand beside it."""
     measured_at_k: Drafts | None = None
     """K of the measurement; the experiment's own K if it has only one."""
     concentration: Annotated[float, Field(gt=0, allow_inf_nan=True)] = DEFAULT_CONCENTRATION
@@ -125,6 +133,17 @@ class Process(Block):
     proposal_persistence: Annotated[float, Field(ge=0, lt=1)] | None = None
     """P(a step finds a match, the one before did); steps are independent if left out (ngram)."""
 
+    @model_validator(mode="after")
+    def _parameters(self) -> Process:
+        if self.process is None:
+            refuse_keys(self, self.own)
+        return self
+
+    @property
+    def own(self) -> dict[str, object]:
+        """Parameters of a process that is not shipped."""
+        return self.__pydantic_extra__
+
     @property
     def all_alike(self) -> bool:
         """No spread between requests: right means, wrong tails."""
@@ -133,7 +152,9 @@ class Process(Block):
 
 def _one_or_classes(value: object) -> str:
     """Whether a mapping is one process, or traffic classes with one process each."""
-    if isinstance(value, dict) and value and not value.keys() & Process.model_fields.keys():
+    if isinstance(value, dict) and isinstance(value.get("process"), str):
+        return "<process>"
+    if isinstance(value, dict) and value and not value.keys() & (Process.model_fields.keys() - {"process"}):
         by_class = all(isinstance(child, dict | Process) for child in value.values())
         return "<classes>" if by_class else "<process>"
     return "<process>"

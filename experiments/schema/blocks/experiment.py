@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, StringConstraints
 from specfleet.experiments.schema.blocks.acceptance import Acceptance
 from specfleet.experiments.schema.blocks.base import Block, Milliseconds
 from specfleet.experiments.schema.blocks.expect import Claim
+from specfleet.experiments.schema.blocks.own import Plugin, RouterName
 from specfleet.experiments.schema.blocks.plan import Plan, Slo
 from specfleet.experiments.schema.blocks.serve import Serve
 from specfleet.experiments.schema.blocks.workload import Workload
@@ -43,8 +44,8 @@ class Deployment(Block):
 
     replicas: Annotated[int, Field(ge=1, le=4096)] = 1
     """Engines with the same `serve` settings."""
-    router: Literal["round_robin", "random", "least_outstanding"] = "round_robin"
-    """How a request chooses its replica."""
+    router: RouterName = "round_robin"
+    """How a request chooses its replica; one of your own by its name."""
 
 
 Axis: TypeAlias = Annotated[tuple[object, ...], Field(min_length=1)]
@@ -107,6 +108,8 @@ class Experiment(Block):
     """What may be bought, for `specfleet plan`."""
     claim: Claim | None = None
     """What the run is expected to show; it then says whether it did."""
+    plugins: tuple[Plugin, ...] = ()
+    """Files and modules with code of your own: `plugins: [mine.py]`."""
 
 
 _FIGURES = """

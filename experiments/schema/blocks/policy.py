@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, model_validator
 
 from specfleet.experiments.schema.blocks.base import (
     MOST_DRAFTS,
@@ -18,6 +18,8 @@ from specfleet.experiments.schema.blocks.base import (
     Fraction,
     Milliseconds,
 )
+from specfleet.experiments.schema.blocks.own import refuse_keys
+from specfleet.experiments.schema.registry import KINDS
 
 
 class BatchSize(Block):
@@ -104,7 +106,11 @@ class Oracle(Block):
 
 
 class DraftPolicy(Block):
-    """How K is chosen while running: exactly one policy, with its parameters."""
+    """How K is chosen while running: exactly one policy, with its parameters. One of your own is a key with
+    its name, and a mapping of its constructor's parameters."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, dict[str, object]]
 
     batch_size: BatchSize | None = None
     """K by the number of scheduled requests."""
@@ -127,9 +133,20 @@ class DraftPolicy(Block):
     oracle: Oracle | None = None
     """Reads the future: an upper bound."""
 
+    @model_validator(mode="after")
+    def _registered(self) -> DraftPolicy:
+        known = KINDS["policy"].known
+        refuse_keys(self, {name: given for name, given in self.own.items() if name not in known})
+        return self
+
     @property
-    def chosen(self) -> tuple[str, Block] | None:
-        """The policy given, by name; None unless it is exactly one."""
-        given = [(name, getattr(self, name)) for name in type(self).model_fields]
-        given = [(name, block) for name, block in given if block is not None]
-        return given[0] if len(given) == 1 else None
+    def own(self) -> dict[str, dict[str, object]]:
+        """Policies that are not shipped, with their parameters."""
+        return self.__pydantic_extra__
+
+    @property
+    def chosen(self) -> tuple[str, dict[str, object]] | None:
+        """The policy given, by name, with its parameters; None unless it is exactly one."""
+        blocks = {name: getattr(self, name) for name in type(self).model_fields}
+        given = {name: block.model_dump() for name, block in blocks.items() if block is not None} | self.own
+        return next(iter(given.items())) if len(given) == 1 else None

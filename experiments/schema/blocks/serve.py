@@ -19,6 +19,7 @@ from specfleet.experiments.schema.blocks.base import (
     Tokens,
 )
 from specfleet.experiments.schema.blocks.memory import Memory
+from specfleet.experiments.schema.blocks.own import CostModelName
 from specfleet.experiments.schema.blocks.policy import DraftPolicy
 from specfleet.experiments.schema.blocks.tree import DraftTree
 from specfleet.experiments.schema.yamlfile import Value, whole
@@ -202,7 +203,7 @@ class Serve(Block):
     """A tree of drafts in place of a chain; num_speculative_tokens is then its number of nodes. SGLang's."""
     reroll_on_reject: bool = False
     """Price a second target pass after a rejection: recurrent states that cannot be cut back need it."""
-    cost_model: Literal["kernels", "roofline", "aiconfigurator"] = "kernels"
+    cost_model: CostModelName = "kernels"
     """`kernels`: measured kernels; `roofline`: datasheet figures, wrong by a factor of about 2;
-    `aiconfigurator`: the tables of that package (extra `measured`)."""
+    `aiconfigurator`: the tables of that package (extra `measured`); one of your own by its name."""
     speculative_config: Speculation = None

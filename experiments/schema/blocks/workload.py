@@ -8,6 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Discriminator, Field, Tag
 
 from specfleet.experiments.schema.blocks.base import Block, Count, CountOrNone, Fraction, Rate, Tokens
+from specfleet.experiments.schema.blocks.own import TraceFormatName
 
 
 class Uniform(Block):
@@ -114,7 +115,7 @@ class Workload(Block):
     """Spearman's, of prompt and output; the preset's own, or 0, if left out."""
     trace: str | None = None
     """A trace file, relative to the experiment file."""
-    trace_format: Literal["azure"] | None = None
+    trace_format: TraceFormatName | None = None
     """azure if left out."""
     speed: Annotated[float, Field(ge=1e-3, le=1e6)] = 1.0
     """How much faster than it was recorded a trace is replayed."""

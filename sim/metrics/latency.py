@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from specfleet.hardware.stepcost import TERMS, StepCost, StepShape
-from specfleet.sim.metrics import step_gaps
 from specfleet.sim.recorder import FINISHED, Columns
 from specfleet.sim.scenario import RunResult
 
@@ -162,13 +161,3 @@ def _decode_sums(
             np.subtract.at(sums[name], who, lost)
         np.add.at(sums["paused"], who, gaps["gap_s"][odd])
     return sums
-
-
-def explained(result: RunResult, plain_cost: StepCost) -> float:
-    """Returns the largest difference between an iteration's parts and the time it took, seconds."""
-    parts = iteration_parts(result, plain_cost)
-    decoding = result.iterations["decode_sequences"] > 0
-    total = sum(parts.values(), np.zeros(len(decoding)))
-    took = step_gaps(result.iterations)
-    busy = decoding & np.isfinite(took)
-    return float(np.abs(total[busy] - took[busy]).max()) if busy.any() else 0.0

@@ -16,12 +16,12 @@ from specfleet.experiments.calibrate.readers import from_log, from_prometheus, f
 from specfleet.experiments.cli import main as cli
 from specfleet.experiments.cli.net import UNFORESEEN
 from specfleet.experiments.load.config import load
+from specfleet.experiments.run.cells import cell_text, text_cell
 from specfleet.experiments.run.results import read_results, write_summary
 from specfleet.experiments.schema.faults import InputFaults
 from specfleet.experiments.validate.bench import read_bench
 from specfleet.experiments.validate.command import validate_command
 from specfleet.experiments.validate.validation import PUBLISHED, read_points
-from specfleet.experiments.words.cells import cell_text, text_cell
 
 HEAD = """\
 serve: {model: meta-llama/Llama-3.1-8B-Instruct, gpu: h100-sxm}

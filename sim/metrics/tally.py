@@ -8,7 +8,7 @@ from math import sqrt
 import numpy as np
 import numpy.typing as npt
 
-from specfleet.sim.samples import dot
+from specfleet.sim.metrics.samples import dot
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]

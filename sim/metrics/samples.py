@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,33 @@ BINS = 1 << 12
 def dot(values: F64, weights: npt.NDArray[Any]) -> float:
     """Returns the sum of products, in numpy's own order: BLAS would add in an order of the machine's."""
     return float((values * weights).sum())
+
+
+class Described(Protocol):
+    """What has a mean, a deviation and percentiles: a `Sample`, or a `tally.Tally`."""
+
+    def mean(self) -> float:
+        """Returns the mean; 0 for none."""
+        ...
+
+    def std(self) -> float:
+        """Returns the population standard deviation; 0 for none."""
+        ...
+
+    def percentiles(self, percents: Sequence[float]) -> list[float]:
+        """Returns linear percentiles; all 0 for none."""
+        ...
+
+
+def per_token(pauses_s: F64, chunks: Weights) -> Iterator[tuple[F64, Weights]]:
+    """Yields pauses divided by the tokens of the chunks that end them, with a weight of one a token.
+
+    Args:
+        pauses_s: shape `(n,)`.
+        chunks: how many chunks of so many tokens end each pause, shape `(n, most tokens + 1)`.
+    """
+    for tokens in range(1, chunks.shape[1]):
+        yield pauses_s / tokens, chunks[:, tokens].astype(np.int64) * tokens
 
 
 class Sample(ABC):
@@ -70,7 +97,8 @@ class Sample(ABC):
             low, high = min(low, seen.min(initial=low)), max(high, seen.max(initial=high))
         if high == low:
             return np.full(len(ranks), low)
-        scale = (BINS - 1) / (high - low)
+        with np.errstate(over="ignore"):
+            scale = (BINS - 1) / (high - low)
         scale = scale if scale < np.inf else 0.0  # values too close: all in one bin
         counts = np.zeros(BINS)
         for values, weights in self.pieces():
@@ -112,7 +140,7 @@ class Samples(Sample):
         return cls(np.asarray(values, dtype=np.float64))
 
     def pieces(self) -> Iterator[tuple[F64, Weights]]:
-        """As `Sample.pieces`."""
+        """Yields values and weights, `PIECE` of them at a time."""
         for low in range(0, len(self.values), PIECE):
             values = self.values[low : low + PIECE]
             ones = self.weights is None
@@ -123,13 +151,13 @@ class Samples(Sample):
         return len(self.values) if self.weights is None else int(self.weights.sum())
 
     def mean(self) -> float:
-        """As `Sample.mean`."""
+        """Returns the mean; 0 for an empty sample."""
         if self.weights is None and len(self.values):
             return float(self.values.mean())
         return super().mean()
 
     def std(self) -> float:
-        """As `Sample.std`."""
+        """Returns the population standard deviation; 0 for an empty sample."""
         if self.weights is None and len(self.values):
             return float(self.values.std())
         return super().std()
@@ -156,9 +184,8 @@ class PerToken(Sample):
     odd_tokens: Weights
 
     def pieces(self) -> Iterator[tuple[F64, Weights]]:
-        """As `Sample.pieces`."""
+        """Yields pauses by token, `PIECE` iterations at a time; the further pauses last."""
         for low in range(0, len(self.pauses), PIECE):
             pauses, chunks = self.pauses[low : low + PIECE], self.chunks[low : low + PIECE]
-            for tokens in range(1, chunks.shape[1]):
-                yield pauses / tokens, chunks[:, tokens].astype(np.int64) * tokens
+            yield from per_token(pauses, chunks)
         yield self.odd_s / np.maximum(self.odd_tokens, 1), self.odd_tokens

@@ -5,38 +5,52 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-F64 = npt.NDArray[np.float64]
+from specfleet.sim.metrics.samples import F64
+from specfleet.sim.metrics.sums import Counted
+from specfleet.sim.recorder import Columns
+
 I64 = npt.NDArray[np.int64]
 
 
 class Seconds:
     """Counts events by second, and remembers the largest sums of seconds that are over.
 
-    Streamed chunks and requests present, as `vllm bench serve` counts them: a request is present from the
-    second of its send to that of its last chunk.
+    Streamed chunks (not tokens) and requests present, as `vllm bench serve` counts them: a request is present
+    from the second of its send to that of its last chunk.
 
     Args:
         start_s: where the first second begins.
+        receive_s: from the end of an iteration until the client has its chunks.
     """
 
-    def __init__(self, start_s: float) -> None:
-        self._start_s = start_s
+    def __init__(self, start_s: float, receive_s: float = 0.0) -> None:
+        self._start_s, self._receive_s = start_s, receive_s
         self._first = 0
         self._present = 0
         self._chunks, self._arrived, self._left = (np.zeros(1024, dtype=np.int64) for _ in range(3))
         self._peaks = (0, 0)
 
-    def chunks(self, times_s: F64, weights: npt.NDArray[np.integer] | None = None) -> None:
-        """Counts streamed chunks."""
-        places = self._places(times_s)
-        ones: npt.NDArray[np.integer] = np.ones(1, dtype=np.int64)
-        np.add.at(self._chunks, places, (ones if weights is None else weights).astype(np.int64, copy=False))
-
-    def requests(self, sent_s: F64, last_s: F64) -> None:
-        """Counts requests, each from its send to its last chunk."""
-        sent, last = self._places(sent_s), self._places(last_s)
+    def add_requests(self, counted: Counted) -> None:
+        """Counts requests, each from its send to its last chunk, and their first chunks."""
+        last_s = counted.last_s
+        sent, last = self._places(counted.sent_s), self._places(last_s)
         np.add.at(self._arrived, sent, 1)
         np.add.at(self._left, last, 1)
+        self._add_chunks(counted.sent_s + counted.ttft_s)
+
+    def add_iterations(self, end_s: F64, chunks: I64) -> None:
+        """Counts the `chunks` that leave with iterations, each after a chunk of the iteration before."""
+        seen = chunks > 0
+        self._add_chunks(end_s[seen] + self._receive_s, chunks[seen])
+
+    def add_gaps(self, columns: Columns) -> None:
+        """Counts the chunks after pauses of more than one iteration (columns as `RunResult.odd_gaps`)."""
+        odd = columns["counted"] == 1
+        self._add_chunks(np.asarray(columns["end_s"][odd], dtype=np.float64) + self._receive_s)
+
+    def _add_chunks(self, times_s: F64, counts: I64 | None = None) -> None:
+        places = self._places(times_s)
+        np.add.at(self._chunks, places, np.ones(1, dtype=np.int64) if counts is None else counts)
 
     def _places(self, times_s: F64) -> I64:
         places = (times_s - self._start_s).astype(np.int64) - self._first
@@ -47,7 +61,7 @@ class Seconds:
             self._left = np.concatenate([self._left, more])
         return places
 
-    def forget(self, before_s: float) -> None:
+    def close(self, before_s: float) -> None:
         """Closes the seconds before a time: nothing falls into them any more."""
         until = int(before_s - self._start_s)
         over = min(until - self._first, len(self._chunks))

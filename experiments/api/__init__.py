@@ -1,0 +1,5 @@
+"""What `import specfleet` offers in Python."""
+
+from specfleet.experiments.api import register
+
+__all__ = ["register"]

@@ -1,0 +1,180 @@
+"""The figures of a run without its requests: sums, peaks and histograms, filled portion by portion.
+
+They are defined where those of a whole run are (`figures`, `sums`). Counts are exact, means differ from
+a whole run's by rounding alone, percentiles are within `tally.ERROR`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+
+import numpy as np
+
+from specfleet.sim.config import Slo
+from specfleet.sim.metrics.figures import (
+    LATENCIES,
+    ClassFigures,
+    EngineLoad,
+    Figures,
+    ReplicaFigures,
+    SpecDecode,
+)
+from specfleet.sim.metrics.samples import per_token
+from specfleet.sim.metrics.seconds import Seconds
+from specfleet.sim.metrics.sums import Counted, IterationSums, RequestSums, parts, step_gaps
+from specfleet.sim.metrics.tally import Tally
+from specfleet.sim.recorder import Columns
+from specfleet.sim.scenario import RunResult, Scenario
+
+
+class Summary:
+    """What is known of a run when its requests are forgotten.
+
+    Args:
+        scenario: what is run.
+        slo: limits of a request, or None.
+        class_names: traffic classes, in order of `class_id`.
+
+    Attributes:
+        all: sums over all requests.
+        rounds_by_accepted, refusals, steps_without_drafter, stepped_share: as in `RunResult`.
+        whole: why the requests could not be forgotten while it ran; None: they were.
+    """
+
+    def __init__(self, scenario: Scenario, slo: Slo | None, class_names: Sequence[str]) -> None:
+        self.scenario, self.class_names = scenario, tuple(class_names)
+        replicas = scenario.deployment.replicas
+        self.all = RequestSums(slo)
+        several = range(len(class_names)) if len(class_names) > 1 else ()
+        self._classes = [(RequestSums(), Tally(), Tally()) for _ in several]
+        self._replicas = [RequestSums() for _ in range(replicas)] if replicas > 1 else [self.all]
+        self._latencies = {name: Tally() for name in LATENCIES}
+        self._seconds: Seconds | None = None
+        self._iterations = IterationSums()
+        self._busy_s, self._steps = [0.0] * replicas, [0] * replicas
+        self.rounds_by_accepted: tuple[int, ...] = ()
+        self.refusals: Mapping[str, int] = {}
+        self.steps_without_drafter = 0
+        self.stepped_share = 0.0
+        self.whole: str | None = None
+
+    def begin(self, start_s: float) -> None:
+        """Says when the first request is sent that is counted and served."""
+        self._seconds = Seconds(start_s, self.scenario.client.receive_s)
+
+    def add_requests(self, columns: Columns) -> None:
+        """Takes in requests that have ended (`RunResult.requests`, any rows in any order)."""
+        counted = Counted.of(columns)
+        self.all.add(columns, counted)
+        if self._classes:
+            rows = parts(columns, "class_id", len(self._classes))
+            for (sums, ttft, tpot), mine in zip(self._classes, rows, strict=True):
+                own = Counted.of(mine)
+                sums.add(mine, own)
+                ttft.add(own.ttft_s)
+                tpot.add(own.tpot_sample_s)
+        if len(self._replicas) > 1:
+            for sums, mine in zip(
+                self._replicas, parts(columns, "replica", len(self._replicas)), strict=True
+            ):
+                sums.add(mine, Counted.of(mine))
+        if not len(counted.sent_s):
+            return
+        self._latencies["ttft"].add(counted.ttft_s)
+        self._latencies["tpot"].add(counted.tpot_sample_s)
+        self._latencies["e2el"].add(counted.e2el_s)
+        assert self._seconds is not None
+        self._seconds.add_requests(counted)
+
+    def add_iterations(self, columns: Columns, replica: int, before_s: float) -> None:
+        """Takes in successive iterations of a replica (columns as `RunResult.iterations`).
+
+        Args:
+            columns: a row an iteration.
+            replica: whose.
+            before_s: end of the iteration before the first; inf if there is none.
+        """
+        self._busy_s[replica] += self._iterations.add(columns)
+        self._steps[replica] += len(columns["end_s"])
+        chunks = columns["gaps_by_tokens"]
+        each = chunks.sum(axis=1, dtype=np.int64)
+        if not each.any():
+            return
+        pauses = step_gaps(columns, before_s)
+        pauses[each == 0] = 0.0  # nobody waited for these
+        self._latencies["itl"].add(pauses, each)
+        for values, weights in per_token(pauses, chunks):
+            self._latencies["itl_per_token"].add(values, weights)
+        assert self._seconds is not None
+        self._seconds.add_iterations(columns["end_s"], each)
+
+    def add_gaps(self, columns: Columns) -> None:
+        """Takes in pauses of more than one iteration (columns as `RunResult.odd_gaps`)."""
+        odd = columns["counted"] == 1
+        if not odd.any():
+            return
+        pauses, tokens = columns["gap_s"][odd], columns["tokens"][odd]
+        self._latencies["itl"].add(pauses)
+        self._latencies["itl_per_token"].add(pauses / np.maximum(tokens, 1), tokens)
+        assert self._seconds is not None
+        self._seconds.add_gaps(columns)
+
+    def close(self, before_s: float) -> None:
+        """Says that nothing more is to come from before a time, which frees a little memory."""
+        if self._seconds is not None:
+            self._seconds.close(before_s)
+
+    def add(self, result: RunResult) -> None:
+        """Takes in a whole run."""
+        counted = Counted.of(result.requests)
+        self.begin(float(counted.sent_s.min(initial=0.0 if not len(counted.sent_s) else inf)))
+        self.add_requests(result.requests)
+        rows = parts(result.iterations, "replica", self.scenario.deployment.replicas)
+        for replica, mine in enumerate(rows):
+            self.add_iterations(mine, replica, inf)
+        self.add_gaps(result.odd_gaps)
+        self.rounds_by_accepted, self.refusals = result.rounds_by_accepted, result.refusals
+        self.steps_without_drafter = result.steps_without_drafter
+        self.stepped_share = result.stepped_share
+
+    @property
+    def steps(self) -> int:
+        """Iterations."""
+        return self._iterations.steps
+
+    def benchmark(self) -> Figures:
+        """Returns what `vllm bench serve` prints of the run."""
+        seconds = self._seconds
+        drafts = self.scenario.engine.num_speculative_tokens > 0
+        return Figures.of(
+            self.all,
+            (0, 0) if seconds is None or not self.all.completed else seconds.peaks(),
+            SpecDecode.of(self.rounds_by_accepted, self.all.draft_tokens) if drafts else None,
+            self._latencies,
+        )
+
+    def engine_load(self) -> EngineLoad | None:
+        """Returns how busy the engines were; None if nothing ran."""
+        busy_s = sum(self._busy_s)
+        return EngineLoad.of(self.scenario, self.all, self._iterations, busy_s, self.steps_without_drafter)
+
+    def by_class(self) -> dict[str, ClassFigures]:
+        """Returns the figures of each traffic class; empty for a single class."""
+        return {
+            name: ClassFigures.of(sums, ttft, tpot)
+            for name, (sums, ttft, tpot) in zip(self.class_names, self._classes, strict=False)
+        }
+
+    def by_replica(self) -> list[ReplicaFigures]:
+        """Returns what each replica did."""
+        found = []
+        for index, sums in enumerate(self._replicas):
+            several = max(sums.completed, 1)
+            waits_ms = 1e3 * sums.queue_s / several, 1e3 * sums.engine_ttft_s / several
+            found.append(
+                ReplicaFigures.of(
+                    index, sums, self.all.duration_s, waits_ms, self._busy_s[index], self._steps[index]
+                )
+            )
+        return found

@@ -163,13 +163,13 @@ def _result(path: Path) -> BenchFile:
     except (ValueError, RecursionError) as error:
         raise InputFaults([Fault(str(path), 0, "", f"is no JSON: {error}")]) from None
     result = result if isinstance(result, dict) else {}
-    if faults := [Fault(str(path), 0, key, said) for key, said in bench_faults(result)]:
-        raise InputFaults(faults)
-    found = BenchFile.of(result)
-    missing = [key for key in _NEEDED if key not in found.numbers]
+    missing = [key for key in _NEEDED if number(result.get(key)) is None]
     if missing:
         message = f"lacks {', '.join(missing)}; give a result of `vllm bench serve --save-result`"
         raise InputFaults([Fault(str(path), 0, "", message)])
+    if faults := [Fault(str(path), 0, key, said) for key, said in bench_faults(result)]:
+        raise InputFaults(faults)
+    found = BenchFile.of(result)
     if not found.completed:
         raise InputFaults([Fault(str(path), 0, "completed", "no request was completed; nothing to compare")])
     return found

@@ -35,4 +35,4 @@ def _step(batch: int, kv_tokens: int, chunk: int = 0, past: int = 0) -> StepShap
     prefills = 1 if chunk else 0
     pairs = past * chunk + chunk * (chunk + 1) // 2
     rows = batch + prefills
-    return StepShape(batch + chunk, batch, prefills, rows, 0, kv_tokens, kv_tokens, pairs, 1 - prefills, 0)
+    return StepShape(batch + chunk, batch, prefills, rows, 0, kv_tokens, kv_tokens, pairs, 0)

@@ -8,7 +8,7 @@ Everything that depends on a row count is tabulated once: a price is a few look-
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +30,7 @@ class StepShape(NamedTuple):
     prompt chunk. logit_rows: 1 + drafts a decode row, 1 a prefill row. draft_tokens: drafts verified in this
     step. kv_tokens: KV tokens that decode rows read, the new ones included; kv_tokens_in_window: those inside
     the model's sliding window, min(context, window) each. prefill_pairs: causal (query, key) pairs of the
-    chunks, `past n + n (n + 1) / 2` each. uniform: 1 when every row has exactly 1 + K tokens. draft_passes:
-    drafter forwards after this pass.
+    chunks, `past n + n (n + 1) / 2` each. draft_passes: drafter forwards after this pass.
     """
 
     tokens: int
@@ -42,8 +41,37 @@ class StepShape(NamedTuple):
     kv_tokens: int
     kv_tokens_in_window: int
     prefill_pairs: int
-    uniform: int
     draft_passes: int
+
+
+Totals = TypeVar("Totals", int, NDArray[Any])
+
+
+def shape_fields(
+    decodes: Totals,
+    drafts: Totals,
+    kv_tokens: Totals,
+    in_window: Totals,
+    prompts: Totals,
+    chunk: Totals,
+    pairs: Totals,
+    passes: Totals,
+) -> tuple[Totals, ...]:
+    """Returns the fields of `StepShape`, for one step or for columns of steps.
+
+    Args:
+        decodes, drafts: rows that decode or verify, and the drafts they verify.
+        kv_tokens, in_window: that they read.
+        prompts, chunk, pairs: rows with a piece of a prompt, their tokens and (query, key) pairs.
+        passes: of the drafter.
+    """
+    rows = decodes + drafts
+    return rows + chunk, decodes, prompts, rows + prompts, drafts, kv_tokens, in_window, pairs, passes
+
+
+def prefill_pairs(tokens: int, past: int) -> int:
+    """Returns the (query, key) pairs of a piece of a prompt behind `past` computed tokens."""
+    return tokens * past + tokens * (tokens + 1) // 2
 
 
 class StepCost(Protocol):
@@ -106,7 +134,7 @@ class KernelCost:
 
     def seconds(self, shape: StepShape) -> float:
         """Seconds of one step: `terms` for a single shape, and their sum."""
-        tokens, decode, prefill, rows, drafts, kv_tokens, in_window, pairs, _, passes = shape
+        tokens, decode, prefill, rows, drafts, kv_tokens, in_window, pairs, passes = shape
         _, stream, extra, links, floor, head_stream, head_extra, head_links, head_floor = self._lists
         weights = stream[tokens] + head_stream[rows]
         compute = extra[tokens] + head_extra[rows]
@@ -133,7 +161,7 @@ class KernelCost:
 
     def drafter_s(self, shape: StepShape) -> float:
         """Seconds that the drafter adds to one step; zero where nothing drafts on the GPU."""
-        tokens, decode, prefill, _, drafts, kv_tokens, in_window, pairs, _, passes = shape
+        tokens, decode, prefill, _, drafts, kv_tokens, in_window, pairs, passes = shape
         tables = self._drafter
         if not passes or tables is None:
             return 0.0
@@ -196,7 +224,7 @@ class KernelCost:
         drafts = placement.num_speculative_tokens
         name = placement.drafter.name if placement.drafter else "none"
         query = 1 + drafts
-        one = StepShape(query, 1, 0, query, drafts, 1024, 1024, 0, 1, drafts)
+        one = StepShape(query, 1, 0, query, drafts, 1024, 1024, 0, drafts)
         columns = {key: np.array([value]) for key, value in one._asdict().items()}
         parts = ", ".join(f"{term} {1e3 * value[0]:.2f}" for term, value in self.terms(columns).items())
         return (

@@ -8,19 +8,61 @@ after another.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Generator
+from math import nan
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import simpy
 
 from specfleet.sim.config import ClientConfig, LoadConfig
-from specfleet.sim.engine import Request
-from specfleet.sim.environment import ARRIVAL, Environment
-from specfleet.sim.recorder import Recorder
+from specfleet.sim.environment import Environment, Moment
 
+F64 = npt.NDArray[np.float64]
+CLIENT_TIMES = ("sent_s", "first_chunk_s", "last_chunk_s")
 Arrive = Callable[[int, float], None]
 """Takes a request's row and the time at which it reaches the cluster."""
+
+
+class Answer(NamedTuple):
+    """What a client asks of a request that has ended.
+
+    Attributes:
+        row: of the request table.
+        first_token_s, finished_s: when its first and its last chunk left the engine.
+        first_rank, last_rank: of these chunks within their steps, from 1.
+    """
+
+    row: int
+    first_token_s: float
+    first_rank: int
+    finished_s: float
+    last_rank: int
+
+
+class Sends:
+    """When requests leave the client: one send occupies it for a while, the next ones queue behind it.
+
+    Args:
+        serial_s: seconds that a send takes.
+    """
+
+    def __init__(self, serial_s: float) -> None:
+        self.serial_s = serial_s
+        self._free_s = 0.0
+
+    def next(self, due_s: float) -> float:
+        """Returns when the next request leaves, which is due at `due_s`."""
+        sent_s = due_s if due_s > self._free_s else self._free_s
+        self._free_s = sent_s + self.serial_s
+        return sent_s
+
+    def all(self, due_s: F64) -> F64:
+        """Returns when the next requests leave, which are due at these times, sorted."""
+        return np.array([*map(self.next, due_s.tolist())]) if self.serial_s else due_s
 
 
 class Client:
@@ -31,68 +73,67 @@ class Client:
         arrival_s: when each request is due, sorted.
         config: the client's own delays.
         load: the cap on requests in flight.
-        recorder: gets the client-side times.
         arrive: hands a request to the cluster.
     """
 
     def __init__(
-        self,
-        env: Environment,
-        arrival_s: np.ndarray[tuple[int], np.dtype[np.float64]],
-        config: ClientConfig,
-        load: LoadConfig,
-        recorder: Recorder,
-        arrive: Arrive,
+        self, env: Environment, arrival_s: F64, config: ClientConfig, load: LoadConfig, arrive: Arrive
     ) -> None:
         self.env = env
         self.config = config
         self.max_concurrency = load.max_concurrency or len(arrival_s)
-        self.recorder = recorder
+        never = array("d", [nan]) * len(arrival_s)
+        self._sent_s, self._first_chunk_s, self._last_chunk_s = never, never[:], never[:]
         self.in_flight = 0
+        self._sends = Sends(config.send_serial_s)
         self._arrive = arrive
         self._arrival_s = arrival_s.tolist()
-        self._ready: deque[int] = deque()
-        self._free_s = 0.0
+        self._waiting: deque[int] = deque()
+        self._answers: dict[int, Moment] = {}
         env.process(self._offer())
 
     def _offer(self) -> Generator[simpy.Event, None, None]:
-        """A simpy process: each request becomes due at its arrival time."""
+        """A simpy process: requests become due at their arrival times, and take a user or wait for one."""
         for row, due in enumerate(self._arrival_s):
             if due > 0.0:
                 yield self.env.until(due)
             if self.in_flight < self.max_concurrency:
-                self._send(row, due)
+                self.in_flight += 1
+                self.env.process(self._use(row, self._send(row, due)))
             else:
-                self._ready.append(row)
+                self._waiting.append(row)
 
-    def _send(self, row: int, now: float) -> None:
-        """Sends a request at `now`, or as soon as the sends before it are out."""
-        sent = max(now, self._free_s)
-        self._free_s = sent + self.config.send_serial_s
-        self.in_flight += 1
-        self.recorder.request(row, sent_s=sent)
-        arrives = sent + self.config.send_s
-        self.env.at(arrives, ARRIVAL, lambda event: self._arrive(row, arrives))
+    def _use(self, row: int, arrives: Moment) -> Generator[Moment, float, None]:
+        """A simpy process: a user waits for an answer, turns round, and sends the next that waits."""
+        while True:
+            arrived_s = yield arrives
+            self._answers[row] = free = self.env.moment()
+            self._arrive(row, arrived_s)
+            free_s = yield free
+            if not self._waiting:
+                break
+            row = self._waiting.popleft()
+            arrives = self._send(row, free_s)
+        self.in_flight -= 1
 
-    def chunk_received_s(self, engine_s: float, place: int) -> float:
-        """Returns when the client has handled the chunk in `place` (from 1) of a step that ended then."""
-        return engine_s + self.config.receive_s + self.config.chunk_s * place
+    def _send(self, row: int, now: float) -> Moment:
+        """Sends a request at `now`, or as soon as the sends before it are out; returns when it arrives."""
+        self._sent_s[row] = sent = self._sends.next(now)
+        return self.env.until(sent + self.config.send_s)
 
-    def answered(self, request: Request, place: int, finished_s: float) -> None:
-        """Notes what the client saw of a finished request; its user's slot frees after the turn-round."""
-        last = self.chunk_received_s(finished_s, place)
-        first = self.chunk_received_s(request.first_token_s, request.first_place)
-        self.recorder.request(request.id, first_chunk_s=first, last_chunk_s=last)
-        self._free_slot(last + self.config.turn_s)
+    def answered(self, answer: Answer) -> None:
+        """Notes what the client saw of a finished request; its user is free after the turn-round."""
+        row, first_s, first_rank, finished_s, last_rank = answer
+        config = self.config
+        self._first_chunk_s[row] = first_s + config.receive_s + config.chunk_s * first_rank
+        self._last_chunk_s[row] = last = finished_s + config.receive_s + config.chunk_s * last_rank
+        self._answers.pop(row).happen(last + config.turn_s)
 
-    def refused(self, now: float) -> None:
+    def refused(self, row: int, now: float) -> None:
         """A request was refused on arrival: the user hears of it and sends the next one."""
-        self._free_slot(now + self.config.receive_s + self.config.turn_s)
+        self._answers.pop(row).happen(now + self.config.receive_s + self.config.turn_s)
 
-    def _free_slot(self, free_s: float) -> None:
-        def freed(event: simpy.Event) -> None:
-            self.in_flight -= 1
-            if self._ready:
-                self._send(self._ready.popleft(), free_s)
-
-        self.env.at(free_s, ARRIVAL, freed)
+    def times(self) -> dict[str, F64]:
+        """Returns `sent_s`, `first_chunk_s` and `last_chunk_s` by row; nan where it never happened."""
+        noted = zip(CLIENT_TIMES, (self._sent_s, self._first_chunk_s, self._last_chunk_s), strict=True)
+        return {name: np.frombuffer(times) for name, times in noted}

@@ -12,7 +12,7 @@ from array import array
 from collections import deque
 from math import inf
 
-from specfleet.hardware.stepcost import StepCost, StepShape
+from specfleet.hardware.stepcost import StepCost, StepShape, prefill_pairs, shape_fields
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.errors import Stall
 from specfleet.sim.recorder import Recorder
@@ -165,14 +165,12 @@ class Engine:
         config, total = self.config, request.prompt_tokens + request.max_tokens
         if total > config.max_model_len:
             return f"prompt + max_tokens = {total} exceeds max_model_len {config.max_model_len}"
-        drafts, lookahead = config.num_speculative_tokens, self.scheduler.lookahead
-        most = min(total - 1 + drafts * self._depth + lookahead, config.max_model_len)
-        budget = config.max_num_batched_tokens
-        slots = self.scheduler.draft_slots
+        rules, drafts = self.scheduler.rules, config.num_speculative_tokens
+        most, budget, slots = rules.most_slots(total), config.max_num_batched_tokens, rules.draft_slots
         if not config.enable_chunked_prefill and total + slots > budget:
             more = f" and {slots} draft slots" if slots else ""
             return f"without chunked prefill, prompt + max_tokens = {total}{more} exceed a step of {budget}"
-        if 1 + drafts + 2 * slots > budget:
+        if rules.row_charge(drafts) + slots > budget:
             return f"1 + {drafts} drafts and the drafter's slots exceed a step of {budget} tokens"
         if most > config.usable_tokens:
             return (
@@ -313,18 +311,14 @@ class Engine:
 
     def _shape(self, batch: Batch) -> StepShape:
         """Returns the integers a step is priced by: sums over its rows."""
-        rows = len(batch.sequences)
-        drafts = sum(batch.num_drafts)
-        config = self.config
-        passes = self._draft_passes(batch)
+        rows, drafts = len(batch.sequences), sum(batch.num_drafts)
+        passes, window = self._draft_passes(batch), self.config.sliding_window
         if batch.total_tokens == rows + drafts:
-            kv = sum([sequence.num_computed_tokens for sequence in batch.sequences])
-            uniform = int(batch.total_tokens == rows * (1 + config.num_speculative_tokens))
-            seen = kv
-            if window := config.sliding_window:
+            seen = kv = sum([sequence.num_computed_tokens for sequence in batch.sequences])
+            if window:
                 seen = sum([min(sequence.num_computed_tokens, window) for sequence in batch.sequences])
-            return StepShape(batch.total_tokens, rows, 0, rows + drafts, drafts, kv, seen, 0, uniform, passes)
-        window = config.sliding_window or config.max_model_len + config.num_speculative_tokens
+            return StepShape(*shape_fields(rows, drafts, kv, seen, 0, 0, 0, passes))
+        window = window or NEVER
         decodes = kv = seen = pairs = 0
         for sequence, n, d in zip(batch.sequences, batch.num_tokens, batch.num_drafts, strict=True):
             end = sequence.num_computed_tokens
@@ -333,11 +327,9 @@ class Engine:
                 kv += end
                 seen += min(end, window)
             else:
-                pairs += n * (end - n) + n * (n + 1) // 2
-        logit_rows = rows + drafts
-        return StepShape(
-            batch.total_tokens, decodes, rows - decodes, logit_rows, drafts, kv, seen, pairs, 0, passes
-        )
+                pairs += prefill_pairs(n, end - n)
+        chunk = batch.total_tokens - decodes - drafts
+        return StepShape(*shape_fields(decodes, drafts, kv, seen, rows - decodes, chunk, pairs, passes))
 
     def _draft_passes(self, batch: Batch) -> int:
         """Returns the drafter forwards after this batch.
@@ -345,17 +337,11 @@ class Engine:
         None where the longest sequence is past the drafter's positions. Where no draft could be used,
         an EAGLE drafter runs one, to keep its KV in step; a draft model runs all of them (vLLM 0.33).
         """
-        speculative = self.config.speculative
-        if speculative is None:
-            return 0
         if batch.drafter_too_short:
             self.steps_without_drafter += 1
             return 0
-        passes = speculative.draft_passes
-        if batch.planned_drafts is not None and speculative.method != "ngram":
-            deepest = max(batch.planned_drafts, default=0)
-            passes = min(passes, max(deepest, 1))  # no drafts: one pass still keeps the drafter's KV in step
-        return min(passes, 1) if batch.skips_drafts and self.config.uses_eagle else passes
+        planned = None if batch.planned_drafts is None else max(batch.planned_drafts, default=0)
+        return self.scheduler.rules.passes(planned, batch.skips_drafts)
 
     def _commit(self, flight: Flight) -> None:
         """Takes a finished batch in: the scheduler's books first, then the notes of the run."""

@@ -8,29 +8,49 @@ that an iteration starting at `t` sees everything that arrived at `t`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappush
-from typing import Any
 
 import simpy
+from simpy.events import EventPriority
 
-ARRIVAL, WAKE = 1, 2
+ARRIVAL, WAKE = EventPriority(1), EventPriority(2)
 """Priorities at equal times: requests and users first, engines after them."""
+
+
+class At(float):
+    """A delay that ends at this time exactly: simpy adds it to the clock, and the sum is the time."""
+
+    __slots__ = ()
+
+    def __radd__(self, now: float) -> float:
+        """Returns the time, whatever the clock says."""
+        return float(self)
+
+
+class Moment(simpy.Event):
+    """An event that happens at a time of its own, seconds, once that is known; its value is the time."""
+
+    def happen(self, time_s: float, priority: EventPriority = ARRIVAL) -> None:
+        """Sets the time, which must not lie before the event now running."""
+        self._ok = True
+        self._value = time_s
+        self.env.schedule(self, priority, At(time_s))
 
 
 class Environment(simpy.Environment):
     """A simpy environment whose events are placed at absolute times, seconds."""
 
-    def at(self, time_s: float, priority: int, callback: Callable[[simpy.Event], None]) -> None:
-        """Calls `callback` at `time_s`, which must not lie before the event now running."""
-        event = self.until(time_s, priority)
-        assert event.callbacks is not None
-        event.callbacks.append(callback)
+    def moment(self) -> Moment:
+        """Returns an event whose time is not known yet, for a process to wait on."""
+        return Moment(self)
 
-    def until(self, time_s: float, priority: int = ARRIVAL) -> simpy.Event:
+    def until(self, time_s: float) -> Moment:
         """Returns an event that happens at `time_s`, for a process to wait on."""
-        event = simpy.Event(self)
-        event._ok = True
-        event._value = None
-        entry: tuple[Any, Any, int, simpy.Event] = (time_s, priority, next(self._eid), event)
-        heappush(self._queue, entry)
+        event = Moment(self)
+        event.happen(time_s)
         return event
+
+    def wake(self, time_s: float, callback: Callable[[simpy.Event], None]) -> None:
+        """Calls `callback` at `time_s`, after everything that arrives then."""
+        event = Moment(self)
+        event.callbacks.append(callback)
+        event.happen(time_s, WAKE)

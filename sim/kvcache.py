@@ -15,6 +15,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from specfleet.sim.rules import blocks_for, findable_blocks, usable_hit
+
 if TYPE_CHECKING:
     from specfleet.sim.sequence import Sequence
 
@@ -46,30 +48,19 @@ class KVCache:
         """Returns the longest cached prefix of `sequence`: none here."""
         return NO_HIT
 
-    def admit(self, sequence: Sequence, hit: Hit, slots: int, reserve: int, watermark_blocks: int) -> bool:
-        """Gives a waiting sequence its first blocks.
+    def idle(self, hit: Hit) -> int:
+        """Returns the blocks of a hit that nobody holds, so that taking them makes fewer free."""
+        return 0
 
-        Args:
-            sequence: holds no block yet.
-            hit: what `lookup` found.
-            slots: tokens that need a slot after this step (lookahead included).
-            reserve: tokens that must fit although only `slots` are taken now.
-            watermark_blocks: blocks to leave free.
-
-        Returns:
-            False, with nothing changed, if it does not fit.
-        """
-        blocks = -(-slots // self.block_size)
-        if max(blocks, -(-reserve // self.block_size)) + watermark_blocks > self.free_blocks:
-            return False
+    def take(self, sequence: Sequence, hit: Hit, blocks: int) -> None:
+        """Gives a waiting sequence the blocks that `lookup` found and `blocks` new ones, which are free."""
         self.free_blocks -= blocks
         sequence.num_blocks = blocks
         sequence.slots = blocks * self.block_size
-        return True
 
     def grow(self, sequence: Sequence, slots: int) -> bool:
         """Makes a running sequence hold at least `slots` tokens; False if the pool cannot."""
-        growth = -(-slots // self.block_size) - sequence.num_blocks
+        growth = blocks_for(slots, self.block_size) - sequence.num_blocks
         if growth <= 0:
             return True
         if growth > self.free_blocks:
@@ -152,43 +143,39 @@ class PrefixCache(KVCache):
     def lookup(self, sequence: Sequence) -> Hit:
         """Returns the longest cached prefix, in whole blocks, at least one known token short."""
         blocks: list[int] = []
-        for key in self._keys(sequence)[: (sequence.num_tokens - 1) // self.block_size]:
+        for key in self._keys(sequence)[: findable_blocks(sequence.num_tokens, self.block_size)]:
             found = self._blocks_with.get(key)
             if not found:
                 break
             blocks.append(next(iter(found)))
-        if self.drops_last_block and blocks:
-            blocks.pop()
+        del blocks[usable_hit(len(blocks), self.drops_last_block) :]
         return Hit(tuple(blocks), len(blocks) * self.block_size) if blocks else NO_HIT
 
-    def admit(self, sequence: Sequence, hit: Hit, slots: int, reserve: int, watermark_blocks: int) -> bool:
-        """As `KVCache.admit`; blocks of the hit that nobody else holds leave the free list too."""
-        size = self.block_size
-        idle = sum(1 for block in hit.blocks if self._users[block] == 0)
-        new = max(-(-slots // size) - len(hit.blocks), 0)
-        needed = max(-(-max(slots, reserve) // size) - len(hit.blocks), 0)
-        if needed + idle + watermark_blocks > self.free_blocks:
-            return False
+    def idle(self, hit: Hit) -> int:
+        """As `KVCache.idle`."""
+        return sum([1 for block in hit.blocks if self._users[block] == 0])
+
+    def take(self, sequence: Sequence, hit: Hit, blocks: int) -> None:
+        """As `KVCache.take`; blocks of the hit that nobody else holds leave the free list too."""
         for block in hit.blocks:
             if self._users[block] == 0:
                 del self._free[block]
             self._users[block] += 1
         self._held[sequence.id] = list(hit.blocks)
         self._num_registered[sequence.id] = len(hit.blocks)
-        self._take(sequence, new)
-        return True
+        self._hand_out(sequence, blocks)
 
     def grow(self, sequence: Sequence, slots: int) -> bool:
         """As `KVCache.grow`."""
-        growth = -(-slots // self.block_size) - sequence.num_blocks
+        growth = blocks_for(slots, self.block_size) - sequence.num_blocks
         if growth <= 0:
             return True
         if growth > self.free_blocks:
             return False
-        self._take(sequence, growth)
+        self._hand_out(sequence, growth)
         return True
 
-    def _take(self, sequence: Sequence, count: int) -> None:
+    def _hand_out(self, sequence: Sequence, count: int) -> None:
         """Hands `count` blocks from the front of the free list to `sequence`; their contents are gone."""
         held = self._held[sequence.id]
         for _ in range(count):

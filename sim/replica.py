@@ -1,69 +1,81 @@
-"""The simpy shell of one engine: wakes it when it has something to do.
+"""A replica in the cluster: wakes what it runs when that has something to do.
 
-Between two events of the rest of the world the engine runs on its own, iteration after iteration;
+Between two events of the rest of the world an engine runs on its own, iteration after iteration;
 simpy sees one event a window. Whatever else happens at the very time a window ends goes first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import inf
+from collections.abc import Callable, Iterable
+from math import inf, nextafter
+from typing import Protocol
 
 import simpy
 
-from specfleet.sim.engine import Engine, Request
-from specfleet.sim.environment import WAKE, Environment
+from specfleet.sim.clients import Answer
+from specfleet.sim.environment import Environment
 
-OnFinish = Callable[[Request, int, float], None]
-"""Called with a finished request, its last chunk's place in the step, and the engine's time."""
+
+class Server(Protocol):
+    """What a replica runs: an engine, or a lane of the calendar in its place."""
+
+    def submit(self, row: int, now: float) -> None:
+        """Puts a request into the inbox at `now`."""
+        ...
+
+    def advance(self, now: float, until: float) -> float:
+        """Takes the turn that is due at `now`, and perhaps later ones before `until`.
+
+        Returns:
+            When the next turn is due; inf when there is nothing to do.
+        """
+        ...
+
+    def answers(self) -> Iterable[Answer]:
+        """Returns who has ended since the last call."""
+        ...
 
 
 class Replica:
-    """An engine in the cluster.
+    """A server on the cluster's clock.
 
     Args:
         env: the cluster's clock.
-        engine: the state machine.
-        on_finish: learns of every end.
+        server: what it runs.
+        answered: learns of every end.
     """
 
-    def __init__(self, env: Environment, engine: Engine, on_finish: OnFinish) -> None:
+    def __init__(self, env: Environment, server: Server, answered: Callable[[Answer], None]) -> None:
         self.env = env
-        self.engine = engine
+        self.server = server
         self.outstanding = 0
-        self._on_finish = on_finish
+        self._answered = answered
         self._asleep = True
 
-    def submit(self, request: Request, now: float) -> None:
-        """Puts a request into the engine's inbox at `now`; an idle engine wakes at that time."""
-        request.arrived_s = now
+    def submit(self, row: int, now: float) -> None:
+        """Takes a request at `now`; an idle server wakes at that time."""
         self.outstanding += 1
-        self.engine.inbox.append(request)
+        self.server.submit(row, now)
         if self._asleep:
             self._asleep = False
-            self.env.at(now, WAKE, lambda event: self._run(now))
-
-    def _run(self, now: float) -> None:
-        """Runs iterations from `now` until something else is due, or there is nothing to do."""
-        env, engine = self.env, self.engine
-        while True:
-            due = engine.turn(now)
-            if engine.finished:
-                self._deliver(now)
-            if due == inf:
-                self._asleep = True
-                return
-            if env.peek() <= due:
-                env.at(due, WAKE, self._waker(due))
-                return
-            now = due
+            self.env.wake(now, self._waker(now))
 
     def _waker(self, due: float) -> Callable[[simpy.Event], None]:
         return lambda event: self._run(due)
 
-    def _deliver(self, now: float) -> None:
-        """Reports the requests that ended in the iteration that ended at `now`."""
-        ended, self.engine.finished = self.engine.finished, []
-        for request, place in ended:
-            self.outstanding -= 1
-            self._on_finish(request, place, now)
+    def _run(self, now: float) -> None:
+        """Takes turns from `now` until something else is due, or there is nothing to do."""
+        env, server = self.env, self.server
+        while True:
+            # the turn that woke it is taken whatever else is due now
+            due = server.advance(now, max(env.peek(), nextafter(now, inf)))
+            for answer in server.answers():
+                self.outstanding -= 1
+                self._answered(answer)
+            if due == inf:
+                self._asleep = True
+                return
+            if env.peek() <= due:
+                env.wake(due, self._waker(due))
+                return
+            now = due

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from specfleet.sim.rules import NEVER as NEVER
+from specfleet.sim.rules import leaves_drafts_unused
+
 WAITING, RUNNING, PREEMPTED, FINISHED = "W", "R", "P", "F"
-NEVER = 1 << 62
-"""A token count that no request reaches."""
 
 
 class Sequence:
@@ -103,8 +104,8 @@ class Sequence:
         """
         if self.num_computed_tokens + tokens < self.num_tokens:
             return True
-        certain = self.num_tokens - self.prompt_tokens + (2 if self.num_output_placeholders else 1)
-        return certain >= self.max_tokens
+        in_flight = 1 if self.num_output_placeholders else 0
+        return leaves_drafts_unused(self.num_tokens - self.prompt_tokens, in_flight, self.max_tokens)
 
 
 class Batch:

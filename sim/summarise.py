@@ -14,13 +14,14 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from specfleet.sim.calendar.admission import Unsuited
 from specfleet.sim.calendar.gate import stranger, why_not
+from specfleet.sim.calendar.kv.interface import Unsuited
 from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.slots import Full, Requests
 from specfleet.sim.calendar.stream import Stream, Watcher
 from specfleet.sim.calendar.trajectories import BLOCK, Rules
-from specfleet.sim.config import ClientConfig, Slo
+from specfleet.sim.cluster import OpenArrivals
+from specfleet.sim.config import Slo
 from specfleet.sim.errors import SimulationError
 from specfleet.sim.metrics.summary import Summary
 from specfleet.sim.recorder import REJECTED
@@ -28,7 +29,7 @@ from specfleet.sim.router import ROUTERS, Blind
 from specfleet.sim.scenario import Scenario
 from specfleet.sim.simulation import simulate
 from specfleet.sim.speculation.lives import Lives
-from specfleet.workloads.requests import FloatArray, RequestTable
+from specfleet.workloads.requests import RequestTable
 
 PORTION = 1 << 14
 """Requests made at once, at least 1,024 a replica."""
@@ -247,20 +248,19 @@ class Senders:
     def __init__(self, plan: CalendarRun, summary: Summary) -> None:
         self._plan, self._summary = plan, summary
         self.refusals: dict[str, int] = {}
-        self._router = ROUTERS[plan.scenario.deployment.router](plan.seed)
+        self._loop = OpenArrivals(plan.scenario, plan.seed)
         self._sent = 0
-        self._free_s = 0.0
         self._begun = False
 
     def send(self, table: RequestTable) -> tuple[Requests, npt.NDArray[np.int64]]:
         """Returns the columns of successive requests that are served, and the replica of each."""
         scenario, n = self._plan.scenario, len(table)
         here = CalendarRun(scenario, table, self._plan.seed, None)
-        sent_s = self._departures(table.arrival_s, scenario.client)
+        sent_s, arrived_s = self._loop.times(table.arrival_s)
         rows = np.arange(self._sent, self._sent + n)
         names = ("prompt_tokens", "output_tokens", "max_tokens", "class_id", "temperature")
         columns = {name: getattr(table, name) for name in names}
-        columns |= {"row": rows, "sent_s": sent_s, "arrived_s": sent_s + scenario.client.send_s}
+        columns |= {"row": rows, "sent_s": sent_s, "arrived_s": arrived_s}
         self._sent += n
         warmups = scenario.load.num_warmups
         if not self._begun and (rows[here.served] >= warmups).any():
@@ -271,24 +271,7 @@ class Senders:
             for reason, count in here.refusals().items():
                 self.refusals[reason] = self.refusals.get(reason, 0) + count
         served = {name: column[here.served] for name, column in columns.items()}
-        return served, self._route(served["row"])
-
-    def _departures(self, arrival_s: FloatArray, client: ClientConfig) -> FloatArray:
-        if not client.send_serial_s:
-            return arrival_s
-        free, serial, times = self._free_s, client.send_serial_s, []
-        for due in arrival_s.tolist():
-            sent = due if due > free else free
-            free = sent + serial
-            times.append(sent)
-        self._free_s = free
-        return np.array(times, dtype=np.float64)
-
-    def _route(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        replicas = self._plan.scenario.deployment.replicas
-        if replicas > 1 and isinstance(self._router, Blind):
-            return self._router.picks(rows, replicas)
-        return np.zeros(len(rows), dtype=np.int64)
+        return served, self._loop.replicas(served["row"])
 
     def _refuse(self, columns: Requests) -> None:
         n, none = len(columns["row"]), np.zeros(len(columns["row"]), dtype=np.int64)

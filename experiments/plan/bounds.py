@@ -153,7 +153,6 @@ def _columns(
         "kv_tokens": kv,
         "kv_tokens_in_window": kv,
         "prefill_pairs": chunk * (chunk + 1) // 2,
-        "uniform": 1 - prefill,
         "draft_passes": np.full_like(batch, passes),
     }
     return {name: values[name] for name in StepShape._fields}
@@ -167,5 +166,5 @@ def _seconds(cost: StepCost, columns: dict[str, npt.NDArray[np.int64]]) -> F64:
 def _prompt_seconds(cost: StepCost, engine: EngineConfig, prompt: float) -> float:
     """Returns the time of a prompt with the GPU to itself: its tokens in one step, or in full ones."""
     chunk = min(max(round(prompt), 1), engine.max_num_batched_tokens)
-    one = StepShape(chunk, 0, 1, 1, 0, 0, 0, chunk * (chunk + 1) // 2, 0, 0)
+    one = StepShape(chunk, 0, 1, 1, 0, 0, 0, chunk * (chunk + 1) // 2, 0)
     return cost.seconds(one) * max(prompt / chunk, 1.0)

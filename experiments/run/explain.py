@@ -67,7 +67,7 @@ def decode_shape(batch: int, context: int, k: int, passes: int) -> StepShape:
     """Returns the totals of `batch` sequences with `context` cached tokens each, verifying `k` drafts."""
     tokens = batch * (1 + k)
     kv = batch * (context + 1 + k)
-    return StepShape(tokens, batch, 0, tokens, batch * k, kv, kv, 0, 1, passes)
+    return StepShape(tokens, batch, 0, tokens, batch * k, kv, kv, 0, passes)
 
 
 def with_drafts(place: Placement, k: int) -> Placement:

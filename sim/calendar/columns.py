@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from specfleet.hardware.stepcost import StepShape, shape_fields
+from specfleet.sim.calendar.books.log import Log
 from specfleet.sim.calendar.lane import Lane
-from specfleet.sim.calendar.log import Log
 from specfleet.sim.calendar.luck import F64, I64
 from specfleet.sim.calendar.trajectories import Rules
 from specfleet.sim.recorder import Columns
@@ -37,10 +39,10 @@ class Stays:
     @classmethod
     def of(cls, lane: Lane, places: Places) -> Stays:
         """Returns a lane's stays; `places` are its requests in order of arrival."""
-        first, rounds = lane.lives.first[places], lane.lives.rounds[places]
+        first, rounds = lane.books.lives.first[places], lane.books.lives.rounds[places]
         if not lane.log.cut and not lane.log.stays:
             return cls(places, first, first + rounds)
-        each = np.arange(len(lane.lives.order))[places]
+        each = np.arange(len(lane.books.lives.order))[places]
         rounds = rounds.copy()
         index_of = _index_of(lane, places)
         for cut, done in lane.log.cut.items():
@@ -115,8 +117,8 @@ class LaneColumns:
         if (wakes > 0).any() or len(self.stepped):
             self.start_s = self.start_s.copy()
         self.start_s[wakes] = wake_s
-        if lane.recorder is not None:
-            self.start_s[self.stepped] = lane.recorder.iterations()["start_s"]
+        if lane.log.recorder is not None:
+            self.start_s[self.stepped] = lane.log.recorder.iterations()["start_s"]
         self.stays = Stays.of(lane, places)
 
     def turn_s(self) -> F64:
@@ -132,12 +134,12 @@ class LaneColumns:
     def iterations(self) -> Columns:
         """Returns the iteration columns."""
         lane, times = self.lane, {"start_s": self.start_s, "end_s": self.end_s}
-        k, passes = lane.drafts_by_iteration(), lane.passes_by_iteration()
+        k, passes = lane.books.drafts_by_iteration(), lane.books.passes_by_iteration()
         replica: Columns = {"replica": np.broadcast_to(np.int32(lane.replica), self.iterations_count)}
         chunks = self._chunks()  # before the others: it needs room for a moment
         columns = replica | chunks | shapes_of(lane.log, lane.rules, k, passes)
-        if lane.recorder is not None:
-            for name, values in lane.recorder.iterations().items():
+        if lane.log.recorder is not None:
+            for name, values in lane.log.recorder.iterations().items():
                 if name in columns:
                     kind = np.promote_types(columns[name].dtype, _holding(int(values.max(initial=0))))
                     columns[name] = columns[name].astype(kind)
@@ -150,14 +152,14 @@ class LaneColumns:
         firsts = np.bincount(self.stays.first, minlength=count).astype(np.int32)
         decoding = self.stays.decoding(count)
         chunks = decoding + firsts
-        if lane.ledger is None:
+        if lane.books.ledger is None:
             gaps = np.zeros((count, 2), dtype=np.int32)
             gaps[:, 1] = self.stays.decoding(count, self.counted[self.stays.place])
             return {"chunks": chunks, "output_tokens": chunks, "gaps_by_tokens": gaps}
-        counted, warm = lane.ledger.counts(lane.lane, count)
+        counted, warm = lane.books.ledger.counts(lane.books.engine, count)
         output = firsts
         for plane in (counted,) if warm is None else (counted, warm):
-            for tokens in range(1, lane.ledger.width):
+            for tokens in range(1, lane.books.ledger.width):
                 output += np.multiply(plane[:, tokens], tokens, dtype=np.int32)
         return {"chunks": chunks, "output_tokens": output, "gaps_by_tokens": counted}
 
@@ -166,7 +168,7 @@ class LaneColumns:
         it, before, place = np.frombuffer(self.lane.log.odd_gaps, dtype=np.int64).reshape(-1, 3).T
         end = self.end_s[it]
         columns: Columns = {
-            "request_id": self.lane.lives.order[place],
+            "request_id": self.lane.books.lives.order[place],
             "replica": np.full(len(it), self.lane.replica),
             "from_iteration": before,
             "to_iteration": it,
@@ -175,9 +177,9 @@ class LaneColumns:
             "gap_s": end - self.end_s[before],
             "tokens": np.ones(len(it), dtype=np.int64),
         }
-        if self.lane.recorder is None:
+        if self.lane.log.recorder is None:
             return columns
-        stepped = self.lane.recorder.odd_gaps()
+        stepped = self.lane.log.recorder.odd_gaps()
         order = np.argsort(np.concatenate([it, stepped["to_iteration"]]), kind="stable")
         return {name: np.concatenate([columns[name], stepped[name]])[order] for name in columns}
 
@@ -187,8 +189,8 @@ class LaneColumns:
         A column left out is zero for all.
         """
         lane, log, places = self.lane, self.lane.log, self.places
-        first, rounds = lane.lives.first[places], lane.lives.rounds[places]
-        accepted = lane.lives.accepted[places]
+        first, rounds = lane.books.lives.first[places], lane.books.lives.rounds[places]
+        accepted = lane.books.lives.accepted[places]
         finish, admitted, chunks = first + rounds, first, 1 + rounds
         preemptions, drafts = np.zeros(0, dtype=np.int32), rounds * np.int32(lane.rules.k)
         index_of = _index_of(lane, places) if log.is_eventful else first
@@ -211,7 +213,7 @@ class LaneColumns:
         if log.preemptions:
             yield "preemptions", preemptions
         if log.cached:
-            by_place = np.zeros(len(lane.lives.order), dtype=np.int32)
+            by_place = np.zeros(len(lane.books.lives.order), dtype=np.int32)
             found = np.frombuffer(log.cached, dtype=np.int64).reshape(-1, 2)
             by_place[found[:, 0]] = found[:, 1]
             yield "cached_tokens", by_place[places]
@@ -224,17 +226,17 @@ class LaneColumns:
         yield "admitted_s", admitted_s
         yield "first_token_s", self.end_s[first]
         yield "finished_s", self.end_s[finish]
-        if lane.ledger is not None:
-            if lane.verified is not None and lane.drafts is not None:
-                rounds = lane.verified[places].astype(np.int32)
-                drafts = lane.drafts[places].astype(np.int32)
+        if lane.books.ledger is not None:
+            if lane.books.verified is not None and lane.books.drafts is not None:
+                rounds = lane.books.verified[places].astype(np.int32)
+                drafts = lane.books.drafts[places].astype(np.int32)
             yield "verifications", rounds
             yield "accepted_tokens", accepted
             yield "draft_tokens", drafts
 
     def chunk_ranks(self) -> Iterator[I32]:
         """Yields the place of each request's first, then of its last chunk within its step, as `requests`."""
-        stays, order = self.stays, np.zeros(len(self.lane.lives.order), dtype=np.int32)
+        stays, order = self.stays, np.zeros(len(self.lane.books.lives.order), dtype=np.int32)
         ranks = stays.ranks_at_first(stays.decoding(self.iterations_count))
         if isinstance(stays.place, slice):
             yield ranks
@@ -261,49 +263,44 @@ def shapes_of(log: Log, rules: Rules, k: I32, passes: I32) -> Columns:
     sums = np.frombuffer(log.sums, dtype=np.int64)
     count = len(sums)
     n = ((sums >> pack.rows) & pack.rows_mask).astype(np.int32)
+    it, tokens, rows, ones, ones_context, pairs = np.frombuffer(log.prefills, dtype=np.int64).reshape(-1, 6).T
+    drafts = n * k if rules.k else np.broadcast_to(np.int32(0), count)
+    chunk = _scattered(count, it, tokens - ones)
+    if log.padded:
+        padded_it, padded = np.frombuffer(log.padded, dtype=np.int64).reshape(-1, 2).T
+        drafts[padded_it] += padded.astype(np.int32)
+        chunk[padded_it] -= padded.astype(np.int32)
+    n[it] += ones.astype(np.int32)
     context = (sums & pack.context_mask).astype(np.int32)
-    columns: Columns = {
-        "tokens": n * (1 + k),
-        "decode_sequences": n.copy(),
-        "prefill_sequences": np.zeros(count, dtype=np.int32),
-        "logit_rows": n * (1 + k),
-        "draft_tokens": n * k if rules.k else np.broadcast_to(np.int32(0), count),
-        "kv_tokens": context,
-        "kv_tokens_in_window": context,
-        "uniform": np.broadcast_to(k == rules.k, count).astype(np.int8),
-        "draft_passes": passes.astype(_holding(int(passes.max(initial=0)))),
+    context[it] += ones_context.astype(np.int32)
+    in_window = context
+    if rules.window:
+        in_window = context - np.frombuffer(log.beyond, dtype=np.int64).astype(np.int32)
+    passes = passes.astype(_holding(int(passes.max(initial=0))))
+    passes[np.frombuffer(log.one_pass, dtype=np.int64)] = 1
+    prompts = _scattered(count, it, rows - ones)
+    all_pairs = _scattered(count, it, pairs, _holding(int(pairs.max(initial=0))))
+    fields = shape_fields(n, drafts, context, in_window, prompts, chunk, all_pairs, passes)
+    columns: Columns = dict(zip(StepShape._fields, fields, strict=True))
+    it, waiting = np.frombuffer(log.waiting, dtype=np.int64).reshape(-1, 2).T
+    return columns | {
         "reroll": np.broadcast_to(np.int8(0), count),
         "running": (sums >> pack.running).astype(np.int32),
-        "waiting": np.zeros(count, dtype=np.int32),
+        "waiting": _scattered(count, it, waiting),
         "kv_blocks_used": ((sums >> pack.blocks) & pack.blocks_mask).astype(np.int32),
     }
-    it, tokens, rows, ones, ones_context, pairs = np.frombuffer(log.prefills, dtype=np.int64).reshape(-1, 6).T
-    columns["uniform"][it] = (ones == rows) & (
-        columns["tokens"][it] + tokens == (n[it] + rows) * (1 + rules.k)
-    )
-    columns["tokens"][it] += tokens.astype(np.int32)
-    columns["decode_sequences"][it] += ones.astype(np.int32)
-    columns["prefill_sequences"][it] = rows - ones
-    columns["logit_rows"][it] += rows.astype(np.int32)
-    columns["kv_tokens"][it] += ones_context.astype(np.int32)
-    if rules.window:
-        beyond = np.frombuffer(log.beyond, dtype=np.int64)
-        columns["kv_tokens_in_window"] = columns["kv_tokens"] - beyond.astype(np.int32)
-    columns["prefill_pairs"] = np.zeros(count, dtype=_holding(int(pairs.max(initial=0))))
-    columns["prefill_pairs"][it] = pairs
-    if log.padded:
-        it, drafts = np.frombuffer(log.padded, dtype=np.int64).reshape(-1, 2).T
-        columns["logit_rows"][it] += drafts.astype(np.int32)
-        columns["draft_tokens"][it] += drafts.astype(np.int32)
-    columns["draft_passes"][np.frombuffer(log.one_pass, dtype=np.int64)] = 1
-    it, waiting = np.frombuffer(log.waiting, dtype=np.int64).reshape(-1, 2).T
-    columns["waiting"][it] = waiting
-    return columns
+
+
+def _scattered(count: int, at: I64, values: I64, kind: npt.DTypeLike = np.int32) -> npt.NDArray[Any]:
+    """Returns a column that has `values` at some places and zero elsewhere."""
+    column = np.zeros(count, dtype=kind)
+    column[at] = values
+    return column
 
 
 def _index_of(lane: Lane, places: Places) -> I32:
     """Returns where each place of a lane stands among `places`, by place."""
-    index_of = np.zeros(len(lane.lives.order), dtype=np.int32)
+    index_of = np.zeros(len(lane.books.lives.order), dtype=np.int32)
     index_of[places] = np.arange(len(index_of[places]), dtype=np.int32)
     return index_of
 

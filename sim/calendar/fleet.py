@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from array import array
 
-from specfleet.sim.calendar.adaptive import AdaptiveLane
+from specfleet.hardware.stepcost import StepCost
+from specfleet.sim.calendar.books.books import Books
+from specfleet.sim.calendar.books.ledger import Ledger
+from specfleet.sim.calendar.books.log import Log
+from specfleet.sim.calendar.books.members import Members
+from specfleet.sim.calendar.books.terms import TermBooks
+from specfleet.sim.calendar.crowd import CalendarCrowd, DrawnLives
+from specfleet.sim.calendar.ends import Ends
+from specfleet.sim.calendar.kv.counted import CountedKV
+from specfleet.sim.calendar.kv.private import PrivateKV
+from specfleet.sim.calendar.kv.prompts import Prompts
+from specfleet.sim.calendar.kv.shared import SharedKV
 from specfleet.sim.calendar.lane import Lane
-from specfleet.sim.calendar.ledger import Ledger
 from specfleet.sim.calendar.luck import I64
-from specfleet.sim.calendar.members import Members
-from specfleet.sim.calendar.own import OwnLane
 from specfleet.sim.calendar.plan import CalendarRun
-from specfleet.sim.calendar.plans import Learner
-from specfleet.sim.calendar.prefix import AdaptivePrefixLane, PrefixLane
-from specfleet.sim.calendar.prompts import Prompts
+from specfleet.sim.calendar.plans import Learner, Plans
 from specfleet.sim.calendar.stepper import Stepper
+from specfleet.sim.calendar.sums import Calendar
 from specfleet.sim.calendar.trajectories import Rules, Trajectories
+from specfleet.sim.calendar.waiting import WaitingLine
 from specfleet.sim.calendar.watch import Watch
+from specfleet.sim.config import EngineConfig
 from specfleet.sim.engine import Request
 from specfleet.sim.requests import RequestMaker
 
@@ -47,8 +56,7 @@ class Fleet:
                 other.first = self.lives.first
         self._prompts: Prompts | None = None
         if plan.shared:
-            ahead = int(plan.config.uses_eagle and plan.config.prefix_hash_covers_next_token)
-            self._prompts = Prompts(table, rows, rules.block_size, ahead)
+            self._prompts = Prompts(table, rows, rules.block_size, rules.scheduler.hash_lookahead)
         warmups = plan.scenario.load.num_warmups
         most_rows = plan.config.max_num_seqs
         self._maker = RequestMaker(table, plan.lives, warmups, with_confidence=False)
@@ -69,43 +77,59 @@ class Fleet:
         watch: Watch | None = None,
         stops: bool = False,
     ) -> Lane:
-        """Returns a lane; arguments as those of `Admission`."""
-        plan, config, cost = self.plan, self.plan.config, self.plan.scenario.cost
+        """Returns a lane.
+
+        Args:
+            inbox, arrived_s: as in `WaitingLine`.
+            replica: its number in the cluster.
+            lane: its number among those that share these requests.
+            watch, stops: as in `Ends`.
+        """
+        plan, cost, by_k = self.plan, self.plan.scenario.cost, self.by_k or [self.lives]
         plans = plan.plans() if self.by_k else None
         members = None if self._members is None else self._members.of_lane(lane)
-        if plans is None or members is None:
-            shared = (config, cost, self.lives, self.ledger, inbox, arrived_s, watch, stops, lane, replica)
-            made = self._lane_class(*shared)
-        else:
-            adaptive = (
-                config,
-                cost,
-                self.by_k,
-                members,
-                plans,
-                inbox,
-                arrived_s,
-                watch,
-                stops,
-                lane,
-                replica,
-            )
-            made = AdaptiveLane(*adaptive) if self._prompts is None else AdaptivePrefixLane(*adaptive)
-        if self._prompts is not None and isinstance(made, PrefixLane):
-            made.begin(self._prompts)
-        elif isinstance(made, OwnLane):
-            made.begin()
+        log = Log(self.lives.rules.packing)
+        books = Books(self.lives, self.ledger, lane, log, members)
+        if self.by_k and members is not None:
+            books = TermBooks(by_k, lane, log, members)
+        waiting, ends = WaitingLine(inbox, arrived_s), Ends(watch, stops)
+        made = lane_of(plan.config, cost, by_k, waiting, books, ends, replica, plans)
+        if self._prompts is not None:
+            made.crowd.kv = SharedKV(made.crowd, self._prompts)
+        elif plan.config.enable_prefix_caching and self._may_throw_out and not self.by_k:
+            made.crowd.kv = PrivateKV(made.crowd)
         elif members is not None:
             policy = plans.policy if isinstance(plans, Learner) else plan.make_policy()
-            made.stepper = Stepper(made, self._request, policy, members)
+            made.stepper = Stepper(made.crowd, cost, replica, self._request, plans, policy, members)
         return made
-
-    @property
-    def _lane_class(self) -> type[Lane]:
-        """The kind of engine, at a fixed K."""
-        if self._prompts is not None:
-            return PrefixLane
-        return OwnLane if self.plan.config.enable_prefix_caching and self._may_throw_out else Lane
 
     def _request(self, place: int) -> Request:
         return self._maker.request(int(self.lives.order[place]))
+
+
+def lane_of(
+    config: EngineConfig,
+    cost: StepCost,
+    by_k: list[Trajectories],
+    waiting: WaitingLine,
+    books: Books,
+    ends: Ends,
+    replica: int,
+    plans: Plans | None = None,
+) -> Lane:
+    """Puts a lane together whose blocks are only counted.
+
+    Args:
+        config: of the engine.
+        cost: prices a step.
+        by_k: the requests' lives by K; one entry where K never changes.
+        waiting, books, ends: of the engine.
+        replica: its number in the cluster.
+        plans: K by batch size and queue; None is always K.
+    """
+    lives = by_k[-1]
+    learns = plans is not None and plans.learns
+    calendar = Calendar(lives.rules, lives.longest_row, learns)
+    crowd = CalendarCrowd(config, DrawnLives(by_k), calendar, waiting, books, ends)
+    crowd.kv = CountedKV(crowd)
+    return Lane(cost, crowd, plans, replica)

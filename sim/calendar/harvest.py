@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from specfleet.sim.calendar.books.ledger import Ledger
 from specfleet.sim.calendar.columns import LaneColumns, Places
 from specfleet.sim.calendar.lane import Lane
-from specfleet.sim.calendar.ledger import Ledger
 from specfleet.sim.calendar.luck import F64
+from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.trajectories import Rules
 from specfleet.sim.recorder import FINISHED, REJECTED, REQUEST_COUNTS, REQUEST_TIMES, Columns
 from specfleet.sim.scenario import Ran
-
-if TYPE_CHECKING:
-    from specfleet.sim.calendar.plan import CalendarRun
 
 
 class Harvest:

@@ -11,256 +11,236 @@ from collections.abc import Generator
 from math import inf
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
-from specfleet.hardware.stepcost import StepShape
-from specfleet.sim.calendar.admission import LONGEST_WINDOW, Unsuited
-from specfleet.sim.calendar.luck import I64
-from specfleet.sim.calendar.plans import seen
-from specfleet.sim.calendar.quiet import Quiet, new_tuple
+from specfleet.hardware.stepcost import StepCost, StepShape, shape_fields
+from specfleet.sim.calendar.crowd import CalendarCrowd
+from specfleet.sim.calendar.kv.interface import Unsuited
+from specfleet.sim.calendar.plans import Plans, seen
+from specfleet.sim.calendar.quiet import Quiet, new_shape
+from specfleet.sim.calendar.trajectories import Trajectories
+from specfleet.sim.crowd import schedule
 from specfleet.sim.recorder import Recorder
 
 if TYPE_CHECKING:
     from specfleet.sim.calendar.stepper import Stepper
 
-Watcher = Generator[float, float, None]
-Rest = Generator[float, float, tuple[float, float]]
+Turns = Generator[float, float, None]
+"""Yields the time of the next turn (inf: idle); is sent the time before which every turn is taken."""
 
 
-class Lane(Quiet):
+class Lane:
     """One engine on the fast path: `run` walks it.
 
+    Args:
+        cost: prices a step.
+        crowd: those who run, with their calendar, their queue and their books.
+        plans: K by batch size and queue; None is always K.
+        replica: its number in the cluster.
+
     Attributes:
-        stepper, recorder: step it where the calendar cannot go on, and what they wrote down (None: never).
-        verified, drafts: verifications and drafts by place, where K is not the same for all.
+        stepper: steps it where the calendar cannot go on (None: never).
+        at: where it stands.
     """
 
-    stepper: Stepper | None = None
-    recorder: Recorder | None = None
-    verified: I64 | None = None
-    drafts: I64 | None = None
+    def __init__(self, cost: StepCost, crowd: CalendarCrowd, plans: Plans | None, replica: int) -> None:
+        self.cost = cost
+        self.crowd = crowd
+        self.plans = plans
+        self.replica = replica
+        self.stepper: Stepper | None = None
+        self.rules = crowd.footprints
+        self.calendar, self.waiting, self.books = crowd.calendar, crowd.waiting, crowd.books
+        self.ends, self.log = crowd.ends, crowd.log
+        self.passes_at = crowd.books.passes_at
+        self.at = crowd.at
+        self._budget = crowd.rules.max_num_batched_tokens
+        self._context_mask = crowd.pack.context_mask
+        self.quiet = Quiet(self.calendar, cost, self.log, self.ends, plans, self.passes_at)
 
-    def run(self) -> Watcher:
-        """Runs iterations; a generator, so that the state stays in local variables between events.
-
-        It yields the time of the next turn (inf: idle) and is sent the time until which it may go on:
-        every turn before that time is taken.
-        """
-        pack, lag, log, plans = self.rules.packing, self.rules.lag, self.log, self.plans
-        block_bit, rows_bit, blocks_mask, rows_mask = pack.blocks, pack.rows, pack.blocks_mask, pack.rows_mask
-        arrived_s, entry, unused = self.arrived_s, self.calendar.data, self.unused.data
-        edge = len(entry) - self.lives.longest_row - LONGEST_WINDOW - 2
-        total, notes, stops, most_k = self.total, self.rules.notes_unused, self.stops, self.rules.k
-        end_s, sums, seconds, window = log.end_s, log.sums, self.cost.seconds, self.rules.window
-        has_side, side, learns = self.rules.has_side, self.side.data, self.learns
-        step, k, depth = self.step, most_k, self.passes
-        slots, budget = self.slots, self.config.max_num_batched_tokens
-        running_bit, most_seqs = pack.running, self.config.max_num_seqs
-        now = last_end = 0.0
-        flying = False
-        acc = it = i = visible = 0
-        until = yield now
+    def run(self) -> Turns:
+        """Runs iterations; a generator, which rests whenever somebody else may have something to do."""
+        at, crowd, waiting, ends, pack = self.at, self.crowd, self.waiting, self.ends, self.crowd.pack
+        row_bit, row_mask, charge, budget = pack.rows, pack.rows_mask, crowd.row_charge, self._budget
+        block_bit, block_mask, total = pack.blocks, pack.blocks_mask, crowd.rules.usable_blocks
+        calendar, entry, arrived_s = self.calendar, self.calendar.entry, waiting.arrived_s
+        has_side, lag = self.rules.has_side, self.rules.lag
+        until = yield at.now
         while True:
-            if now >= until:
-                until = yield now
+            if at.now >= until:
+                until = yield at.now
                 continue
-            # who has arrived, and what the engine holds
-            while visible < len(arrived_s) and arrived_s[visible] <= now:
-                visible += 1
-            if i >= edge:
-                self._slide(i)
-                i = 0
-            acc += entry[i]
+            if waiting.visible < len(arrived_s) and arrived_s[waiting.visible] <= at.now:
+                waiting.see(at.now)
+            if at.i >= calendar.edge:
+                calendar.move_to_front(at)
+            at.acc = acc = at.acc + entry[at.i]
             if has_side:
-                self.side_sum += side[i]
-            n = (acc >> rows_bit) & rows_mask
-            short = (acc >> block_bit) & blocks_mask > total
-            if plans is not None and self.prefill is not None:
-                short |= self._is_stuck(acc, n)
-            # what the calendar cannot take is stepped; a shortage is met from the tail
-            if n * (1 + k + slots) > budget or (short and plans is not None):
-                if self.stepper is None or (short and self.config.enable_prefix_caching):
-                    raise Unsuited("a step that the calendar cannot take")
-                steps = self.stepper.run((acc, it, i, now, last_end), flying, visible, until)
-                acc, it, now, last_end, flying, k, visible, until = yield from steps
+                calendar.side_sum += calendar.side.item(at.i)
+            n, short = (acc >> row_bit) & row_mask, (acc >> block_bit) & block_mask > total
+            left, pieces, crowd.step.preempted = budget - n * charge[at.k], 0, False
+            if self.plans is not None:
+                short = short or crowd.is_stuck(left)
+            if left < 0 or (short and self.plans is not None):
+                until = yield from self._step(short, until)
                 continue
-            if short:
-                acc = self._make_room(acc, it, i)
-                n = (acc >> rows_bit) & rows_mask
-            # prompts get what is left
-            rows = step.rows = 0
-            step.short = False
-            full = acc >> running_bit >= most_seqs
-            if self.prefill is not None or (not full and (self.back or self.head < visible)):
-                acc, rows = self._fill(acc, n, k, short, it, i, visible)
-            if not n and not rows:
-                if short or step.short:  # those thrown out may not come back before their tokens in flight
-                    raise Unsuited("a step preempts and schedules nothing")
-                entry[i] = 0
-                if has_side:
-                    side[i] = 0
-                self._forget_dead(it)
-                if flying:  # wait for the batch in flight, then try again
-                    self._emptied(it)
-                    turn, now, flying, acc, entry[i + 1] = now, last_end, False, 0, 0
-                    if self.settle(it - 2, turn):
-                        until = yield now
-                    continue
-                now, until = yield from self._idle(now, it, visible, until)
-                if now == inf:
-                    return
+            if short or crowd.may_serve():
+                schedule(crowd)
+                n, pieces = (at.acc >> row_bit) & row_mask, crowd.step.pieces
+            if n or pieces:
+                queue, turn, flew = len(waiting.preempted) + waiting.ending, at.now, at.flying
+                queue += waiting.visible - waiting.head
+                step_s = self._price(n, pieces, queue)
+                if lag and not flew:
+                    continue  # nothing was in flight: this turn schedules a second batch
+                if ends.stops and ends.publish(ends.committed, turn):
+                    until = yield at.now
+                elif not queue and crowd.begun is None:
+                    self._run_quiet(until, step_s)
                 continue
-            # priced, timed and noted
-            waiting = visible - self.head + len(self.back) + self.doomed
-            following = k
-            if plans is not None:
-                following = self._drafts(n, waiting, it - 1 - flying)
-                depth = self.passes_at[following]
-            deep, context = depth, acc & pack.context_mask
-            if notes and unused[i] == n and not (rows and step.useful):
-                deep = 1
-                log.one_pass.append(it)
-            beyond = self.side_sum & pack.context_mask if window else 0
-            if rows:
-                shape = self._mixed(it, n, k, context, beyond, deep)
-            else:
-                tokens, uniform = n * (1 + k), int(k == most_k)
-                numbers = (tokens, n, 0, tokens, n * k, context, context - beyond, 0, uniform, deep)
-                shape = new_tuple(StepShape, numbers)
-            if waiting:
-                log.waiting.extend((it, waiting))
-                self.doomed = 0
-            begin = last_end if flying else now
-            if not flying and (lag or begin != last_end):
-                log.wakes.append(it)
-                log.wake_s.append(begin)
-            last_end = begin + seconds(shape)
-            end_s.append(last_end)
-            sums.append(acc)
-            if window:
-                log.beyond.append(shape[5] - shape[6])
-            if learns and plans is not None:
-                plans.note(it, seen(k, self.outcomes[i].tolist(), n + rows, rows > 0, last_end - begin))
-            # the clock, K, and who else wants to know
-            turn, again = now, lag and not flying
-            self.committed = it - 1 - flying
-            now, flying = (begin, True) if lag else (last_end, False)
-            it += 1
-            i += 1
-            if following != k:
-                self._change(acc, it, i, k, following)
-                k = following
-            if again:
-                continue  # nothing was in flight: this turn schedules a second batch
-            if stops and self.settle(self.committed, turn):
-                until = yield now
+            self._skip()
+            if at.flying:  # wait for the batch in flight, then try again
+                if self._land():
+                    until = yield at.now
                 continue
-            if waiting or self.prefill is not None:
-                continue
-            limit = min(until, arrived_s[visible]) if visible < len(arrived_s) else until
-            whole = (acc >> pack.running) * (1 + k + slots) <= budget
-            if now < limit and whole and not learns:
-                walk = acc, it, i, now, last_end
-                acc, it, i, now, last_end = self._quiet(walk, limit, last_end - begin, k, edge)
+            until = yield from self._idle(until)
+            if at.now == inf:
+                return
 
-    def _is_stuck(self, acc: int, n: int) -> bool:
-        """Whether the prompt that was begun finds no block for its next piece: asked under a policy."""
-        raise NotImplementedError
+    def _skip(self) -> None:
+        """Nothing runs in this turn.
 
-    def _emptied(self, it: int) -> None:
-        """The last have ended before iteration `it`, perhaps one before they were to leave the calendar."""
+        Raises:
+            Unsuited: somebody was thrown out in it, and may not come back before the tokens in flight.
+        """
+        if self.crowd.step.preempted:
+            raise Unsuited("a step preempts and schedules nothing")
+        self.calendar.skip(self.at.i)
+        self.crowd.forget_dead(self.at.it)
 
-    def _idle(self, now: float, it: int, visible: int, until: float) -> Rest:
-        """Waits for the next request; returns the time of the next turn (inf: there is none) and `until`."""
-        if self.head < visible or self.back or self.prefill is not None:
-            raise Unsuited("nothing can be scheduled although requests are left")
-        if visible == len(self.arrived_s):
-            if self.watch is None:
-                return inf, until
-            self.settle(it - 1, now)
-            until = yield inf
-        if visible < len(self.arrived_s):
-            now = max(now, self.arrived_s[visible])
-        return now, until
-
-    def _fill(self, acc: int, n: int, k: int, short: bool, it: int, i: int, visible: int) -> tuple[int, int]:
-        """Gives prompts what the decoding sequences leave of a step; returns the sum and their rows."""
-        step, pack, slots, config = self.step, self.rules.packing, self.slots, self.config
-        charge = 1 + k + slots
-        used, seated = (acc >> pack.blocks) & pack.blocks_mask, acc >> pack.running
-        step.begin(acc, used, config.max_num_batched_tokens - n * charge, config.max_num_seqs - seated)
-        step.short = short
-        if self.prefill is not None and step.left > slots and not self._continue(step, it, i):
-            step.short = True
-            step.acc = self._evict_prefill(step.acc)
-        if not step.short:
-            while self.back and step.left > slots and step.room and self.prefill is None:
-                if not self._readmit(step, it, i):
-                    break
-            if self.head < visible and not self.back:
-                self._admit(step, it, i, visible)
-                if len(self.stays) > 4 * config.max_num_seqs + 64:
-                    self._forget_dead(it)
-        return step.acc, step.rows
-
-    def _drafts(self, n: int, waiting: int, known: int) -> int:
-        """Asks the policy for the drafts after a step with `n` decoding rows.
+    def _price(self, n: int, pieces: int, queue: int) -> float:
+        """Prices, times and notes a step, and moves on to the next; returns its seconds.
 
         Args:
-            n: decoding rows; those of prompts are in `step`.
-            waiting: requests in the queue.
-            known: last iteration whose outcome is known.
+            n: rows that decode. pieces: of prompts. queue: requests that wait.
         """
-        assert self.plans is not None
-        step, kv = self.step, 0
-        if self.plans.learns:
-            self.plans.hear(known)
-        if self.plans.reads_kv:
-            kv = (self.side_sum >> self.rules.packing.blocks) + (step.past if step.rows else 0)
-        return self.plans.drafts(n + step.rows, waiting, kv)
+        at, log, rules = self.at, self.log, self.rules
+        it, i, k, acc, begin = at.it, at.i, at.k, at.acc, at.now
+        following = k if self.plans is None else self._drafts(n, pieces, queue)
+        context, beyond, passes = acc & self._context_mask, 0, self.passes_at[following]
+        if (
+            rules.notes_unused
+            and self.calendar.unused.item(i) == n
+            and not (pieces and self.crowd.step.useful)
+        ):
+            passes = 1
+            log.one_pass.append(it)
+        if rules.window:
+            beyond = self.calendar.side_sum & self._context_mask
+        in_window, ones, drafts, chunk, pairs = context - beyond, 0, n * k, 0, 0
+        if pieces:
+            step = self.crowd.step
+            ones, pairs, padded, chunk = step.ones, step.pairs, step.padded, step.chunk
+            log.prefills.extend((it, chunk, pieces, ones, step.ones_context, pairs))
+            if ones:  # they count as decode rows
+                context += step.ones_context
+                in_window += step.ones_context - step.ones_beyond
+                drafts, chunk = drafts + padded, chunk - ones - padded
+                if padded:
+                    log.padded.extend((it, padded))
+        numbers = shape_fields(n + ones, drafts, context, in_window, pieces - ones, chunk, pairs, passes)
+        if queue:
+            log.waiting.extend((it, queue))
+            self.waiting.ending = 0
+        if at.flying:
+            begin = at.last_end
+        elif rules.lag or begin != at.last_end:
+            log.wakes.append(it)
+            log.wake_s.append(begin)
+        end = begin + self.cost.seconds(new_shape(StepShape, numbers))
+        log.end_s.append(end)
+        log.sums.append(acc)
+        if rules.window:
+            log.beyond.append(context - in_window)
+        if self.plans is not None and self.plans.learns:
+            outcomes = self.calendar.outcomes[i].tolist()
+            self.plans.note(it, seen(k, outcomes, n + pieces, pieces > 0, end - begin))
+        self.ends.committed = it - 1 - at.flying
+        at.it, at.i, at.last_end, at.now = it + 1, i + 1, end, end
+        if rules.lag:
+            at.now, at.flying = begin, True
+        if following != k:
+            self.crowd.change_k(following)
+        return end - begin
 
-    def _mixed(self, it: int, n: int, k: int, context: int, beyond: int, depth: int) -> StepShape:
-        """Returns the shape of a step with pieces of prompts, and notes them."""
-        step, present = self.step, n + self.step.rows
-        ones, kv = step.ones, context + step.ones_context
-        self.log.prefills.extend((it, step.chunk, step.rows, ones, step.ones_context, step.pairs))
-        tokens, logits = n * (1 + k) + step.chunk, present + n * k
-        uniform = int(tokens == logits == present * (1 + self.rules.k))
-        prompts, seen = step.rows - ones, kv - beyond - step.beyond
-        return StepShape(tokens, n + ones, prompts, logits, n * k, kv, seen, step.pairs, uniform, depth)
+    def _drafts(self, n: int, pieces: int, queue: int) -> int:
+        """Asks the policy for the drafts after a step; arguments as `_price`."""
+        plans, at, kv = self.plans, self.at, 0
+        assert plans is not None
+        if plans.learns:
+            plans.hear(at.it - 1 - at.flying)
+        if plans.reads_kv:
+            kv = (self.calendar.side_sum >> self.crowd.pack.blocks) + (self.crowd.step.past if pieces else 0)
+        return plans.drafts(n + pieces, queue, kv)
 
-    def settle(self, upto: int, turn: float) -> bool:
-        """Makes outcomes known up to an iteration; True if somebody ended whom others wait for."""
-        self.committed = upto
-        if not self.stops or self.watch is None or not (ended := self.watch.commit(upto)):
-            return False
-        self.ended, self.turn_s = ended, turn
-        return True
+    def _run_quiet(self, until: float, step_s: float) -> None:
+        """Runs on while only the calendar changes anything; arguments as `run` and `_price`."""
+        at, limit = self.at, self.waiting.next_arrival(until)
+        whole = (at.acc >> self.crowd.pack.running) * self.crowd.row_charge[at.k] <= self._budget
+        if at.now < limit and whole and not len(self.calendar.outcomes):
+            self.quiet.run(at, limit, step_s)
 
-    def hear(self, upto: int) -> None:
-        """Lets the policy learn what the iterations up to `upto` showed."""
-        if self.plans is not None:
-            self.plans.hear(upto)
+    def _step(self, short: bool, until: float) -> Generator[float, float, float]:
+        """Steps what the calendar cannot take; returns the time until which it may go on."""
+        if self.stepper is None or (short and self.crowd.config.enable_prefix_caching):
+            raise Unsuited("a step that the calendar cannot take")
+        return (yield from self.stepper.run(self.at, until))
 
-    def _change(self, acc: int, it: int, i: int, old: int, k: int) -> None:
-        """Goes over to another K from iteration `it` on: only under a policy."""
-        raise NotImplementedError
+    def _land(self) -> bool:
+        """Nobody runs: waits for the batch in flight; True if somebody ended whom others wait for."""
+        at, turn = self.at, self.at.now
+        self.crowd.kv.emptied(at.it)
+        self.calendar.row[at.i + 1] = 0
+        at.now, at.flying, at.acc = at.last_end, False, 0
+        return self.ends.publish(at.it - 2, turn)
 
-    def _slide(self, i: int) -> None:
-        """Moves the calendars' future to their front."""
-        for table in (self.calendar, self.unused, self.side, self.outcomes):
-            future = table[i:].copy()
-            table[: len(future)] = future
-            table[len(future) :] = 0
+    def _idle(self, until: float) -> Generator[float, float, float]:
+        """Waits for the next request: `at.now` becomes its time (inf: there is none); returns as `_step`."""
+        at, waiting = self.at, self.waiting
+        if waiting.head < waiting.visible or waiting.preempted or self.crowd.begun is not None:
+            raise Unsuited("nothing can be scheduled although requests are left")
+        if waiting.visible == len(waiting.arrived_s):
+            if self.ends.watch is None:
+                at.now = inf
+                return until
+            self.ends.publish(at.it - 1, at.now)
+            until = yield inf
+        if waiting.visible < len(waiting.arrived_s):
+            at.now = max(at.now, waiting.arrived_s[waiting.visible])
+        return until
+
+    def submit(self, place: int, now: float) -> None:
+        """Puts a request into the inbox at `now`."""
+        self.waiting.submit(place, now)
+
+    @property
+    def inbox(self) -> list[int] | range:
+        """Places of the requests in order of arrival."""
+        return self.waiting.inbox
+
+    @property
+    def lives(self) -> Trajectories:
+        """The lives of its requests, at the largest K."""
+        return self.books.lives
+
+    @property
+    def committed(self) -> int:
+        """Last iteration whose outcome is known."""
+        return self.ends.committed
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """What `Engine` wrote down of the iterations it stepped (None: never)."""
+        return self.log.recorder
 
     def finish(self) -> None:
-        """Books what is left to book at the end of the run: nothing here."""
-
-    def drafts_by_iteration(self) -> npt.NDArray[np.int32]:
-        """Returns the drafts verified by each decoding row, by iteration (or one number for all)."""
-        return np.array(self.rules.k, dtype=np.int32)
-
-    def passes_by_iteration(self) -> npt.NDArray[np.int32]:
-        """Returns the drafter's passes after each iteration whose drafts might be used."""
-        return np.full(len(self.log.end_s), self.passes, dtype=np.int32)
+        """Books what is left to book at the end of the run."""
+        self.books.finish(self.crowd.refs)

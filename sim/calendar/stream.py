@@ -15,14 +15,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from specfleet.sim.calendar.books.books import Books
+from specfleet.sim.calendar.books.ledger import Ledger
+from specfleet.sim.calendar.books.log import Log
 from specfleet.sim.calendar.columns import shapes_of
-from specfleet.sim.calendar.lane import Lane
-from specfleet.sim.calendar.ledger import Ledger
+from specfleet.sim.calendar.ends import Ends
+from specfleet.sim.calendar.fleet import lane_of
 from specfleet.sim.calendar.luck import I64
 from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.sights import Later, Sights
 from specfleet.sim.calendar.slots import COLUMNS, Home, Queue, Requests, SlotLives, Slots
 from specfleet.sim.calendar.trajectories import BLOCK, NOT_YET, Rules
+from specfleet.sim.calendar.waiting import WaitingLine
 from specfleet.sim.calendar.window import Window
 from specfleet.sim.metrics.summary import Summary
 from specfleet.sim.recorder import FINISHED, Columns
@@ -65,15 +69,10 @@ class Stream:
         self.ledger = Ledger(self.lives, rules.k, warmups, 1, config.max_num_seqs) if rules.k else None
         self._inbox: Queue[int] = Queue()
         self._times: Queue[float] = Queue()
-        self.lane = Lane(
-            config,
-            plan.scenario.cost,
-            self.lives,
-            self.ledger,
-            self._inbox,  # type: ignore[arg-type] # read by index and length alone
-            self._times,  # type: ignore[arg-type]
-            replica=replica,
-        )
+        waiting = WaitingLine(self._inbox, self._times)  # type: ignore[arg-type] # read by index and length alone
+        books = Books(self.lives, self.ledger, 0, Log(rules.packing), None)
+        cost, ends = plan.scenario.cost, Ends(None, False)
+        self.lane = lane_of(config, cost, [self.lives], waiting, books, ends, replica)
         self._later_of: Queue[list[int]] = Queue()
         self.lane.log.stays = self._later_of  # type: ignore[assignment]
         self._walk = self.lane.run()
@@ -124,10 +123,10 @@ class Stream:
                 self._walk.send(inf)
         else:
             self._walk.send(self._until)
-        seen = range(self._forgotten, self.lane.head)
+        seen = range(self._forgotten, self.lane.waiting.head)
         self._inbox.forget(seen)
         self._times.forget(seen)
-        self._forgotten = self.lane.head
+        self._forgotten = self.lane.waiting.head
         self._window.take(self.lane.log)
         self.lives.settle()
         self._hand_on_requests(last)
@@ -165,9 +164,7 @@ class Stream:
         for i in _known(places, totals):
             finish[i] = totals[int(places[i])][1]
         over = finish < self._window.until - (0 if last else IN_FLIGHT)
-        outside = [seat.place for seat in self.lane.back]
-        if self.lane.prefill is not None:
-            outside.append(self.lane.prefill.seat.place)
+        outside = self.lane.crowd.thrown_out()
         if outside:
             over &= ~np.isin(places, outside)
         count = len(over) if over.all() else int(over.argmin())
@@ -192,8 +189,8 @@ class Stream:
             self._note_decoding(columns["counted"], places, first, last, later)
         self._hand_on_gaps(places, columns["counted"])
         self._sights.add(places, columns, first, last, later)
-        for place in places.tolist() if self.lane.tracks else ():
-            self.lane.forget(place)
+        for place in places.tolist() if self.lane.crowd.tracks else ():
+            self.lane.books.forget(place)
 
     def _columns_of(self, places: I64, first: I64, finish: I64) -> Columns:
         """Returns the request columns, except when chunks reach the client."""
@@ -278,7 +275,10 @@ class Stream:
             return
         before_s, gaps = window.before_s, self._gaps(over)
         log, start_s, end_s = window.pop(over)
-        k, passes = np.array(rules.k, dtype=np.int32), np.full(over, self.lane.passes, dtype=np.int32)
+        k, passes = (
+            np.array(rules.k, dtype=np.int32),
+            np.full(over, rules.scheduler.draft_passes, dtype=np.int32),
+        )
         columns = shapes_of(log, rules, k, passes) | {"start_s": start_s, "end_s": end_s}
         columns |= {"gaps_by_tokens": gaps, "replica": np.full(over, self.replica)}
         self.summary.add_iterations(columns, self.replica, before_s)

@@ -2,7 +2,7 @@
 
 A calendar only adds up; here stands what the sum is made of, from the moment an iteration is scheduled
 until the next one is. Only for engines at a fixed K, and only where somebody may be preempted or stepped
-(`Admission.tracks`): the others forget who runs.
+(`CalendarCrowd.tracks`): the others forget who runs.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from specfleet.sim.calendar.kv.private import PrivateKV
+from specfleet.sim.calendar.kv.shared import SharedKV
 from specfleet.sim.calendar.lane import Lane
-from specfleet.sim.calendar.own import OwnLane
-from specfleet.sim.calendar.prefix import PrefixLane
-from specfleet.sim.calendar.seat import Seat
-from specfleet.sim.calendar.trajectories import BLOCK, Rules
+from specfleet.sim.calendar.stay import Stay, stay_of
+from specfleet.sim.calendar.trajectories import Rules
 
 
 class Running(NamedTuple):
@@ -55,31 +55,31 @@ def running(lane: Lane, it: int) -> Iterator[Running]:
     """Yields who runs in iteration `it`, the last one scheduled, in the order of the running list."""
     rules, wakes = lane.rules, lane.log.wakes
     alone = bool(rules.lag and wakes and wakes[-1] == it)  # nothing was in flight: whoever had ended is gone
-    for last, first, place, home in lane.stays:
+    for ref in lane.crowd.refs:
+        last, first, place, _ = ref
         if last < it:
             continue
-        seat = home if isinstance(home, Seat) else Seat.fresh(place, home, place % BLOCK)
-        rounds = it - first
+        stay, rounds = stay_of(ref), it - first
         if not rounds:
-            ends = not seat.rounds
-            yield Running(place, True, seat.tokens, seat.tokens, seat.blocks, sampled=1, kept=1, ends=ends)
-        elif rounds <= seat.rounds or not alone:
-            yield _decoding(rules, seat, rounds)
-    if (prefill := lane.prefill) is not None:
-        yield Running(prefill.seat.place, True, prefill.done, prefill.seat.tokens, prefill.held)
+            ends = not stay.rounds
+            yield Running(place, True, stay.tokens, stay.tokens, stay.blocks, sampled=1, kept=1, ends=ends)
+        elif rounds <= stay.rounds or not alone:
+            yield _decoding(rules, stay, rounds)
+    if (begun := lane.crowd.begun) is not None:
+        yield Running(begun.stay.place, True, begun.done, begun.stay.tokens, begun.held)
 
 
-def _decoding(rules: Rules, seat: Seat, rounds: int) -> Running:
+def _decoding(rules: Rules, stay: Stay, rounds: int) -> Running:
     """Returns a sequence in the `rounds`-th iteration after the one that computed its prompt."""
-    pack, place = rules.packing, seat.place
-    word = rules.prefilling(seat.blocks) + int(np.add.reduce(seat.row[:rounds]))
+    pack, place = rules.packing, stay.place
+    word = rules.prefilling(stay.blocks) + int(np.add.reduce(stay.row[:rounds]))
     blocks = (word >> pack.blocks) & pack.blocks_mask
     if not (word >> pack.rows) & pack.rows_mask:
-        return Running(place, False, seat.final, seat.final + 1, blocks, over=True)
+        return Running(place, False, stay.final, stay.final + 1, blocks, over=True)
     computed = (word & pack.context_mask) - rules.query
-    over, ends = rounds > seat.rounds, rounds == seat.rounds
-    sampled = 1 if seat.gains is None or over else int(seat.gains[rounds - 1])
-    kept = 0 if over else seat.kept if ends else sampled
+    over, ends = rounds > stay.rounds, rounds == stay.rounds
+    sampled = 1 if stay.gains is None or over else int(stay.gains[rounds - 1])
+    kept = 0 if over else stay.kept if ends else sampled
     row = (rules.query, rules.k, sampled, kept)
     return Running(place, False, computed, computed + 1, blocks, *row, ends=ends, over=over)
 
@@ -89,18 +89,18 @@ def thrown_out(lane: Lane) -> Iterator[tuple[int, int]]:
 
     Left out is who was preempted while its last tokens were in flight: it will not come back.
     """
-    for seat in reversed(lane.back):
-        yield seat.place, seat.tokens
+    for stay in reversed(lane.waiting.preempted):
+        yield stay.place, stay.tokens
 
 
 def fresh(lane: Lane) -> Iterator[int]:
     """Yields the places of who has been submitted and was never admitted, in order."""
-    yield from lane.inbox[lane.head :]
+    yield from lane.waiting.inbox[lane.waiting.head :]
 
 
 def usable_blocks(lane: Lane) -> int:
     """Returns the KV blocks that requests can hold."""
-    return lane.total
+    return lane.crowd.rules.usable_blocks
 
 
 def totals(lane: Lane, it: int) -> tuple[int, int]:
@@ -114,7 +114,7 @@ def totals(lane: Lane, it: int) -> tuple[int, int]:
 
 def returning_blocks(lane: Lane, it: int) -> int:
     """Returns how many more are free once all is known that the iteration after `it` is scheduled with."""
-    if isinstance(lane, OwnLane | PrefixLane):
-        return lane.pool.returning(it + 1)
+    if isinstance(lane.crowd.kv, PrivateKV | SharedKV):
+        return lane.crowd.kv.pool.returning(it + 1)
     lag = lane.rules.lag
     return sum(row.blocks for row in running(lane, it) if (row.over if lag else row.ends))

@@ -7,7 +7,7 @@ from math import inf
 
 import numpy as np
 
-from specfleet.sim.calendar.log import Log
+from specfleet.sim.calendar.books.log import Log
 from specfleet.sim.calendar.luck import F64, I64
 
 WIDTHS = {"prefills": 6, "padded": 2, "one_pass": 1, "waiting": 2}

@@ -63,11 +63,7 @@ def without_drafts(shapes: Shapes) -> Shapes:
     for name in ("tokens", "logit_rows", "kv_tokens", "kv_tokens_in_window"):
         plain[name] = shapes[name] - drafts
     nothing = np.zeros_like(drafts)
-    return plain | {
-        "draft_tokens": nothing,
-        "draft_passes": nothing,
-        "uniform": (shapes["prefill_sequences"] == 0).astype(np.int64),
-    }
+    return plain | {"draft_tokens": nothing, "draft_passes": nothing}
 
 
 def _kernels(cost: StepCost, shapes: Shapes) -> F64:

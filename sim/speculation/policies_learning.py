@@ -68,7 +68,7 @@ class Goodput(OneForAll):
 
         def goodput(k: int) -> float:
             tokens = rows * (1 + k)
-            shape = StepShape(tokens, rows, 0, tokens, rows * k, kv_tokens, kv_tokens, 0, 1, max(k, 1))
+            shape = StepShape(tokens, rows, 0, tokens, rows * k, kv_tokens, kv_tokens, 0, max(k, 1))
             return rows * self.estimate.expected_tokens(k) / self.cost.seconds(shape)
 
         return max(range(self.k + 1), key=goodput) if rows else self.k

@@ -7,7 +7,8 @@
     figures    means, ratios of means, percentiles; `interval` is what they return
     pairs      differences and ratios on common random numbers
     stopping   going on until a precision, or a side of a boundary, is settled
-    verdict    pays, does not, not settled; a limit met or missed
+    verdict    pays, does not, not settled
+    limits     met, missed, not settled: the share of values beyond a limit
     student    Student's t
 
 How often nominal 95 % intervals hold the truth (`python tests/fidelity/coverage.py`, 400 trials; the
@@ -29,6 +30,11 @@ start-up is cut; in brackets the half-width; the engine's truth is a run 100 tim
 What was tried and is not used, on M/M/1 at load 0.9 in 5 x 10,000 values (as above: 92.5 % and 91.8 %):
 the start-up cut by MSER-5 85.5 and 88.0 %, 64 batches 85.2 and 0 %, values taken to be independent (as a
 bootstrap over requests takes them) 8.8 and 6.0 %.
+
+A limit at the true P99 is wrongly said to be met in at most 4.2 % of runs, to be missed in at most 1.5 %
+(7 processes, 5,000 to 80,000 values). Pairs on common random numbers are 2 to 16 times as narrow as runs
+apart and hold the true ratio in 93 to 98 % of 200 trials. Runs that stop when they are settled hold the
+mean in 92 to 99 % and P99 in 91 to 99 % of 200 trials (queues at load 0.9: 94 and 92 % of 4 x 50).
 
 Known limit: requests of equal lengths in a closed loop run in waves whose phase drifts more slowly than any
 run; one run knows nothing of that, and its interval is too narrow.

@@ -111,11 +111,11 @@ def spread(influence: F64) -> BatchSpread:
         return BatchSpread(inf, 1.0, n, 0.0, 0.0, False)
     if squares <= 0.0:
         return BatchSpread(0.0, n - 1.0, n, 0.0, 0.0, separate)
-    variance = squares / n
+    z = d / sqrt(squares / n)
     left = min(max(lag1, 0.0), CLIP)
     error = sqrt(n / (n - 1) * squares * (1.0 + left) / (1.0 - left))
-    tails = float((d**4).mean()) / variance**2 - 3.0
-    skewness = float((d**3).mean()) / variance**1.5 * sqrt(n * (n - 1)) / (n - 2) if n > 2 else 0.0
+    tails = float((z**4).mean()) - 3.0
+    skewness = float((z**3).mean()) * sqrt(n * (n - 1)) / (n - 2) if n > 2 else 0.0
     degrees = 2.0 / (2.0 / (n - 1) + max(tails, 0.0) / n)
     return BatchSpread(error, degrees, n, left, skewness, separate)
 

@@ -131,6 +131,18 @@ class Ranked:
             beyond += equal * min(max(wanted / equal.sum(), 0.0), 1.0)
         return np.asarray(beyond - self._counts * (beyond.sum() / self.count))
 
+    def above(self, level: float) -> float:
+        """Returns the share of values above a level."""
+        place = int(np.searchsorted(self.sorted, level, side="right"))
+        if self._ends is None:
+            return 1.0 - place / self.count
+        return 1.0 - (float(self._ends[place - 1]) if place else 0.0) / self.count
+
+    def memory(self, share: float) -> tuple[float, BatchSpread]:
+        """Returns how many values are worth one, of the zeros and ones beyond a share of the ranks."""
+        found = spread(self.beyond(share) / self.count)
+        return self.count * found.standard_error**2 / (share * (1.0 - share)), found
+
     def _tied(self, level: float) -> bool:
         place = np.searchsorted(self.sorted, level)
         return bool(place < len(self.sorted) and self.sorted[place] == level)
@@ -150,26 +162,18 @@ class _Rank:
 
 
 def _rank_error(ranked: Ranked, share: float) -> _Rank:
-    found = spread(ranked.beyond(share) / ranked.count)
+    memory, found = ranked.memory(share)
     outer = min(share, 1.0 - share)
-    memory = _memory(found, share, ranked.count)
+    wider = memory
     if WIDER * outer <= 0.5:
-        wider = WIDER * outer if share < 0.5 else 1.0 - WIDER * outer
-        memory_wider = _memory(spread(ranked.beyond(wider) / ranked.count), wider, ranked.count)
-    else:
-        memory_wider = memory
+        wider = ranked.memory(WIDER * outer if share < 0.5 else 1.0 - WIDER * outer)[0]
     effective = ranked.count / memory if memory else ranked.count
-    groups = outer * ranked.count / max(memory, memory_wider, 1.0)
+    groups = outer * ranked.count / max(memory, wider, 1.0)
     short = too_short(inf, found)
     if not short and groups < GROUPS:
         side = "beyond" if share >= 0.5 else "below"
         short = f"the values {side} it are worth {groups:.0f} independent ones, fewer than {GROUPS:.0f}"
     return _Rank(found, effective, short)
-
-
-def _memory(found: BatchSpread, share: float, count: float) -> float:
-    """Returns how many correlated values are worth one, of the zeros and ones beyond a percentile."""
-    return count * found.standard_error**2 / (share * (1.0 - share))
 
 
 def percentile_of(ranked: Ranked, percent: float, confidence: float = CONFIDENCE) -> Interval:

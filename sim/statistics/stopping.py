@@ -202,9 +202,8 @@ def settle_side(
 ) -> Answered:
     """Goes on until it is known on which side of a boundary a figure lies.
 
-    A ratio is set against 1 + the least gain that counts and judged by `verdict`, a P99 against its SLO
-    and judged by `limit_kept`. A figure that lies on the boundary is never settled: it takes the longest
-    run.
+    A ratio is set against 1 + the least gain that counts (`verdict`), the share beyond an SLO against
+    what may be (`limits`). A figure that lies on the boundary is never settled: it takes the longest run.
 
     Args:
         observe: returns the figure that runs of so many requests show.

@@ -1,4 +1,4 @@
-"""Answers: it pays, it does not; a limit is met, or missed; or it is not settled."""
+"""The answer to a comparison: it pays, it does not, or it is not settled."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Literal
 from specfleet.sim.statistics.interval import Interval
 
 Verdict = Literal["pays", "does not", "not settled"]
-Kept = Literal["met", "missed", "not settled"]
 LEAST_GAIN = 0.02
 """A gain below this is none: two per cent are within what a cluster differs from day to day."""
 
@@ -25,18 +24,6 @@ def verdict(gain: Interval, least_gain: float = LEAST_GAIN) -> Verdict:
     """
     side = side_of(gain, 1.0 + least_gain)
     return "not settled" if side == 0 else "pays" if side > 0 else "does not"
-
-
-def limit_kept(figure: Interval, limit: float) -> Kept:
-    """Judges a figure that may not exceed a limit, such as P99 TPOT and its SLO.
-
-    Returns:
-        `met` or `missed` where the whole interval lies on one side and enough was seen to trust it, else
-        `not settled`.
-    """
-    if figure.enough and figure.high <= limit:
-        return "met"
-    return "missed" if side_of(figure, limit) > 0 else "not settled"
 
 
 def side_of(found: Interval, boundary: float) -> int:

@@ -17,13 +17,14 @@ from specfleet.sim.calendar.fleet import Fleet
 from specfleet.sim.calendar.gate import stranger, why_not
 from specfleet.sim.calendar.lane import Lane
 from specfleet.sim.calendar.plan import CalendarRun
-from specfleet.sim.calendar.step import Step
 from specfleet.sim.calendar.trajectories import Rules
 from specfleet.sim.calendar.watch import Watch
 from specfleet.sim.config import NO_CLIENT, EngineConfig
+from specfleet.sim.rules import NEVER
 from specfleet.sim.scenario import Scenario
 from specfleet.sim.speculation.acceptance import Acceptance, AcceptanceSpec
 from specfleet.sim.speculation.lives import Lives
+from specfleet.sim.step import Step
 from specfleet.workloads.requests import RequestTable
 
 STEP_S = 1.0
@@ -92,8 +93,7 @@ class Pieces(Step):
     """What a step gives to prompts, noted piece by piece.
 
     Attributes:
-        noted: tokens, tokens computed before, and placeholder drafts of each, in order. A prompt that is
-            admitted whole, without a hit, may be left out.
+        noted: tokens, tokens computed before, and placeholder drafts of each, in order.
     """
 
     __slots__ = ("noted",)
@@ -101,29 +101,23 @@ class Pieces(Step):
     @classmethod
     def of(cls, lane: Lane) -> Pieces:
         """Lets a lane that has not begun note its pieces."""
-        lane.step = pieces = cls(lane.step.slots, lane.step.window)
+        lane.crowd.step = pieces = cls(lane.crowd.rules, lane.crowd.footprints.window)
         return pieces
 
     @property
     def latest(self) -> list[tuple[int, int, int]]:
         """Those of the step that was decided last."""
-        return self.noted if self.rows else []
+        return self.noted if self.pieces else []
 
-    def begin(self, acc: int, used: int, left: int, room: int) -> None:
+    def begin(self, tokens: int, seats: int, free_blocks: int, rows: int, cap: int = NEVER) -> None:
         """As in `Step`."""
-        super().begin(acc, used, left, room)
+        super().begin(tokens, seats, free_blocks, rows, cap)
         self.noted: list[tuple[int, int, int]] = []
 
-    def add(self, tokens: int, past: int) -> None:
+    def _add(self, tokens: int, past: int, drafts: int) -> None:
         """As in `Step`."""
-        super().add(tokens, past)
-        self.noted.append((tokens, past, 0))
-
-    def pad(self, drafts: int, past: int) -> None:
-        """As in `Step`."""
-        super().pad(drafts, past)
-        tokens, past, _ = self.noted.pop()
-        self.noted.append((tokens, past, drafts))
+        super()._add(tokens, past, drafts)
+        self.noted.append((tokens - drafts, past, drafts))
 
 
 class Remembering(CalendarRun):

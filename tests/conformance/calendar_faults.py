@@ -8,53 +8,51 @@ from typing import Any
 
 import pytest
 
-from specfleet.sim.calendar.admission import Admission
-from specfleet.sim.calendar.lane import Lane
+from specfleet.sim.calendar.footprints import Footprints
+from specfleet.sim.calendar.kv.counted import CountedKV
 from specfleet.sim.calendar.luck import Luck
-from specfleet.sim.calendar.quiet import Quiet, Walk
-from specfleet.sim.calendar.seat import Seat
-from specfleet.sim.calendar.trajectories import Rules
+from specfleet.sim.calendar.position import Position
+from specfleet.sim.calendar.quiet import Quiet
+from specfleet.sim.calendar.stay import Stay
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def set_to(name: str, value: int) -> property:
-    """An attribute of a lane that is always `value`."""
-    return property(lambda self: value, lambda self, given: None)
+def with_rules(patch: pytest.MonkeyPatch, **changed: Any) -> None:
+    original = Footprints.of
+
+    def of(*args: Any, **kwargs: Any) -> Footprints | None:
+        footprints = original(*args, **kwargs)
+        if footprints is None:
+            return None
+        rules = replace(footprints.scheduler, **changed)
+        return replace(footprints, scheduler=rules, lag=rules.in_flight)
+
+    patch.setattr(Footprints, "of", of)
 
 
 def no_watermark(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Admission, "watermark", set_to("watermark", 0), raising=False)
+    with_rules(patch, watermark_blocks=0)
 
 
 def no_reserve(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Admission, "_reserve", lambda self, seat: 0)
+    with_rules(patch, reserves_all=False)
 
 
 def no_draft_slot(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Admission, "slots", set_to("slots", 0), raising=False)
-
-
-def with_rules(patch: pytest.MonkeyPatch, **changed: Any) -> None:
-    original = Rules.of
-
-    def of(*args: Any, **kwargs: Any) -> Rules | None:
-        rules = original(*args, **kwargs)
-        return None if rules is None else replace(rules, **changed)
-
-    patch.setattr(Rules, "of", of)
+    with_rules(patch, draft_slots=0)
 
 
 def no_lookahead(patch: pytest.MonkeyPatch) -> None:
-    with_rules(patch, lookahead=0, at_admission=0)
+    with_rules(patch, lookahead=0, lookahead_at_admission=0)
 
 
 def one_block_too_few_at_admission(patch: pytest.MonkeyPatch) -> None:
-    with_rules(patch, at_admission=-4)
+    with_rules(patch, lookahead_at_admission=-4)
 
 
 def next_outcome_known_too_early(patch: pytest.MonkeyPatch) -> None:
-    with_rules(patch, lag=0)
+    with_rules(patch, in_flight=0)
 
 
 def luck_begins_a_round_late(patch: pytest.MonkeyPatch) -> None:
@@ -69,38 +67,38 @@ def luck_begins_a_round_late(patch: pytest.MonkeyPatch) -> None:
 
 
 def last_token_is_not_computed_again(patch: pytest.MonkeyPatch) -> None:
-    original = Seat.rest
+    original = Stay.rest
 
-    def rest(self: Seat, done: int, rules: Rules, last_emission: int) -> Seat:
-        seat = original(self, done, rules, last_emission)
-        return replace(seat, tokens=seat.tokens - 1)
+    def rest(self: Stay, done: int, rules: Footprints, last_emission: int) -> Stay:
+        stay = original(self, done, rules, last_emission)
+        return replace(stay, tokens=stay.tokens - 1)
 
-    patch.setattr(Seat, "rest", rest)
+    patch.setattr(Stay, "rest", rest)
 
 
 def victims_queue_behind_each_other(patch: pytest.MonkeyPatch) -> None:
-    original = Lane._make_room
+    original = CountedKV.make_room
 
-    def make_room(self: Lane, acc: int, it: int, i: int) -> int:
-        before = len(self.back)
+    def make_room(self: CountedKV, acc: int, it: int, i: int) -> int:
+        queue = self.crowd.waiting.preempted
+        before = len(queue)
         acc = original(self, acc, it, i)
-        self.back[before:] = reversed(self.back[before:])
+        queue[before:] = reversed(queue[before:])
         return acc
 
-    patch.setattr(Lane, "_make_room", make_room)
+    patch.setattr(CountedKV, "make_room", make_room)
 
 
 def quiet_stretches_forget_a_block(patch: pytest.MonkeyPatch) -> None:
-    original = Quiet._quiet
+    original = Quiet.run
 
-    def walk(self: Quiet, walk: Walk, limit: float, step_s: float, k: int, edge: int) -> Walk:
+    def run(self: Quiet, at: Position, limit: float, step_s: float) -> None:
         first = len(self.log.sums)
-        after = original(self, walk, limit, step_s, k, edge)
+        original(self, at, limit, step_s)
         for it in range(first, len(self.log.sums)):
-            self.log.sums[it] -= 1 << self.rules.packing.blocks
-        return after
+            self.log.sums[it] -= 1 << self.footprints.packing.blocks
 
-    patch.setattr(Quiet, "_quiet", walk)
+    patch.setattr(Quiet, "run", run)
 
 
 FAULTS: dict[Plant, tuple[str | None, str]] = {

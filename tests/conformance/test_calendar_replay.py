@@ -15,7 +15,6 @@ from replay import engine_config, main
 from trace_worlds import decided, inputs
 
 from specfleet.sim.calendar import quiet
-from specfleet.sim.calendar.lane import Lane
 
 Trace = dict[str, Any]
 
@@ -32,7 +31,7 @@ def short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Quiet stretches of a few iterations are priced at once, so that short traces have some."""
     monkeypatch.setattr(quiet, "WINDOW", 3)
     monkeypatch.setattr(quiet, "LONGEST_WINDOW", 40)
-    monkeypatch.setattr(Lane, "reach", 12)
+    monkeypatch.setattr(quiet.Quiet, "reach", 12)
 
 
 def replayed(trace: Trace) -> Compared:

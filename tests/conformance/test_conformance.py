@@ -17,7 +17,7 @@ from replay import compare, engine_config, main
 
 from specfleet.sim.config import EngineConfig, SpeculativeConfig
 from specfleet.sim.kvcache import Hit, KVCache, PrefixCache
-from specfleet.sim.scheduler import Scheduler
+from specfleet.sim.rules import SchedulerRules
 from specfleet.sim.sequence import Batch, Sequence
 from specfleet.sim.waiting import FcfsQueue
 
@@ -63,25 +63,16 @@ def no_draft_slot(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_padding(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Scheduler, "_pads", lambda self, batch, computed, rows: False)
+    patch.setattr(SchedulerRules, "pads", lambda self, beside_rows, computed: False)
 
 
 def no_reserve(patch: pytest.MonkeyPatch) -> None:
-    original = KVCache.admit
-
-    def admit(self: KVCache, s: Sequence, hit: Hit, slots: int, reserve: int, watermark: int) -> bool:
-        return original(self, s, hit, slots, 0, watermark)
-
-    patch.setattr(KVCache, "admit", admit)
+    patch.setattr(SchedulerRules, "blocks_reserved", lambda self, known: 0)
 
 
 def no_watermark(patch: pytest.MonkeyPatch) -> None:
-    original = KVCache.admit
-
-    def admit(self: KVCache, s: Sequence, hit: Hit, slots: int, reserve: int, watermark: int) -> bool:
-        return original(self, s, hit, slots, reserve, 0)
-
-    patch.setattr(KVCache, "admit", admit)
+    original = SchedulerRules.of
+    patch.setattr(SchedulerRules, "of", lambda config: replace(original(config), watermark_blocks=0))
 
 
 def free_order_not_reversed(patch: pytest.MonkeyPatch) -> None:

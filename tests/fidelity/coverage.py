@@ -1,6 +1,6 @@
 """How often nominal 95 % intervals hold the truth, by method: `python tests/fidelity/coverage.py`.
 
-    python tests/fidelity/coverage.py [--trials 400] [--only intervals pairs stopping startup served]
+    python tests/fidelity/coverage.py [--trials 400] [--only intervals served pairs limits stopping startup]
 
 Processes with truths in closed form (M/M/1 and M/D/1 waits, AR(1), heavy tails), and a plain engine in a
 closed and an open loop whose truth comes from a run 100 times as long. Each row says how often the mean's
@@ -25,8 +25,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 from queues import PROCESSES, Process, Served, Waits, mm1_mean, mm1_percentile, queue_flow, serve
 
 from specfleet.sim.statistics.batches import batch_sums
-from specfleet.sim.statistics.figures import mean, mean_estimate, percentile, percentile_estimate
+from specfleet.sim.statistics.figures import Ranked, mean, mean_estimate, percentile, percentile_estimate
 from specfleet.sim.statistics.interval import Interval
+from specfleet.sim.statistics.limits import limit_kept
 from specfleet.sim.statistics.pairs import quotient
 from specfleet.sim.statistics.series import F64
 from specfleet.sim.statistics.startup import start, startup
@@ -295,7 +296,31 @@ def states(trials: int) -> Iterator[str]:
             yield f"{load:>5}{n:>9}{a:>12.1%}{b:>15.1%}{c:>11.1%}{cut / trials:>7.1%}"
 
 
-STUDIES = {"intervals": intervals, "served": served, "pairs": pairs, "stopping": stopping, "startup": states}
+def limits(trials: int) -> Iterator[str]:
+    """Limits at, below and above the true P99: how often they are said to be met, and missed."""
+    factors = (0.8, 0.95, 1.0, 1.05, 1.25)
+    yield f"{'process':<11}{'values':>8}" + "".join(f"{f'at {f:g} x P99':>18}" for f in factors)
+    for process in PROCESSES:
+        for n in (5_000, 20_000, 80_000):
+            rng, said = np.random.default_rng(n), {f: [0, 0] for f in factors}
+            for _ in range(trials):
+                ranked = Ranked(process.start(rng)(n))
+                for f in factors:
+                    kept = limit_kept(ranked, 99.0, f * process.p99)
+                    said[f][0] += kept == "met"
+                    said[f][1] += kept == "missed"
+            shares = (f"{met / trials:.1%}, {missed / trials:.1%}" for met, missed in said.values())
+            yield f"{process.name:<11}{n:>8}" + "".join(f"{share:>18}" for share in shares)
+
+
+STUDIES = {
+    "limits": limits,
+    "intervals": intervals,
+    "served": served,
+    "pairs": pairs,
+    "stopping": stopping,
+    "startup": states,
+}
 
 
 def main() -> None:

@@ -47,7 +47,7 @@ PLACEMENT = Placement.of(
     drafter=catalog.drafter("eagle3-qwen3-32b"), num_speculative_tokens=3, max_num_seqs=64,
     max_num_batched_tokens=2048,
 )  # fmt: skip
-SHAPE = StepShape(16, 4, 0, 16, 12, 4 * 1000, 4000, 0, 1, 3)
+SHAPE = StepShape(16, 4, 0, 16, 12, 4 * 1000, 4000, 0, 3)
 
 
 def terms(cost: AiconfiguratorCost, shape: StepShape) -> dict[str, float]:
@@ -86,7 +86,7 @@ def test_a_step_is_the_sum_of_its_terms_and_is_looked_up_once() -> None:
 
 def test_a_chunk_is_looked_up_with_what_came_before() -> None:
     engine = FakeEngine()
-    shape = StepShape(512, 0, 1, 1, 0, 0, 0, 1024 * 512 + 512 * 513 // 2, 0, 0)
+    shape = StepShape(512, 0, 1, 1, 0, 0, 0, 1024 * 512 + 512 * 513 // 2, 0)
     parts = terms(AiconfiguratorCost(PLACEMENT, engine), shape)
     assert ("prefill", 1, 1536, 2, 1024, "static_ctx") in engine.calls
     assert parts["compute"] == pytest.approx(0.5e-3 + 512 * 0.001e-3)

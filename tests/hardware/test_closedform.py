@@ -58,21 +58,21 @@ COST = served("llama-3.1-8b", "h100_sxm", "vllm", 1, None, "auto")
 
 
 def test_one_request_alone_is_a_decode_step_at_its_mean_context() -> None:
-    step = COST.seconds(StepShape(1, 1, 0, 1, 0, 1150, 1150, 0, 1, 0))
+    step = COST.seconds(StepShape(1, 1, 0, 1, 0, 1150, 1150, 0, 0))
     assert closed_form_tpot(COST, 1, 1000, 300) == step
 
 
 def test_each_of_the_other_prompts_is_seen_once() -> None:
-    decode = COST.seconds(StepShape(8, 8, 0, 8, 0, 8 * 1150, 8 * 1150, 0, 1, 0))
-    mixed = COST.seconds(StepShape(1008, 8, 1, 9, 0, 8 * 1150, 8 * 1150, 500_500, 0, 0))
+    decode = COST.seconds(StepShape(8, 8, 0, 8, 0, 8 * 1150, 8 * 1150, 0, 0))
+    mixed = COST.seconds(StepShape(1008, 8, 1, 9, 0, 8 * 1150, 8 * 1150, 500_500, 0))
     assert closed_form_tpot(COST, 8, 1000, 300) == pytest.approx(decode + 7 / 300 * (mixed - decode))
 
 
 def test_a_long_prompt_comes_in_chunks_that_pay_for_what_came_before() -> None:
-    decode = COST.seconds(StepShape(8, 8, 0, 8, 0, 8 * 1650, 8 * 1650, 0, 1, 0))
-    first = COST.seconds(StepShape(1024, 8, 1, 9, 0, 8 * 1650, 8 * 1650, 1016 * 1017 // 2, 0, 0))
+    decode = COST.seconds(StepShape(8, 8, 0, 8, 0, 8 * 1650, 8 * 1650, 0, 0))
+    first = COST.seconds(StepShape(1024, 8, 1, 9, 0, 8 * 1650, 8 * 1650, 1016 * 1017 // 2, 0))
     pairs = 1016 * 484 + 484 * 485 // 2
-    second = COST.seconds(StepShape(492, 8, 1, 9, 0, 8 * 1650, 8 * 1650, pairs, 0, 0))
+    second = COST.seconds(StepShape(492, 8, 1, 9, 0, 8 * 1650, 8 * 1650, pairs, 0))
     expected = decode + 7 / 300 * (first + second - 2 * decode)
     assert closed_form_tpot(COST, 8, 1500, 300, max_num_batched_tokens=1024) == pytest.approx(expected)
 

@@ -31,7 +31,7 @@ def drafter_s(cost: KernelCost, shape: StepShape) -> float:
 
 def verify(batch: int, drafts: int, passes: int, context: int = 500) -> StepShape:
     query = 1 + drafts
-    return StepShape(batch * query, batch, 0, batch * query, batch * drafts, batch * context, 0, 0, 1, passes)
+    return StepShape(batch * query, batch, 0, batch * query, batch * drafts, batch * context, 0, 0, passes)
 
 
 @pytest.mark.parametrize(("name", "extra"), [("eagle3-qwen3-32b", 0), ("qwen3-1.7b", 1)])
@@ -72,7 +72,7 @@ def test_a_prompt_is_prefilled_through_the_drafter_too() -> None:
     cost = KernelCost(place("qwen3-1.7b"))
     tables = drafter_tables(place("qwen3-1.7b"))
     assert tables is not None
-    shape = StepShape(800, 0, 1, 1, 0, 0, 0, 800 * 801 // 2, 0, 3)
+    shape = StepShape(800, 0, 1, 1, 0, 0, 0, 800 * 801 // 2, 3)
     floor = tables.first_s[801] + 2 * tables.later_s[1] + 3 * tables.each_s[1] + tables.prefill.floor_s
     assert floor < drafter_s(cost, shape) < 1.1 * floor
 

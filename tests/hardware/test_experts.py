@@ -37,7 +37,7 @@ def drafting(model: str, drafter: str, drafts: int, **options: Any) -> Placement
 def decode(batch: int, drafts: int = 0, context: int = 1024, window: int = 0) -> StepShape:
     query, seen = 1 + drafts, min(context, window)
     return StepShape(
-        batch * query, batch, 0, batch * query, batch * drafts, batch * context, batch * seen, 0, 1, drafts
+        batch * query, batch, 0, batch * query, batch * drafts, batch * context, batch * seen, 0, drafts
     )
 
 
@@ -74,7 +74,7 @@ def test_both_paths_agree_to_the_last_bit_for_every_kind_of_layer(
     rows = batch * (1 + drafts)
     shape = StepShape(
         rows + chunk, batch, prefills, rows + prefills, batch * drafts, batch * context,
-        batch * min(context, 128), pairs, 0, passes,
+        batch * min(context, 128), pairs, passes,
     )  # fmt: skip
     for cost in (COSTS[name], ROOFLINES[name]):
         columns = {key: np.array([value]) for key, value in shape._asdict().items()}
@@ -148,10 +148,10 @@ def test_windowed_layers_stop_growing_with_the_context() -> None:
 def test_prefill_in_windowed_layers_is_linear_in_the_past() -> None:
     cost = COSTS["window"]
     pairs = [past * 512 + 512 * 513 // 2 for past in (4096, 8192)]
-    near, far = (terms_of(cost, StepShape(512, 0, 1, 1, 0, 0, 0, p, 0, 0))["compute"] for p in pairs)
+    near, far = (terms_of(cost, StepShape(512, 0, 1, 1, 0, 0, 0, p, 0))["compute"] for p in pairs)
     dense = KernelCost(replace(PLACEMENTS["window"], model=replace(PLACEMENTS["window"].model,
                        num_windowed_layers=0)))  # fmt: skip
-    full = [terms_of(dense, StepShape(512, 0, 1, 1, 0, 0, 0, p, 0, 0))["compute"] for p in pairs]
+    full = [terms_of(dense, StepShape(512, 0, 1, 1, 0, 0, 0, p, 0))["compute"] for p in pairs]
     assert far - near == pytest.approx((full[1] - full[0]) / 2, rel=1e-6)
 
 

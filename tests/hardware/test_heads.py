@@ -29,9 +29,7 @@ def place(
 
 def drafter_s(placement: Placement, batch: int, passes: int) -> float:
     query = placement.query_len
-    shape = StepShape(
-        batch * query, batch, 0, batch * query, batch * (query - 1), batch * 1000, 0, 0, 1, passes
-    )
+    shape = StepShape(batch * query, batch, 0, batch * query, batch * (query - 1), batch * 1000, 0, 0, passes)
     columns = {key: np.array([value]) for key, value in shape._asdict().items()}
     cost = KernelCost(placement)
     assert cost.drafter_s(shape) == cost.terms(columns)["drafter"][0]

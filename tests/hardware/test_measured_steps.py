@@ -52,9 +52,7 @@ def test_kernels_alone_reproduce_the_reference_steps(shared: Path, dtype: str) -
         cost, tp = costs[row["model"], row["tp"]], int(row["tp"])
         batch, drafts, context = int(row["batch"]), int(row["K"]), int(row["ctx"])
         tokens = batch * (1 + drafts)
-        seconds = cost.seconds(
-            StepShape(tokens, batch, 0, tokens, batch * drafts, batch * context, 0, 0, 1, 0)
-        )
+        seconds = cost.seconds(StepShape(tokens, batch, 0, tokens, batch * drafts, batch * context, 0, 0, 0))
         if tp > 1:
             gather = np.array([2.0 * tokens * (128_256 // tp)])
             seconds -= float(all_reduce_s(gather, all_reduce_law("h100_sxm", tp, True))[0])
@@ -81,7 +79,7 @@ def served_error(rows: Iterable[dict[str, str]], gpu: dict[str, object]) -> list
         prompt, output = (float(row[f"mean_{kind}_tokens_per_request"]) for kind in ("input", "output"))
         tokens = batch * (1 + drafts)
         kv_tokens = round(batch * (prompt + output / 2 + 1 + drafts))
-        shape = StepShape(tokens, batch, 0, tokens, batch * drafts, kv_tokens, 0, 0, 1, drafts)
+        shape = StepShape(tokens, batch, 0, tokens, batch * drafts, kv_tokens, 0, 0, drafts)
         errors.append(1e3 * costs[name, row["K"]].seconds(shape) / float(row["itl_median_ms"]) - 1)
     return errors
 

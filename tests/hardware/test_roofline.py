@@ -30,7 +30,7 @@ HEAD = 128_256 * 4096
 
 
 def decode(batch: int, context: int) -> StepShape:
-    return StepShape(batch, batch, 0, batch, 0, batch * context, 0, 0, 1, 0)
+    return StepShape(batch, batch, 0, batch, 0, batch * context, 0, 0, 0)
 
 
 @given(
@@ -45,7 +45,7 @@ def test_the_scalar_path_equals_the_terms_to_the_last_bit(
 ) -> None:
     shape = StepShape(
         4 * decode_sequences + 100 * prefill, decode_sequences, prefill, 4 * decode_sequences + prefill,
-        3 * decode_sequences, kv_tokens, 0, 5050 * prefill, 0, passes,
+        3 * decode_sequences, kv_tokens, 0, 5050 * prefill, passes,
     )  # fmt: skip
     terms = COSTS[name].terms({key: np.array([value]) for key, value in shape._asdict().items()})
     assert tuple(terms) == TERMS

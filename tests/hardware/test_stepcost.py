@@ -28,7 +28,7 @@ def place(model: str, gpu: str | dict[str, Any], drafter: str | None = None, **o
 def decode(batch: int, drafts: int = 0, context: int = 1024, passes: int | None = None) -> StepShape:
     query = 1 + drafts
     passes = drafts if passes is None else passes
-    return StepShape(batch * query, batch, 0, batch * query, batch * drafts, batch * context, 0, 0, 1, passes)
+    return StepShape(batch * query, batch, 0, batch * query, batch * drafts, batch * context, 0, 0, passes)
 
 
 def terms_of(cost: KernelCost, shape: StepShape) -> dict[str, float]:
@@ -60,9 +60,7 @@ def shapes(draw: st.DrawFn) -> StepShape:
     logits = decode_rows + sum(drafts) + prefill_rows
     kv = draw(st.integers(0, 10**6)) if drafts else 0
     passes = draw(st.integers(0, 5))
-    return StepShape(
-        tokens, decode_rows, prefill_rows, logits, sum(drafts), kv, 0, pairs, int(not chunks), passes
-    )
+    return StepShape(tokens, decode_rows, prefill_rows, logits, sum(drafts), kv, 0, pairs, passes)
 
 
 @settings(max_examples=200)
@@ -152,7 +150,7 @@ def test_host_time_follows_the_scheduling_not_the_method() -> None:
 
 
 def test_a_prompt_chunk_by_hand() -> None:
-    shape = StepShape(1000, 0, 1, 1, 0, 0, 0, 2000 * 1000 + 1000 * 1001 // 2, 0, 0)
+    shape = StepShape(1000, 0, 1, 1, 0, 0, 0, 2000 * 1000 + 1000 * 1001 // 2, 0)
     law = kernel_constants("h100_sxm").prefill
     flops = 4 * 32 * 128 * shape.prefill_pairs / (989e12 * law.peak_share)
     moved = law.memory_multiple * (1000 * 2 * 32 * 128 * 2 + 3000 * 4096) / 3.35e12
@@ -166,9 +164,9 @@ def test_a_prompt_chunk_by_hand() -> None:
 
 def test_splitting_a_prompt_into_chunks_never_makes_it_cheaper() -> None:
     cost = COSTS["plain"]
-    whole = cost.seconds(StepShape(2000, 0, 1, 1, 0, 0, 0, 2000 * 2001 // 2, 0, 0))
-    first = cost.seconds(StepShape(1000, 0, 1, 1, 0, 0, 0, 1000 * 1001 // 2, 0, 0))
-    second = cost.seconds(StepShape(1000, 0, 1, 1, 0, 0, 0, 1000 * 1000 + 1000 * 1001 // 2, 0, 0))
+    whole = cost.seconds(StepShape(2000, 0, 1, 1, 0, 0, 0, 2000 * 2001 // 2, 0))
+    first = cost.seconds(StepShape(1000, 0, 1, 1, 0, 0, 0, 1000 * 1001 // 2, 0))
+    second = cost.seconds(StepShape(1000, 0, 1, 1, 0, 0, 0, 1000 * 1000 + 1000 * 1001 // 2, 0))
     assert first + second > whole
 
 
@@ -184,7 +182,7 @@ def test_fp8_is_faster_at_one_sequence_and_has_a_cliff_above_128_tokens() -> Non
 
 def test_shapes_beyond_the_token_budget_are_refused() -> None:
     with pytest.raises(IndexError):
-        COSTS["plain"].seconds(StepShape(2049, 1, 1, 2, 0, 10, 0, 10, 0, 0))
+        COSTS["plain"].seconds(StepShape(2049, 1, 1, 2, 0, 10, 0, 10, 0))
 
 
 def test_the_summary_shows_every_term() -> None:
@@ -205,7 +203,7 @@ def test_a_price_takes_under_three_microseconds() -> None:
 def test_a_calibrated_scale_multiplies_everything_but_the_host() -> None:
     place = PLAIN
     twice = KernelCost(replace(place, profile=replace(place.profile, kernel_time_scale=2.0)))
-    once, shape = KernelCost(place), StepShape(40, 8, 1, 9, 0, 4000, 0, 3000, 0, 0)
+    once, shape = KernelCost(place), StepShape(40, 8, 1, 9, 0, 4000, 0, 3000, 0)
     columns = {key: np.array([value]) for key, value in shape._asdict().items()}
     for term, seconds in once.terms(columns).items():
         factor = 1.0 if term == "host" else 2.0

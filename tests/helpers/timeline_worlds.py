@@ -46,7 +46,7 @@ class Affine:
 
     def terms(self, columns: Mapping[str, np.ndarray]) -> dict[str, Array]:
         """Seconds by term."""
-        rows = columns["logit_rows"] + columns["draft_tokens"] + columns["uniform"]
+        rows = columns["logit_rows"] + columns["draft_tokens"]
         return {
             "weights": self.step_s + self.token_s * columns["tokens"],
             "kv": np.asarray(self.kv_s * (columns["kv_tokens"] + columns["kv_tokens_in_window"])),

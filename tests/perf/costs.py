@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from jobs import JOBS, Job
 
-from specfleet.sim.calendar import adaptive, quiet, stepper, trajectories
+from specfleet.sim.calendar import crowd, quiet, stepper, trajectories
 from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.trajectories import Rules, Trajectories
 from specfleet.sim.simulation import RunResult, simulate
@@ -116,7 +116,7 @@ def main() -> None:
     print(f"a quiet turn in a window         {1e6 * turn(64):7.2f} us")
     print(f"a preemption with its return     {1e6 * preemption():7.0f} us, and the longer run")
     job = replace(BY_NAME["reference-adaptive"], requests=3000)
-    with timed(adaptive.AdaptiveLane, "_change") as taken:
+    with timed(crowd.CalendarCrowd, "change_k") as taken:
         running = run(job).iterations["running"].mean()
     print(f"a change of K at {running:3.0f} running     {1e3 * median(taken):7.2f} ms")
     job = replace(job, blocks=14_500)

@@ -83,7 +83,7 @@ def test_an_iteration_is_many_times_cheaper_than_a_step(k: int, times: float) ->
 
 def test_price_of_a_decode_step(benchmark: BenchmarkFixture) -> None:
     """One look-up."""
-    priced, shape = cost(4), StepShape(1000, 200, 0, 1000, 800, 250_000, 250_000, 0, 1, 4)
+    priced, shape = cost(4), StepShape(1000, 200, 0, 1000, 800, 250_000, 250_000, 0, 4)
     benchmark(lambda: priced.seconds(shape))
 
 

@@ -242,10 +242,10 @@ def test_a_step_is_described_by_sums_over_its_rows() -> None:
     result = World([10, 30], [9, 9], arrival_s=[0.0, 0.01], engine=engine, acceptance=spec).run()
     rows = result.iterations
     names = ["tokens", "decode_sequences", "prefill_sequences", "logit_rows", "draft_tokens", "kv_tokens"]
-    shapes = [[int(rows[name][i]) for name in [*names, "prefill_pairs", "uniform"]] for i in range(4)]
+    shapes = [[int(rows[name][i]) for name in [*names, "prefill_pairs"]] for i in range(4)]
     assert shapes == [
-        [10, 0, 1, 1, 0, 0, 10 * 11 // 2, 0],
-        [20, 1, 1, 4, 2, 10 + 3, 17 * 18 // 2, 0],
-        [16, 1, 1, 4, 2, 11 + 3, 17 * 13 + 13 * 14 // 2, 0],
-        [6, 2, 0, 6, 4, 12 + 3 + 30 + 3, 0, 1],
+        [10, 0, 1, 1, 0, 0, 10 * 11 // 2],
+        [20, 1, 1, 4, 2, 10 + 3, 17 * 18 // 2],
+        [16, 1, 1, 4, 2, 11 + 3, 17 * 13 + 13 * 14 // 2],
+        [6, 2, 0, 6, 4, 12 + 3 + 30 + 3, 0],
     ]

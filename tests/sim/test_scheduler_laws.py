@@ -105,7 +105,7 @@ class Watched(Replay):
         scheduler = self.scheduler
         self.seen |= {s.id: s for s in scheduler.waiting}
         batch, record = super()._schedule()
-        slots = scheduler.draft_slots * len(batch.sequences)
+        slots = scheduler.rules.draft_slots * len(batch.sequences)
         assert batch.total_tokens == sum(batch.num_tokens)
         assert batch.total_tokens + slots <= self.config.max_num_batched_tokens, (
             "the budget holds, drafts included"
@@ -128,7 +128,7 @@ class Watched(Replay):
         """The head of the queue waits only for a place, for budget or for blocks."""
         config, scheduler = self.config, self.scheduler
         head = next((s for s in scheduler.waiting if not s.num_stale_tokens), None)
-        room = config.max_num_batched_tokens - spent - scheduler.draft_slots
+        room = config.max_num_batched_tokens - spent - scheduler.rules.draft_slots
         if head is None or len(scheduler.running) == config.max_num_seqs:
             return
         if room <= config.num_speculative_tokens:
@@ -136,8 +136,8 @@ class Watched(Replay):
         if config.enable_prefix_caching or not config.enable_chunked_prefill:
             return  # a hit or a chunk rule decides; the recorded traces cover those
         padding = config.num_speculative_tokens if head.num_tokens == 1 else 0
-        most = min(head.num_tokens + padding + scheduler.lookahead, config.max_model_len)
-        blocks = -(-most // config.block_size) + scheduler.watermark_blocks
+        most = min(head.num_tokens + padding + scheduler.rules.lookahead, config.max_model_len)
+        blocks = -(-most // config.block_size) + scheduler.rules.watermark_blocks
         assert blocks > scheduler.kv.free_blocks, f"request {head.id} fits and waits"
 
     def _process(self, batch: Batch) -> Step:

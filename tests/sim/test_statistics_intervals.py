@@ -70,6 +70,13 @@ def test_other_units_give_the_same_interval_in_other_units(
         assert (after.low, after.high) == pytest.approx(ends, rel=1e-6, abs=1e-6)
 
 
+@pytest.mark.parametrize("scale", [2.0**-480, 2.0**480])
+def test_the_unit_may_be_tiny_or_huge(scale: float) -> None:
+    values = np.random.default_rng(1).exponential(size=500)
+    before, after = mean(values), mean(scale * values)
+    assert (after.low, after.high) == pytest.approx((scale * before.low, scale * before.high), rel=1e-9)
+
+
 @LAWS
 @given(runs())
 def test_values_turned_over_give_the_interval_turned_over(data: list[F64]) -> None:

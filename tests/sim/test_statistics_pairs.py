@@ -25,7 +25,7 @@ from specfleet.sim.statistics.pairs import (
 )
 from specfleet.sim.statistics.series import F64
 from specfleet.sim.statistics.startup import startup
-from specfleet.sim.statistics.verdict import limit_kept, verdict
+from specfleet.sim.statistics.verdict import verdict
 
 LAWS = settings(max_examples=80, deadline=None)
 seeds = st.integers(0, 2**32 - 1)
@@ -164,15 +164,6 @@ def test_a_verdict_needs_the_whole_interval_on_one_side(
     assert (said == "pays") == all(x > 1.0 + least_gain for x in inside)
     assert (said == "does not") == all(x < 1.0 + least_gain for x in inside)
     assert verdict(replace(gain, short="too little was seen"), least_gain) == "not settled"
-
-
-@given(st.floats(10.0, 90.0), st.floats(0.0, 20.0), st.floats(0.0, 20.0))
-def test_a_limit_is_met_or_missed_by_the_whole_interval(value: float, below: float, above: float) -> None:
-    figure = replace(SURE, value=value, low=value - below, high=value + above)
-    said = limit_kept(figure, 50.0)
-    assert (said == "met") == (figure.high <= 50.0)
-    assert (said == "missed") == (figure.low > 50.0)
-    assert limit_kept(replace(figure, short="too little was seen"), 50.0) == "not settled"
 
 
 def test_percentile_estimates_of_one_batch_each_still_pair() -> None:

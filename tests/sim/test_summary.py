@@ -18,7 +18,8 @@ from test_timeline import HUNT, plant
 from timeline_worlds import LUCK, worlds
 
 from specfleet.sim import summarise as summarise_module
-from specfleet.sim.calendar import ledger, sights, stream, window
+from specfleet.sim.calendar import sights, stream, window
+from specfleet.sim.calendar.books import ledger
 from specfleet.sim.calendar.slots import Slots
 from specfleet.sim.config import NO_CLIENT, DeploymentConfig, LoadConfig, Slo
 from specfleet.sim.errors import SimulationError, Stall

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from dataclasses import replace
 from types import FunctionType, ModuleType
 
@@ -13,21 +14,20 @@ from hypothesis import strategies as st
 from sim_toys import ENGINE, World, drafting
 from timeline_worlds import LUCK, both, differences, policies, worlds
 
-from specfleet import sim
 from specfleet.sim.calendar import (
+    crowd,
+    ends,
+    footprints,
     lane,
-    ledger,
     luck,
-    members,
-    own,
-    pool,
     quiet,
-    seat,
+    stay,
     stepper,
-    tail,
     trajectories,
     watch,
 )
+from specfleet.sim.calendar.books import ledger, members
+from specfleet.sim.calendar.kv import counted, pool, private
 from specfleet.sim.calendar.luck import Luck
 from specfleet.sim.calendar.packing import Packing
 from specfleet.sim.errors import Stall
@@ -55,11 +55,10 @@ SMALL = {"LEAST_STEPS": 1, "BLOCK": 5, "LONGEST_WINDOW": 40, "WINDOW": 3, "SHORT
 def small_windows_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows of a few iterations, blocks of a few requests and short calendars, so that small worlds
     cross all their borders."""
-    for module in (*vars(sim).values(), *vars(sim.calendar).values()):
-        for name, value in SMALL.items():
-            if isinstance(module, ModuleType) and hasattr(module, name):
-                monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr(lane.Lane, "reach", 12)
+    for name, module in list(sys.modules.items()):
+        for constant in SMALL.keys() & vars(module).keys() if name.startswith("specfleet.sim.") else ():
+            monkeypatch.setattr(module, constant, SMALL[constant])
+    monkeypatch.setattr(quiet.Quiet, "reach", 12)
 
 
 def prove(world: World, seed: int, policy: PolicySpec | None = None) -> None:
@@ -142,28 +141,28 @@ FAULTS = {
     ),
     "luck of the other half": (luck, 'mix(x).view("<u4")', 'mix(x).view(">u4")', ("open",)),
     "luck used again after a preemption": (
-        seat,
+        stay,
         "self.gains[done : done + rounds]",
         "self.gains[:rounds]",
         ("tight",),
     ),
     "the prefill after a preemption emits nothing": (
-        seat,
+        stay,
         "- (rules.query - 1)",
         "- rules.query",
         ("tight",),
     ),
     "the last round not cut": (ledger, "gains[last] = block.kept[some]", "pass", ("open",)),
     "drafter's slots forgotten": (
-        trajectories,
-        "self.query + self.lookahead + size - 1, out",
-        "self.query + size - 1, out",
+        footprints,
+        "blocks = rules.blocks_each(scheduled)",
+        "blocks = rules.blocks_each(scheduled - rules.lookahead)",
         ("open",),
     ),
     "no certain end": (
         trajectories,
-        "certain = known + 1 >= most",
-        "certain = known > most",
+        "certain = reaches_max_tokens(known, 1, most)",
+        "certain = reaches_max_tokens(known, -1, most)",
         ("open",),
     ),
     "an arrival on a tie comes too late": (
@@ -172,11 +171,11 @@ FAULTS = {
         "while now <= limit and it < stop",
         ("open",),
     ),
-    "the victim is not the tail": (tail, "self.stays.pop()", "self.stays.pop(0)", ("tight",)),
+    "the victim is not the tail": (counted, "crowd.refs.pop()", "crowd.refs.pop(0)", ("tight",)),
     "who was thrown out queues behind the others": (
-        tail,
-        "self.back.append(seat.rest(",
-        "self.back.insert(0, seat.rest(",
+        crowd,
+        "self.waiting.put_back(stay.rest(",
+        "self.waiting.preempted.insert(0, stay.rest(",
         ("tight",),
     ),
     "terms added in another order": (
@@ -199,8 +198,8 @@ FAULTS = {
     ),
     "idle drafter passes": (
         trajectories,
-        "(known + 1 >= most) & (rounds > 0)",
-        "(known >= most) & (rounds > 0)",
+        "unused_places(self.rules.lag, rounds, known, earlier",
+        "unused_places(self.rules.lag, rounds, known - 1, earlier",
         ("open",),
     ),
     "a change of K begins with the other half of a hash": (
@@ -210,15 +209,15 @@ FAULTS = {
         ("adaptive",),
     ),
     "blocks given back at a smaller K": (
-        trajectories,
+        footprints,
         "np.maximum(blocks, np.add.accumulate(floor, out=floor), out=blocks)",
         "pass",
         ("adaptive",),
     ),
     "the drafter's passes follow the K of the step itself": (
         lane,
-        "depth = self.passes_at[following]",
-        "depth = self.passes_at[k]",
+        "self.passes_at[following]",
+        "self.passes_at[k]",
         ("adaptive",),
     ),
     "an end that moved with K is heard of as before": (
@@ -228,7 +227,7 @@ FAULTS = {
         ("adaptive",),
     ),
     "an end is heard of early": (
-        lane,
+        ends,
         "self.watch.commit(upto)",
         "self.watch.commit(upto + 1)",
         ("closed",),
@@ -240,21 +239,21 @@ FAULTS = {
         ("balanced",),
     ),
     "one token too few lies outside the window": (
-        trajectories,
+        footprints,
         "np.maximum(context - self.window, 0)",
         "np.maximum(context - self.window - 1, 0)",
         ("open",),
     ),
     "a policy learns one step early": (
         lane,
-        "self.plans.hear(known)",
-        "self.plans.hear(known + 1)",
+        "plans.hear(at.it - 1 - at.flying)",
+        "plans.hear(at.it - at.flying)",
         ("adaptive",),
     ),
     "a step with prompts teaches like any other": (
         lane,
-        "n + rows, rows > 0, last_end",
-        "n + rows, False, last_end",
+        "n + pieces, pieces > 0, end",
+        "n + pieces, False, end",
         ("adaptive",),
     ),
     "the step in flight accepts nothing when stepping begins": (
@@ -294,9 +293,9 @@ FAULTS = {
         ("tight",),
     ),
     "rounds in flight have their keys": (
-        own,
-        "seat.footprint[done - rules.lag]",
-        "seat.footprint[done]",
+        private,
+        "stay.footprint[done - rules.in_flight]",
+        "stay.footprint[done]",
         ("tight",),
     ),
     "blocks thrown out queue behind those of the dead": (

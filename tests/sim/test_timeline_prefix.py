@@ -14,9 +14,11 @@ from sim_toys import ENGINE, World, drafting
 from test_timeline import HUNT, LAWS, SEEDS, plant, prove, small_windows_and_blocks
 from timeline_worlds import LUCK, PROMPTS, both, differences, policies, sharing
 
-from specfleet.sim.calendar import pool, prefix, prompts
-from specfleet.sim.calendar.pool import Holder, Pool
-from specfleet.sim.calendar.prompts import Prompts
+from specfleet.sim.calendar import crowd
+from specfleet.sim.calendar.kv import pool, shared
+from specfleet.sim.calendar.kv import prompts as prompt_keys
+from specfleet.sim.calendar.kv.pool import Holder, Pool
+from specfleet.sim.calendar.kv.prompts import Prompts
 from specfleet.sim.kvcache import PrefixCache
 from specfleet.sim.sequence import Sequence
 from specfleet.sim.speculation.policy import PolicySpec
@@ -113,38 +115,43 @@ FAULTS: dict[str, tuple[ModuleType, str, str, st.SearchStrategy[World]]] = {
         ANY,
     ),
     "a hit counted again": (
-        prefix,
-        "rules.prefilling(taken)",
-        "rules.prefilling(blocks)",
+        shared,
+        "len(hit), idle",
+        "0, idle",
         ANY,
     ),
     "the last token has a key": (
-        prefix,
-        "seat.final // self.rules.block_size",
-        "(seat.final + 1) // self.rules.block_size",
+        shared,
+        "rules.keyed_blocks(stay.final, stay.final + 1)",
+        "(stay.final + 1) // rules.block_size",
         ANY,
     ),
     "the whole prompt is found": (
-        prefix,
-        "(seat.prompt - 1) // size",
-        "seat.prompt // size",
+        shared,
+        "findable_blocks(stay.prompt, rules.block_size)",
+        "findable_blocks(stay.prompt + 1, rules.block_size)",
         ANY,
     ),
-    "the block dropped for the drafter is kept": (prefix, "hit.pop()", "pass", ANY),
+    "the block dropped for the drafter is kept": (
+        shared,
+        "del hit[rules.usable_hit(len(hit)) :]",
+        "pass",
+        ANY,
+    ),
     "the key does not cover the next token": (
-        prompts,
+        prompt_keys,
         "self._ahead = ahead",
         "self._ahead = 0",
         GROWING,
     ),
     "placeholder drafts beside a piece of a prompt": (
-        prefix,
-        "0 if step.rows else self._pads",
-        "self._pads",
+        crowd,
+        "step.pads = not step.pieces",
+        "step.pads = True",
         REPEATED,
     ),
     "placeholder blocks given back at a certain end": (
-        prefix,
+        shared,
         "1 if decodes[1] or not begun[1] else 2",
         "1",
         REPEATED,
@@ -156,13 +163,13 @@ FAULTS: dict[str, tuple[ModuleType, str, str, st.SearchStrategy[World]]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_planted_in_the_cache_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, old, new, shared = FAULTS[fault]
+    module, old, new, worlds = FAULTS[fault]
     plant(monkeypatch, module, old, new)
 
     @HUNT
-    @given(shared, policies(), SEEDS)
+    @given(worlds, policies(), SEEDS)
     def hunt(world: World, policy: PolicySpec, seed: int) -> None:
-        prove(world, seed, policy if shared is CHOSEN else None)
+        prove(world, seed, policy if worlds is CHOSEN else None)
 
     with pytest.raises(AssertionError):
         hunt()
@@ -197,7 +204,9 @@ def test_the_pool_answers_as_the_engine_s_cache(kind: str, size: int, ahead: int
         sequence = Sequence(it, tokens, 99, segments=tuple(prompts[it]))
         hit, mine = theirs.lookup(sequence), ours.lookup(keys.keys(it), (tokens - 1) // size)
         assert len(mine) == len(hit.blocks)
-        if theirs.admit(sequence, hit, tokens, 0, 0):
+        new = -(-tokens // size) - len(hit.blocks)
+        if new + theirs.idle(hit) <= theirs.free_blocks:
+            theirs.take(sequence, hit, new)
             theirs.register(sequence, tokens)
             growth = rng.integers(1, 2 * size + 1, rng.integers(1, 5)).tolist()
             running.append((sequence, growth))
@@ -223,9 +232,9 @@ def test_an_evicted_prefix_is_not_found_again() -> None:
 
 
 def test_a_prefix_that_many_hold_counts_once() -> None:
-    shared = [[(-1, 160), (row, 16)] for row in range(20)]
+    prompts = [[(-1, 160), (row, 16)] for row in range(20)]
     engine = replace(ENGINE, enable_prefix_caching=True)
-    ours, theirs = both(World([176] * 20, [16] * 20, engine=engine, prompts=shared), 0)
+    ours, theirs = both(World([176] * 20, [16] * 20, engine=engine, prompts=prompts), 0)
     assert ours.stepped_share == 0.0
     assert ours.iterations["kv_blocks_used"].max() == 10 + 20 * 2
     assert not differences(ours, theirs)

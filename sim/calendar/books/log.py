@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from array import array
 
-from specfleet.sim.calendar.seat import Counts
+from specfleet.sim.calendar.packing import Packing
+from specfleet.sim.calendar.stay import Counts
+from specfleet.sim.recorder import Recorder
 
 
 class Log:
@@ -26,13 +28,14 @@ class Log:
         cut: rounds before its first preemption, by place.
         totals: counts and last iteration by place, of who had several stays.
         preemptions: by place.
-        stepped: iterations that `Engine` stepped.
+        stepped: iterations that `Engine` stepped. recorder: what it wrote down of them (None: never).
         admitted_s, first_rank, last_rank: by place, where `Engine` saw it: time of admission, and the
             places of the first and the last chunk within their steps.
         skipped: iterations between first and last chunk without one, by place, where K changes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, packing: Packing | None = None) -> None:
+        self._packing = packing
         self.end_s = array("d")
         self.sums = array("q")
         self.beyond = array("q")
@@ -49,11 +52,18 @@ class Log:
         self.cut: dict[int, int] = {}
         self.totals: dict[int, tuple[Counts, int]] = {}
         self.stepped = array("q")
+        self.recorder: Recorder | None = None
         self.admitted_s: dict[int, float] = {}
         self.first_rank: dict[int, int] = {}
         self.last_rank: dict[int, int] = {}
         self.skipped: dict[int, int] = {}
         self.preemptions: dict[int, int] = {}
+
+    def blocks_used(self, it: int) -> int:
+        """Returns the blocks held in an iteration that is over."""
+        pack = self._packing
+        assert pack is not None
+        return (self.sums[it] >> pack.blocks) & pack.blocks_mask
 
     def forget_iterations(self) -> None:
         """Drops what the iteration columns were made of."""

@@ -7,12 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from specfleet.sim.calendar.footprints import Footprints, differences, unused_places
 from specfleet.sim.calendar.luck import I64, U8
-from specfleet.sim.calendar.trajectories import Block, Rules
+from specfleet.sim.calendar.trajectories import BLOCK, Block
+from specfleet.sim.rules import leaves_drafts_unused, reaches_max_tokens
 
 
 @dataclass(slots=True)
-class Seat:
+class Stay:
     """One stay of a request in the running list, from its prefill to its end or its preemption.
 
     Attributes:
@@ -44,7 +46,7 @@ class Seat:
     extra: int = -1
 
     @classmethod
-    def fresh(cls, place: int, block: Block, index: int) -> Seat:
+    def fresh(cls, place: int, block: Block, index: int) -> Stay:
         """Returns the first stay of a block's request."""
         start, end, rounds = block.start[index], block.end[index], block.rounds[index]
         return cls(
@@ -66,9 +68,9 @@ class Seat:
     @property
     def may_use_drafts(self) -> bool:
         """Whether a draft proposed when its prompt is computed might be used."""
-        return self.tokens - self.prompt + 1 < self.most
+        return not leaves_drafts_unused(self.tokens - self.prompt, 0, self.most)
 
-    def holding(self, blocks: int, rules: Rules) -> Seat:
+    def holding(self, blocks: int, rules: Footprints) -> Stay:
         """Returns the same stay after a prefill that took another number of blocks, being in pieces."""
         more = (blocks - self.blocks) << rules.packing.blocks
         if not more:
@@ -82,7 +84,7 @@ class Seat:
                 footprint = footprint + np.array([more, *[0] * (len(footprint) - 1)])
         return replace(self, blocks=blocks, row=row, footprint=footprint)
 
-    def rest(self, done: int, rules: Rules, last_emission: int) -> Seat:
+    def rest(self, done: int, rules: Footprints, last_emission: int) -> Stay:
         """Returns the stay after a preemption.
 
         The prefill that computes everything again emits a token of its own. So all later rounds stand
@@ -97,11 +99,12 @@ class Seat:
         computed = (self.footprint[done : self.rounds] & rules.packing.context_mask) - (rules.query - 1)
         rounds = len(computed) - int(computed[-1] >= self.final)
         tokens = int(computed[0])
-        blocks = rules.prefill_blocks(tokens)
+        blocks = rules.scheduler.blocks_at_admission(tokens)
         known = (int(computed[rounds - 1]) + 1 if rounds else tokens) - self.prompt
         before = (int(computed[rounds - 2]) + 1 if rounds > 1 else tokens) - self.prompt
-        footprint = rules.footprint(computed[:rounds], self.final, blocks, known + 1 >= self.most)
-        return Seat(
+        certain = reaches_max_tokens(known, 1, self.most)
+        footprint = rules.footprint(computed[:rounds], self.final, blocks, certain)
+        return Stay(
             place=self.place,
             prompt=self.prompt,
             final=self.final,
@@ -112,35 +115,42 @@ class Seat:
             kept=self.final - int(computed[rounds - 1]) if rounds else 0,
             gains=None if self.gains is None else self.gains[done : done + rounds],
             footprint=footprint,
-            row=np.diff(footprint, prepend=rules.prefilling(blocks)),
+            row=differences(footprint, rules.prefilling(blocks)),
             side=rules.sides(footprint, *np.array([[0], [tokens]])),
-            unused=_unused(rules, rounds, known, before, self.most),
+            unused=_unused(rules, rounds, known, before, self.most, certain),
             last_emission=last_emission,
         )
 
 
-def _unused(rules: Rules, rounds: int, known: int, before: int, most: int) -> int:
-    """As `Trajectories._unused`, for one."""
+def _unused(rules: Footprints, rounds: int, known: int, before: int, most: int, certain: bool) -> int:
+    """As `unused_places`, for one."""
     if not rules.notes_unused:
         return -1
-    if not rules.lag:
-        return rounds - 1 if rounds and known + 1 >= most else -1
-    if known + 1 >= most:
-        return rounds - 1 if rounds and before + 2 >= most else -1
-    return rounds if known + 2 >= most else -1
+    one, two, three, four = np.array([[rounds], [known], [before], [most]])
+    return int(unused_places(rules.lag, one, two, three, four, np.array([certain]))[0])
+
+
+StayRef = tuple[int, int, int, Stay | Block]
+"""Last iteration in the running list, iteration of the prefill's end, place, and where its row is."""
+
+
+def stay_of(ref: StayRef) -> Stay:
+    """Returns the stay that a reference stands for."""
+    _, _, place, home = ref
+    return home if isinstance(home, Stay) else Stay.fresh(place, home, place % BLOCK)
 
 
 @dataclass(slots=True)
-class Prefill:
+class Begun:
     """The one prompt that is computed in pieces: under FCFS it is the tail of the running list.
 
     Attributes:
-        seat: what it will be.
+        stay: what it will be.
         done, held: tokens computed, and blocks.
         last: iteration of its last piece.
     """
 
-    seat: Seat
+    stay: Stay
     done: int
     held: int
     last: int

@@ -17,11 +17,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from specfleet.sim.calendar.admission import Stay
-from specfleet.sim.calendar.ledger import Ledger
+from specfleet.sim.calendar.books.ledger import Ledger
+from specfleet.sim.calendar.footprints import differences, unused_places
 from specfleet.sim.calendar.luck import I64, U8
-from specfleet.sim.calendar.seat import Seat
-from specfleet.sim.calendar.trajectories import BLOCK, Block, Trajectories, unused_places
+from specfleet.sim.calendar.stay import Stay, StayRef
+from specfleet.sim.calendar.trajectories import BLOCK, Block, Trajectories
+from specfleet.sim.rules import reaches_max_tokens
 from specfleet.workloads.requests import RequestTable
 
 
@@ -69,6 +70,23 @@ class Term:
     unused: I64
 
 
+class Had(NamedTuple):
+    """What the sequences of a term have had when it ends, a value a sequence.
+
+    Attributes:
+        place: of the request. begin: its first iteration with a row in the term.
+        had: rounds. over: they were its last ones. before: KV tokens before the latest.
+        gains: tokens sampled in each round, flat.
+    """
+
+    place: I64
+    begin: I64
+    had: I64
+    over: npt.NDArray[np.bool_]
+    before: I64
+    gains: I64
+
+
 class Seated(NamedTuple):
     """What sequences seated together add to the calendars, flat; places count from their first iteration.
 
@@ -82,6 +100,12 @@ class Seated(NamedTuple):
     side: I64 | None
     unused: I64
 
+    @classmethod
+    def nobody(cls) -> Seated:
+        """Returns what nobody adds."""
+        none = np.zeros(0, dtype=np.int64)
+        return cls(none, none, None, none)
+
 
 def _runs(lengths: I64) -> tuple[I64, I64]:
     """Returns 0, 1, .. for each length, one after another, and the number of the run each belongs to."""
@@ -89,7 +113,7 @@ def _runs(lengths: I64) -> tuple[I64, I64]:
     return np.arange(len(of)) - (np.cumsum(lengths) - lengths)[of], of
 
 
-def _joined(stays: Rows[Stay]) -> tuple[I64, list[tuple[Block | Seat, int]]]:
+def _joined(stays: Rows[StayRef]) -> tuple[I64, list[tuple[Block | Stay, int]]]:
     """Returns those who joined during a term, and where to find their gains and footprints.
 
     Returns:
@@ -97,7 +121,7 @@ def _joined(stays: Rows[Stay]) -> tuple[I64, list[tuple[Block | Seat, int]]]:
         home of each with the first place of its rounds there.
     """
     numbers = array("q")
-    homes: list[tuple[Block | Seat, int]] = []
+    homes: list[tuple[Block | Stay, int]] = []
     for _, first, place, home in stays:
         if isinstance(home, Block):
             j = place % BLOCK
@@ -149,44 +173,38 @@ class Members:
         own.nobody(0)
         return own
 
-    def close(self, now: int, k: int, stays: Rows[Stay]) -> Standing:
+    def close(self, now: int, k: int, joined: Rows[StayRef]) -> Standing:
         """Ends the term of `k` before iteration `now`: books its rounds; returns who is left.
 
         Args:
             now: the first iteration that does not belong to it.
             k: drafts of its rows.
-            stays: who joined during it, in the order of the running list.
+            joined: who joined during it, in the order of the running list.
         """
+        standing, term = self.look(now, k, joined)
+        self._book(term, k)
+        return standing
+
+    def look(self, now: int, k: int, joined: Rows[StayRef]) -> tuple[Standing, Had]:
+        """Returns who is left before iteration `now`, and what they all have had; changes nothing."""
         rules, term = self.rules[k], self.term
         pack, lag, was = rules.packing, rules.lag, term.standing
-        (new_place, new_begin, new_rounds, new_held), homes = _joined(stays)
+        (new_place, new_begin, new_rounds, new_held), homes = _joined(joined)
         place = np.concatenate([was.place, new_place])
         begin = np.concatenate([np.full(len(was.place), term.begin), new_begin])
         rounds = np.concatenate([term.rounds, new_rounds])
         final, prompt = self.final[place], self.prompt[place]
         had = np.minimum(rounds, now - begin)
         ends = np.cumsum(had)
-        lows = ends - had
-        flat = np.arange(int(ends[-1]) if len(ends) else 0)
-        old = len(was.place)
-        split = int(ends[old - 1]) if old else 0
-        base = np.repeat(term.starts - lows[:old], had[:old]) + flat[:split]
-        lives = [(home, low, low + n) for (home, low), n in zip(homes, had[old:].tolist(), strict=True)]
-        parts = [home.footprint[low:high] for home, low, high in lives if home.footprint is not None]
-        prints = np.concatenate([term.footprint[base], *parts])
-        gains = np.ones(len(flat), dtype=np.int64)
-        if k:
-            gains[:split] = 0 if term.gains is None else term.gains[base]
-            drawn = [home.gains[low:high] for home, low, high in lives if home.gains is not None]
-            gains[split:] = np.concatenate([base[:0], *drawn])
-        over = had == rounds
+        prints, gains = self._rounds_had(k, had, ends, homes)
         context = (prints & pack.context_mask) - rules.query
-        last, some = np.maximum(ends - 1, 0), had > 0
-        nothing = np.zeros(1, dtype=np.int64)
-        before = np.where(some, (context if len(flat) else nothing)[last], 0)
-        latest = before + (gains if len(flat) else nothing)[last]
-        computed = np.where(some, latest, np.concatenate([was.computed, prompt[old:]]))
-        held = ((prints if len(flat) else nothing)[last] >> pack.blocks) & pack.blocks_mask
+        last, some, old = np.maximum(ends - 1, 0), had > 0, len(was.place)
+        if not len(prints):
+            prints = context = gains = np.zeros(1, dtype=np.int64)
+        before = np.where(some, context[last], 0)
+        computed = np.where(some, before + gains[last], np.concatenate([was.computed, prompt[old:]]))
+        held = (prints[last] >> pack.blocks) & pack.blocks_mask
+        over = had == rounds
         standing = Standing(
             place,
             np.where(over, final, computed),
@@ -194,35 +212,46 @@ class Members:
             np.where(some, before + rules.query, np.concatenate([was.asked, prompt[old:]])),
             np.where(some, held, np.concatenate([was.held, new_held])),
         )
-        self._book(place, begin, had, over, lows, flat, before, gains, k)
         left = ~over if not lag else (~over | (begin + rounds == now))
-        return Standing(*(column[left] for column in standing))
+        return Standing(*(column[left] for column in standing)), Had(place, begin, had, over, before, gains)
 
-    def _book(
-        self,
-        place: I64,
-        begin: I64,
-        had: I64,
-        over: npt.NDArray[np.bool_],
-        lows: I64,
-        flat: I64,
-        before: I64,
-        gains: I64,
-        k: int,
-    ) -> None:
+    def _rounds_had(
+        self, k: int, had: I64, ends: I64, homes: list[tuple[Block | Stay, int]]
+    ) -> tuple[I64, I64]:
+        """Returns the footprints of the rounds that a term's sequences have had, and their tokens, flat.
+
+        Args:
+            k: drafts of a row.
+            had, ends: rounds of each sequence, and their running sum.
+            homes: where those are who joined during the term, and the first place of their rounds there.
+        """
+        term, old = self.term, len(self.term.rounds)
+        split = int(ends[old - 1]) if old else 0
+        base = np.repeat(term.starts - (ends - had)[:old], had[:old]) + np.arange(split)
+        lives = [(home, low, low + n) for (home, low), n in zip(homes, had[old:].tolist(), strict=True)]
+        parts = [home.footprint[low:high] for home, low, high in lives if home.footprint is not None]
+        gains = np.ones(int(ends[-1]) if len(ends) else 0, dtype=np.int64)
+        if k:
+            gains[:split] = 0 if term.gains is None else term.gains[base]
+            drawn = [home.gains[low:high] for home, low, high in lives if home.gains is not None]
+            gains[split:] = np.concatenate([base[:0], *drawn])
+        return np.concatenate([term.footprint[base], *parts]), gains
+
+    def _book(self, term: Had, k: int) -> None:
         """Adds a term's rounds to what its requests and its iterations have had."""
+        place, begin, had, over, before, gains = term
         self.rounds[place] += had
+        ends, count = np.cumsum(had), int(had.sum())
+        lows, gains = ends - had, gains[:count]
         ended = over & (had > 0)
-        kept = (self.final[place] - before)[ended]
-        last = (lows + had - 1)[ended]
         tokens = gains.copy()
-        tokens[last] = kept
+        tokens[(ends - 1)[ended]] = (self.final[place] - before)[ended]
         if k:
             total = np.concatenate([[0], np.cumsum(gains)])
             self.verifications[place] += had
-            self.accepted[place] += total[lows + had] - total[lows] - had
+            self.accepted[place] += total[ends] - total[lows] - had
             self.drafts[place] += k * had
-        its = np.repeat(begin - lows, had) + flat
+        its = np.repeat(begin - lows, had) + np.arange(count)
         assert self.ledger is not None
         self.ledger.book_flat(self.lane, its, tokens, gains if k else None, np.repeat(self.order[place], had))
 
@@ -237,11 +266,11 @@ class Members:
         last, earlier = starts + np.maximum(rounds - 1, 0), starts + np.maximum(rounds - 2, 0)
         known_last = np.where(rounds > 0, contexts[last] - prompt + 1, known)
         known_earlier = np.where(rounds > 1, contexts[earlier] - prompt + 1, known)
-        certain = known_last + 1 >= most
+        certain = reaches_max_tokens(known_last, 1, most)
         ends = starts + rounds + lag
         footprint = rules.footprints(contexts, ends, rounds, final, held, certain, asked)
         offsets, of = _runs(rounds + lag + 1)
-        row = np.diff(footprint, prepend=0)
+        row = differences(footprint, 0)
         row[starts] = footprint[starts]
         places = starts[of] + offsets
         side = rules.sides(footprint, starts, asked)
@@ -258,7 +287,7 @@ class Members:
         offsets, of = _runs(term.rounds)
         return offsets, np.ones_like(of) if term.gains is None else term.gains[term.starts[of] + offsets]
 
-    def seats(self, k: int) -> list[Seat]:
+    def seats(self, k: int) -> list[Stay]:
         """Returns the sequences of this term one by one."""
         term, rules = self.term, self.rules[k]
         place, computed, _, asked, held = term.standing
@@ -268,7 +297,7 @@ class Members:
             here = slice(start, start + rounds + rules.lag + 1)
             footprint, who, blocks = term.footprint[here], int(place[j]), int(held[j])
             seats.append(
-                Seat(
+                Stay(
                     place=who,
                     prompt=int(self.prompt[who]),
                     final=int(self.final[who]),
@@ -279,7 +308,7 @@ class Members:
                     kept=int(term.kept[j]) if rounds else 0,
                     gains=None if term.gains is None else term.gains[start : start + rounds],
                     footprint=footprint,
-                    row=np.diff(footprint, prepend=rules.prefilling(blocks)),
+                    row=differences(footprint, rules.prefilling(blocks)),
                     side=None if side is None else side[here],
                     unused=int(term.unused[j]),
                 )

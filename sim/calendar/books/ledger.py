@@ -40,7 +40,8 @@ class Ledger:
         self.num_warmups = num_warmups
         self.lanes = lanes
         self.lane_of = np.zeros(len(lives.order), dtype=np.int32)
-        # what is booked twice for a moment, or past a request's end (column 0), may wrap: sums come back
+        # int16 may overflow between a booking and its correction; integers wrap around, so the count comes
+        # out exact. Column 0 collects what lies past a request's last round, and is dropped.
         self._one = np.int16(1) if most_rows < LARGE else np.int32(1)
         self._planes = lanes * (2 if num_warmups else 1)
         self._capacity = 1 << 12
@@ -68,13 +69,12 @@ class Ledger:
         places = len(block.gains)
         some = rounds > 0
         last = starts[some] + rounds[some] - 1
-        live = np.zeros(places, dtype=np.uint8)
-        live[starts] = 1
-        live[starts + rounds] -= 1
-        gains = np.multiply(block.gains, np.add.accumulate(live, out=live), dtype=np.uint8)
-        sampled = np.bincount(gains, minlength=self.width)
-        gains[last] = block.kept[some]
         lengths = np.diff(starts, append=places)
+        runs = np.stack([rounds, lengths - rounds], axis=1).ravel()
+        live = np.repeat(np.tile(np.array([1, 0], dtype=np.uint8), len(rounds)), runs)
+        gains = block.gains * live
+        sampled = self._by_tokens(gains)
+        gains[last] = block.kept[some]
         self.reserve(int(first.max()) + int(lengths.max()) + 2)
         origin = first + 1 - self.base - starts
         if self.lanes > 1:
@@ -83,15 +83,18 @@ class Ledger:
             warm = ids < self.num_warmups
             origin = origin + self._capacity * self.lanes * warm
             counted = np.repeat(~warm, lengths)
-            sampled = np.bincount(gains[counted], minlength=self.width)
+            sampled = self._by_tokens(gains[counted])
             np.subtract.at(sampled, block.kept[some & ~warm], 1)
             np.add.at(sampled, block.gains[(starts + rounds - 1)[some & ~warm]], 1)
-        keys = np.repeat(origin, lengths)
-        keys += np.arange(places)
-        keys *= self.width
+        keys = np.repeat(origin * self.width, lengths)
+        keys += np.arange(0, places * self.width, self.width)
         keys += gains
         np.add.at(self._counts, keys, self._one)
         self.accepted += sampled
+
+    def _by_tokens(self, gains: U8) -> I64:
+        """Returns how often each number of tokens stands there: `np.bincount`, which widens bytes first."""
+        return np.array([np.count_nonzero(gains == tokens) for tokens in range(self.width)])
 
     def book_stay(self, lane: int, place: int, first: int, gains: U8, kept: int, sign: int) -> None:
         """Books the rounds of one stay, or takes them back.

@@ -1,0 +1,157 @@
+"""The books of an engine whose K changes: between two changes, what its sequences do is one *term*."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence as Rows
+
+import numpy as np
+import numpy.typing as npt
+
+from specfleet.sim.calendar.books.books import Books
+from specfleet.sim.calendar.books.log import Log
+from specfleet.sim.calendar.books.members import Members, Seated, Standing
+from specfleet.sim.calendar.packing import Packing
+from specfleet.sim.calendar.stay import Counts, Left, StayRef
+from specfleet.sim.calendar.trajectories import Trajectories
+
+
+class TermBooks(Books):
+    """Books that are written when a term ends.
+
+    Args:
+        by_k: the requests' lives by K.
+        engine, log: as in `Books`.
+        members: the sequences running, term by term.
+
+    Attributes:
+        k: drafts of a row, from the present term on.
+    """
+
+    k_varies = True
+
+    def __init__(self, by_k: list[Trajectories], engine: int, log: Log, members: Members) -> None:
+        super().__init__(by_k[-1], members.ledger, engine, log, members)
+        self.k = by_k[-1].rules.k
+        passes = by_k[-1].rules.scheduler
+        self.passes_at = tuple(passes.passes(k, False) for k in range(len(by_k)))
+        self._stay_of: dict[int, int] = {}
+        self._planned = array("q")
+        """2 numbers for each change of K: the iteration that decided it, drafts from the next one on."""
+
+    def go_over(self, it: int, k: int) -> None:
+        """Notes that rows have `k` drafts from iteration `it` on."""
+        if k != self.k:
+            self._planned.extend((it - 1, k))
+        self.k = k
+
+    def listed(self, refs: Rows[StayRef], it: int) -> list[Left]:
+        """As `Books.listed`."""
+        return self._lefts(self._members.look(it, self.k, refs)[0])
+
+    def leave(self, refs: Rows[StayRef], it: int) -> list[Left]:
+        """As `Books.leave`."""
+        standing = self._members.close(it, self.k, refs)
+        self._members.nobody(it)
+        left = self._lefts(standing)
+        for sequence in left:
+            self._end_stay(sequence.place)
+        return left
+
+    def _lefts(self, standing: Standing) -> list[Left]:
+        rows = zip(*(column.tolist() for column in standing), strict=True)
+        return [Left(*row, self.counts(row[0])) for row in rows]  # type: ignore[call-arg]
+
+    def counts(self, place: int) -> Counts:
+        """As `Books.counts`: what a request had had when its last term ended."""
+        members = self._members
+        numbers = members.verifications, members.accepted, members.rounds, members.drafts
+        verifications, accepted, rounds, drafts = (int(column[place]) for column in numbers)
+        return Counts(verifications, accepted, 1 + rounds, drafts)
+
+    def _end_stay(self, place: int) -> None:
+        """Notes how many rounds a request had until now in the calendar, since it came or came back."""
+        rounds, stay = int(self._members.rounds[place]), self._stay_of.pop(place, None)
+        if stay is None:
+            self.log.cut.setdefault(place, rounds)
+        else:
+            self.log.stays[stay][2] += rounds
+
+    def begun_elsewhere(self, place: int, first: int) -> None:
+        """As `Books.begun_elsewhere`: nothing was booked ahead."""
+        self.lives.first[place] = first
+        self.log.cut[place] = 0
+
+    def stepped(self, place: int, counts: Counts, last: int) -> None:
+        """As `Books.stepped`."""
+        members, rounds = self._members, counts.chunks - 1
+        members.rounds[place], members.verifications[place] = rounds, counts.verifications
+        members.accepted[place], members.drafts[place] = counts.accepted, counts.drafts
+        self.log.skipped[place] = last - int(self.lives.first[place]) - rounds
+
+    def draw_running(
+        self, standing: Standing, alive: list[bool], it: int, k: int, newcomers: int
+    ) -> tuple[Seated, list[StayRef], list[int]]:
+        """As `Books.draw_running`; the sequences are the new term's."""
+        self.go_over(it, k)
+        seated = self.draw_term(standing, it)
+        for place, goes_on in zip(standing.place.tolist(), alive, strict=True):
+            if goes_on:
+                self._stay_of[place] = len(self.log.stays)
+                self.log.stays.append([place, it - 1, -int(self._members.rounds[place]), newcomers])
+        return seated, [], self._members.term.rounds.tolist()
+
+    def close(self, it: int, refs: Rows[StayRef]) -> Standing:
+        """Ends the term before iteration `it`; returns who is left."""
+        return self._members.close(it, self.k, refs)
+
+    def draw_term(self, standing: Standing, it: int) -> Seated:
+        """Begins a term at the present K in iteration `it`."""
+        members = self._members
+        if not len(standing.place):
+            members.nobody(it)
+            return Seated.nobody()
+        return members.seat(it, self.k, standing)
+
+    def outcomes(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.integer]]:
+        """As `Members.outcomes`, of the present term."""
+        return self._members.outcomes()
+
+    def ends(self) -> dict[int, int]:
+        """Returns the iteration in which each sequence of the present term ends, by place."""
+        term = self._members.term
+        ends = (term.rounds + term.begin - 1).tolist()
+        return dict(zip(term.standing.place.tolist(), ends, strict=True))
+
+    def leaves(self, pack: Packing, lag: int) -> dict[int, tuple[int, int]]:
+        """Returns when each sequence of the present term leaves, and with how many blocks, by place."""
+        term = self._members.term
+        after = term.rounds + lag
+        held = (term.footprint[term.starts + after - 1] >> pack.blocks) & pack.blocks_mask
+        leaves = zip((term.begin + after).tolist(), held.tolist(), strict=True)
+        return dict(zip(term.standing.place.tolist(), leaves, strict=True))
+
+    def finish(self, refs: Rows[StayRef]) -> None:
+        """As `Books.finish`."""
+        members = self._members
+        members.close(len(self.log.end_s) + 1, self.k, refs)
+        for place in list(self._stay_of):
+            self._end_stay(place)
+        self.lives.rounds[:], self.lives.accepted[:] = members.rounds, members.accepted
+        self.verified, self.drafts = members.verifications, members.drafts
+
+    def _plans(self) -> npt.NDArray[np.int32]:
+        """Returns the drafts planned in each iteration for the next."""
+        changes = np.frombuffer(self._planned, dtype=np.int64).reshape(-1, 2)
+        plans = np.full(len(self.log.end_s), self.lives.rules.k, dtype=np.int32)
+        lasts = np.append(changes[1:, 0], len(plans)) - changes[:, 0]
+        plans[len(plans) - int(lasts.sum()) :] = np.repeat(changes[:, 1], lasts)
+        return plans
+
+    def drafts_by_iteration(self) -> npt.NDArray[np.int32]:
+        """As `Books.drafts_by_iteration`."""
+        return np.concatenate([[np.int32(self.lives.rules.k)], self._plans()[:-1]]).astype(np.int32)
+
+    def passes_by_iteration(self) -> npt.NDArray[np.int32]:
+        """As `Books.passes_by_iteration`."""
+        return np.array(self.passes_at, dtype=np.int32)[self._plans()]

@@ -1,0 +1,1 @@
+"""The KV blocks of an engine on the calendar."""

@@ -1,0 +1,154 @@
+"""Replicas on the calendar: lanes in the place of engines."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from heapq import heappop, heappush, heapreplace
+from math import inf, nan
+
+import numpy as np
+
+from specfleet.sim.calendar.fleet import Fleet
+from specfleet.sim.calendar.harvest import Harvest
+from specfleet.sim.calendar.lane import Lane
+from specfleet.sim.calendar.luck import F64
+from specfleet.sim.calendar.plan import CalendarRun
+from specfleet.sim.calendar.trajectories import Rules, Trajectories
+from specfleet.sim.calendar.watch import Watch
+from specfleet.sim.clients import Answer
+from specfleet.sim.router import LeastOutstanding
+from specfleet.sim.scenario import Ran
+
+
+class LaneServer:
+    """A lane in a replica.
+
+    Args:
+        lane: the engine.
+        lives: its requests.
+        places: index of each row among them.
+
+    Attributes:
+        walk: the lane's iterations; it yields when the next one is due, and is sent until when to go on.
+    """
+
+    def __init__(self, lane: Lane, lives: Trajectories, places: list[int]) -> None:
+        self.lane = lane
+        self._lives = lives
+        self._places = places
+        self.walk = lane.run()
+        next(self.walk)
+
+    def submit(self, row: int, now: float) -> None:
+        """Puts a request into the lane's inbox at `now`."""
+        self.lane.submit(self._places[row], now)
+
+    def advance(self, now: float, until: float) -> float:
+        """Takes every turn before `until`, or until somebody has ended whom others wait for."""
+        return self.walk.send(until)
+
+    def answers(self) -> Iterator[Answer]:
+        """Yields who has ended since the last call."""
+        lane, lives = self.lane, self._lives
+        ended, lane.ends.ended = lane.ends.ended, []
+        for place, first_rank, last_rank in ended:
+            first_s = lane.log.end_s[lives.first[place]]
+            yield Answer(int(lives.order[place]), first_s, first_rank, lane.ends.turn_s, last_rank)
+
+
+class Lanes:
+    """The lanes of all replicas, which share their requests.
+
+    Args:
+        run: that is about to begin.
+        rules: of its engines.
+        clocked: somebody waits for each end, on a clock; or else ends are counted.
+
+    Attributes:
+        servers: a lane a replica.
+    """
+
+    def __init__(self, run: CalendarRun, rules: Rules, clocked: bool) -> None:
+        self._run, self._rules = run, rules
+        replicas = run.scenario.deployment.replicas
+        self._fleet = fleet = Fleet(run, rules, run.served, replicas)
+        self._places: list[int] = _places(run) if clocked else []
+        self._arrived_s = array("d", [nan]) * len(self._places)
+        ranks = clocked and run.scenario.client.chunk_s != 0.0
+        self._watches = [Watch(ranks) for _ in range(replicas)]
+        lanes = [
+            fleet.lane([], array("d"), index, index, watch, stops=clocked)
+            for index, watch in enumerate(self._watches)
+        ]
+        self.servers = [LaneServer(lane, fleet.lives, self._places) for lane in lanes]
+
+    def accepts(self, row: int, now: float) -> bool:
+        """Whether a request that arrives at `now` can be served."""
+        self._arrived_s[row] = now
+        return self._places[row] >= 0
+
+    def between_arrivals(self, arrived_s: list[float], router: LeastOutstanding) -> None:
+        """Runs requests that come whatever happens: nothing but an arrival looks at a lane, so each runs on
+        alone until the next one, and no clock is needed.
+
+        Args:
+            arrived_s: when each request that is served arrives.
+            router: asks for the number of requests outstanding.
+        """
+        lanes, replicas = [server.lane for server in self.servers], range(len(self.servers))
+        advance, watches = [server.walk.send for server in self.servers], self._watches
+        outstanding, asleep = [0 for _ in replicas], [True for _ in replicas]
+        due: list[tuple[float, int]] = []
+        lane_of = np.zeros(len(arrived_s), dtype=np.int32)
+        if self._fleet.ledger is not None:
+            self._fleet.ledger.lane_of = lane_of
+        for place, now in enumerate(arrived_s):
+            while due and due[0][0] < now:
+                index = due[0][1]
+                then = advance[index](now)
+                outstanding[index] -= watches[index].count(lanes[index].committed)
+                if then == inf:
+                    asleep[index] = True
+                    heappop(due)
+                else:
+                    heapreplace(due, (then, index))
+            index = router.least(outstanding)
+            outstanding[index] += 1
+            lane_of[place] = index
+            lanes[index].submit(place, now)
+            if asleep[index]:
+                asleep[index] = False
+                heappush(due, (now, index))
+        for then, index in due:
+            while then != inf:
+                then = advance[index](inf)
+
+    def assign(self, row: int, replica: int) -> None:
+        """Notes which replica a request goes to."""
+        if self._fleet.ledger is not None:
+            self._fleet.ledger.lane_of[self._places[row]] = replica
+
+    def ran(self, sent_s: F64, arrived_s: F64 | None = None) -> Ran:
+        """Returns what the lanes did.
+
+        Args:
+            sent_s: when each request was sent.
+            arrived_s: when it arrived; None: as `accepts` was told.
+        """
+        self._fleet.lives.settle()
+        if arrived_s is None:
+            arrived_s = np.frombuffer(self._arrived_s)
+        harvest = Harvest(self._run, self._rules, sent_s, arrived_s)
+        for server in self.servers:
+            if server.lane.inbox:
+                harvest.add(server.lane, np.array(server.lane.inbox))
+        harvest.add_rounds(self._fleet.ledger)
+        return harvest.ran()
+
+
+def _places(run: CalendarRun) -> list[int]:
+    """Returns the index of each row among those that are served; -1 of those that are not."""
+    place_of = np.full(len(run.table), -1)
+    place_of[run.served] = np.arange(len(run.served))
+    return place_of.tolist()

@@ -1,0 +1,139 @@
+"""The calendar: what sequences will contribute to their engine, iteration by iteration, added up.
+
+A sequence is added once, when its prompt is computed. From then on the running sum over the calendar says
+in every iteration how many run and decode, and the KV blocks and context they hold; nothing is done when one
+ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from specfleet.sim.calendar.books.members import Seated
+from specfleet.sim.calendar.footprints import Footprints
+from specfleet.sim.calendar.luck import I64, U8
+from specfleet.sim.calendar.position import Position
+from specfleet.sim.calendar.stay import Stay
+
+LONGEST_WINDOW = 4096
+"""Most iterations priced at once."""
+SHORTEST_CALENDAR = 1 << 14
+"""Iterations a calendar looks ahead at least: its future moves to the front now and then."""
+
+
+class Calendar:
+    """Differences of the running sum by entry; an entry is an iteration, counted from the last move on.
+
+    Args:
+        footprints: of the engine's sequences.
+        longest_row: most entries of one sequence.
+        learns: a policy has to know what every step will have shown.
+
+    Attributes:
+        row, side: differences of both packed words (`side` is empty where none is kept).
+        side_sum: the running sum of `side`.
+        unused: rows none of whose drafts can be used.
+        outcomes: rounds by entry and tokens sampled, if a policy learns.
+        entry, unused_entry: `row` and `unused`, for single entries, which are read three times as fast so.
+        edge: the last entry before the future has to move to the front.
+    """
+
+    def __init__(self, footprints: Footprints, longest_row: int, learns: bool) -> None:
+        self.footprints = footprints
+        size = max(SHORTEST_CALENDAR, 3 * (longest_row + LONGEST_WINDOW))
+        self.row: I64 = np.zeros(size, dtype=np.int64)
+        self.unused: I64 = np.zeros(size, dtype=np.int64)
+        self.side: I64 = np.zeros(size if footprints.has_side else 0, dtype=np.int64)
+        self.side_sum = 0
+        self.outcomes: I64 = np.zeros((size if learns else 0, footprints.k + 2), dtype=np.int64)
+        self.entry, self.unused_entry = self.row.data, self.unused.data
+        self.edge = size - longest_row - LONGEST_WINDOW - 2
+
+    def add(self, stay: Stay, i: int) -> None:
+        """Adds a sequence from entry `i` on, the first after its prefill."""
+        self.row[i : i + len(stay.row)] += stay.row
+        if stay.side is not None:
+            self.side[i : i + len(stay.row)] += stay.side
+        self.expect_outcomes(i, stay.gains, stay.rounds)
+        if stay.unused >= 0:
+            self.unused[i + stay.unused] += 1
+
+    def take_out(self, stay: Stay, done: int, i: int) -> int:
+        """Takes a sequence out from entry `i` on; returns its share of the running sum there.
+
+        Args:
+            stay: the sequence. done: rounds it has had.
+            i: the entry whose differences are in the running sum already.
+        """
+        assert stay.footprint is not None
+        rest = stay.row[done + 1 :]
+        self.row[i + 1 : i + 1 + len(rest)] -= rest
+        if stay.side is not None:
+            rest = stay.side[done + 1 :]
+            self.side[i + 1 : i + 1 + len(rest)] -= rest
+            self.side_sum -= int(stay.side[: done + 1].sum())
+        if stay.unused >= done:
+            self.unused[i + stay.unused - done] -= 1
+        return int(stay.footprint[done])
+
+    def add_together(self, seated: Seated, i: int) -> None:
+        """Adds sequences drawn together, from entry `i` on."""
+        entries = seated.offsets + i
+        np.add.at(self.row, entries, seated.row)
+        np.add.at(self.unused, seated.unused + i, 1)
+        if seated.side is not None:
+            np.add.at(self.side, entries, seated.side)
+
+    def expect_outcomes(self, i: int, gains: U8 | None, rounds: int) -> None:
+        """Notes what the rounds of a sequence will show, from entry `i` on (without gains: a token each)."""
+        if not len(self.outcomes):
+            return
+        if gains is None:
+            self.outcomes[i : i + rounds, 1] += 1
+        else:
+            self.outcomes[np.arange(i, i + rounds), gains[:rounds]] += 1
+
+    def expect_all(self, i: int, rounds: I64, tokens: npt.NDArray[np.integer]) -> None:
+        """Notes what many rounds will show: the tokens sampled, by iterations after entry `i`."""
+        np.add.at(self.outcomes, (rounds + i, tokens), 1)
+
+    def keep_blocks(self, kept: Mapping[int, int], shift: int) -> None:
+        """Lets blocks stay that a leaving sequence would take with it.
+
+        Args:
+            kept: blocks by iteration. shift: from an iteration to its entry.
+        """
+        entry, bit = self.row.data, self.footprints.packing.blocks
+        for at, count in kept.items():
+            entry[at + shift] += count << bit
+
+    def sides(self, i: int, most: int) -> I64:
+        """Returns the second packed word in `most` iterations from entry `i` on (0 where none is kept)."""
+        if not self.footprints.has_side:
+            return np.zeros(1, dtype=np.int64)
+        sides = self.side[i : i + most].copy()
+        sides[0] += self.side_sum
+        return np.add.accumulate(sides, out=sides)
+
+    def skip(self, i: int) -> None:
+        """Drops what entry `i` would change: nothing runs in its iteration."""
+        self.row[i] = 0
+        if self.footprints.has_side:
+            self.side[i] = 0
+
+    def clear(self, i: int) -> None:
+        """Empties it from entry `i` on."""
+        for table in (self.row, self.unused, self.side, self.outcomes):
+            table[i:] = 0
+        self.side_sum = 0
+
+    def move_to_front(self, at: Position) -> None:
+        """Makes the entry of the next iteration the first."""
+        i, at.i = at.i, 0
+        for table in (self.row, self.unused, self.side, self.outcomes):
+            future = table[i:].copy()
+            table[: len(future)] = future
+            table[len(future) :] = 0

@@ -1,0 +1,99 @@
+"""Client, router and replicas: who is sent when, and which replica gets it.
+
+There is one driver, `Cluster`, over two kinds of replicas (`stepped.Engines`, `calendar.lanes.Lanes`). Where
+requests come whatever happens, client and router need no clock: `OpenArrivals` says the same for many of them
+at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from specfleet.sim.clients import Client, Sends
+from specfleet.sim.environment import Environment
+from specfleet.sim.replica import Replica, Server
+from specfleet.sim.router import ROUTERS, Blind, Router
+from specfleet.sim.scenario import Scenario
+from specfleet.workloads.requests import RequestTable
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+
+
+class Servers(Protocol):
+    """What all replicas run: one kind of server, and what they share."""
+
+    @property
+    def servers(self) -> Sequence[Server]:
+        """A server a replica."""
+        ...
+
+    def accepts(self, row: int, now: float) -> bool:
+        """Whether a request that arrives at `now` can be served; notes why not."""
+        ...
+
+    def assign(self, row: int, replica: int) -> None:
+        """Notes which replica a request goes to."""
+        ...
+
+
+class Cluster:
+    """Client, router and replicas on one clock.
+
+    Args:
+        scenario: the configuration.
+        table: the requests.
+        seed: of random routing.
+        servers: what the replicas run.
+    """
+
+    def __init__(self, scenario: Scenario, table: RequestTable, seed: int, servers: Servers) -> None:
+        self.env = Environment()
+        self.servers = servers
+        self.router: Router = ROUTERS[scenario.deployment.router](seed)
+        self.client = Client(self.env, table.arrival_s, scenario.client, scenario.load, self._arrive)
+        self.replicas = [Replica(self.env, server, self.client.answered) for server in servers.servers]
+
+    def _arrive(self, row: int, now: float) -> None:
+        """A request has reached the cluster: it is refused, or goes to a replica."""
+        if not self.servers.accepts(row, now):
+            self.client.refused(row, now)
+            return
+        chosen = self.router.pick(row, self.replicas)
+        self.servers.assign(row, chosen)
+        self.replicas[chosen].submit(row, now)
+
+    def run(self) -> None:
+        """Runs until nothing is due any more."""
+        self.env.run()
+
+
+class OpenArrivals:
+    """Client and router of requests that come whatever happens, asked for successive requests.
+
+    Args:
+        scenario: the configuration.
+        seed: of random routing.
+    """
+
+    def __init__(self, scenario: Scenario, seed: int) -> None:
+        self.router: Router = ROUTERS[scenario.deployment.router](seed)
+        self._replicas = scenario.deployment.replicas
+        self._sends = Sends(scenario.client.send_serial_s)
+        self._send_s = scenario.client.send_s
+
+    def times(self, arrival_s: F64) -> tuple[F64, F64]:
+        """Returns when the client sends each request, and when it reaches the cluster."""
+        sent_s = self._sends.all(arrival_s)
+        return sent_s, sent_s + self._send_s if self._send_s else sent_s
+
+    def replicas(self, rows: I64) -> I64:
+        """Returns the replica of each request that is served: the router asks nobody."""
+        if self._replicas == 1:
+            return np.zeros(len(rows), dtype=np.int64)
+        assert isinstance(self.router, Blind)
+        return self.router.picks(rows, self._replicas)

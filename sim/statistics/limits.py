@@ -1,0 +1,93 @@
+"""Whether a limit is kept: the share of values beyond it, against the share that may be.
+
+To ask whether P99 exceeds a limit does not take P99 to be known. It takes the share of values beyond the
+limit to be clear of 1 %: where none is, a run tells so that is too short to bound P99 itself.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Literal
+
+from specfleet.sim.statistics.figures import WIDER, Ranked
+from specfleet.sim.statistics.interval import CONFIDENCE, Interval, too_short
+from specfleet.sim.statistics.series import Runs
+
+Kept = Literal["met", "missed", "not settled"]
+
+
+def share_beyond(
+    data: Runs | Ranked, limit: float, allowed: float, confidence: float = CONFIDENCE
+) -> Interval:
+    """Returns the share of values above a limit with its interval.
+
+    Values beyond it come in groups, so few of them are worth even fewer independent ones, whose number
+    is a count with Poisson's bounds (by Wilson and Hilferty's cube root). How many make a group is seen
+    where more values are beyond: at the limit, and where several times as many are as may be; the
+    larger counts.
+
+    Args:
+        data: one run or several.
+        limit: in the values' unit.
+        allowed: share of values that may be above it, such as 0.01; at most 0.5.
+        confidence: of the interval.
+
+    Raises:
+        ValueError: if `allowed` is out of its range.
+    """
+    if not 0.0 < allowed <= 0.5:
+        raise ValueError(f"of the values beyond a limit a share up to 0.5 may be allowed, not {allowed:g}")
+    ranked = data if isinstance(data, Ranked) else Ranked(data)
+    share = ranked.above(limit)
+    levels = [1.0 - min(WIDER * allowed, 0.5)] + ([1.0 - share] if 0.0 < share < 0.5 else [])
+    found = [ranked.memory(level) for level in levels]
+    memory, spread = max(found, key=lambda each: each[0])
+    worth = ranked.count / max(memory, 1.0)
+    short = too_short(worth, spread)
+    if not worth:
+        return Interval(share, 0.0, 1.0, confidence, ranked.count, 0.0, spread.degrees, short)
+    t = spread.t(confidence)
+    low, high = poisson_bound(share * worth, -t), poisson_bound(share * worth + 1.0, t)
+    return Interval(
+        share,
+        low / worth,
+        min(high / worth, 1.0),
+        confidence,
+        ranked.count,
+        worth,
+        spread.degrees,
+        short,
+    )
+
+
+def poisson_bound(count: float, t: float) -> float:
+    """Returns a bound of the mean of a Poisson law.
+
+    Args:
+        count: how many were seen, for a lower bound; one more than that, for an upper one.
+        t: standard deviations of a normal law, below 0 for a lower bound.
+    """
+    if count <= 0.0:
+        return 0.0
+    return count * max(1.0 - 1.0 / (9.0 * count) + t / (3.0 * sqrt(count)), 0.0) ** 3
+
+
+def limit_kept(data: Runs | Ranked, percent: float, limit: float, confidence: float = CONFIDENCE) -> Kept:
+    """Judges a percentile that may not exceed a limit, such as P99 TPOT and its SLO.
+
+    Args:
+        data: one run or several.
+        percent: from 50, below 100.
+        limit: in the values' unit.
+        confidence: with which it must be clear.
+
+    Returns:
+        `met` or `missed` where the share of values beyond the limit is clearly below or above what the
+        percentile leaves, else `not settled`. Where the run is still filling `met` says nothing: the
+        worst is to come.
+    """
+    allowed = 1.0 - percent / 100.0
+    beyond = share_beyond(data, limit, allowed, confidence)
+    if not beyond.enough:
+        return "not settled"
+    return "met" if beyond.high < allowed else "missed" if beyond.low > allowed else "not settled"

@@ -1,0 +1,135 @@
+"""Replicas whose engines are stepped, and what they write down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from specfleet.sim.clients import Answer, Client
+from specfleet.sim.engine import Engine, Request
+from specfleet.sim.errors import Stall
+from specfleet.sim.recorder import FINISHED, REJECTED, Recorder
+from specfleet.sim.requests import RequestMaker
+from specfleet.sim.scenario import Ran, Scenario
+from specfleet.sim.sequence import Sequence
+from specfleet.sim.speculation.lives import Lives
+from specfleet.sim.speculation.policies import make_policy
+from specfleet.workloads.requests import RequestTable
+
+
+class EngineServer:
+    """An engine in a replica.
+
+    Args:
+        engine: the state machine.
+        make: makes the request of a row.
+        recorder: gets the row of every request that ends.
+    """
+
+    def __init__(self, engine: Engine, make: RequestMaker, recorder: Recorder) -> None:
+        self.engine = engine
+        self._make = make
+        self._recorder = recorder
+        self._now = 0.0
+
+    def submit(self, row: int, now: float) -> None:
+        """Puts a request into the engine's inbox at `now`."""
+        request = self._make.request(row)
+        request.arrived_s = now
+        self.engine.inbox.append(request)
+
+    def advance(self, now: float, until: float) -> float:
+        """Takes one turn; returns when the next is due."""
+        self._now = now
+        return self.engine.turn(now)
+
+    def answers(self) -> Iterator[Answer]:
+        """Yields who ended in the iteration that ended at the last turn, and notes their rows."""
+        ended, self.engine.finished = self.engine.finished, []
+        for request, rank in ended:
+            self._note(request)
+            yield Answer(request.id, request.first_token_s, request.first_place, self._now, rank)
+
+    def _note(self, request: Request) -> None:
+        self._recorder.request(
+            request.id,
+            status=FINISHED,
+            arrived_s=request.arrived_s,
+            admitted_s=request.admitted_s,
+            first_token_s=request.first_token_s,
+            finished_s=self._now,
+            output_tokens=request.num_output_tokens,
+            cached_tokens=request.cached_tokens,
+            chunks=request.chunks,
+            first_iteration=request.first_iteration,
+            last_iteration=request.last_iteration,
+            verifications=request.verifications,
+            draft_tokens=request.draft_tokens,
+            accepted_tokens=request.accepted_tokens,
+            preemptions=request.num_preemptions,
+        )
+
+
+class Engines:
+    """The engines of all replicas.
+
+    Args:
+        scenario: the configuration.
+        table: the requests.
+        lives: their luck; None without speculation.
+
+    Attributes:
+        servers: an engine a replica.
+        refusals: reasons for which requests were refused, with counts.
+    """
+
+    def __init__(self, scenario: Scenario, table: RequestTable, lives: Lives | None) -> None:
+        self._table = table
+        self._recorder = Recorder(len(table), scenario.engine.num_speculative_tokens + 1)
+        make = RequestMaker(table, lives, scenario.load.num_warmups, scenario.policy is not None)
+        self.servers = [
+            EngineServer(self._engine(scenario, replica), make, self._recorder)
+            for replica in range(scenario.deployment.replicas)
+        ]
+        self.refusals: dict[str, int] = {}
+
+    def _engine(self, scenario: Scenario, replica: int) -> Engine:
+        k = scenario.engine.num_speculative_tokens
+        policy = make_policy(scenario.policy, k, scenario.cost) if k else None
+        return Engine(scenario.engine, scenario.cost, self._recorder, replica, policy)
+
+    def accepts(self, row: int, now: float) -> bool:
+        """Whether a request that arrives at `now` can be served; notes why not."""
+        prompt, most = int(self._table.prompt_tokens[row]), int(self._table.max_tokens[row])
+        refusal = self.servers[0].engine.refusal(Sequence(row, prompt, most))
+        if refusal is None:
+            return True
+        self.refusals[refusal] = self.refusals.get(refusal, 0) + 1
+        self._recorder.request(row, status=REJECTED, arrived_s=now)
+        return False
+
+    def assign(self, row: int, replica: int) -> None:
+        """Notes which replica a request goes to."""
+        self._recorder.request(row, replica=replica)
+
+    def ran(self, client: Client) -> Ran:
+        """Returns what was recorded, and what the client saw.
+
+        Raises:
+            Stall: nothing is due any more, but requests are left.
+        """
+        engines = [server.engine for server in self.servers]
+        if left := [engine for engine in engines if not engine.idle]:
+            states = "; ".join(f"replica {e.replica}: {len(e.scheduler)} requests inside" for e in left)
+            raise Stall(f"nothing is due any more, but {states}")
+        for engine in engines:
+            engine.scheduler.check()
+        recorder = self._recorder
+        return Ran(
+            recorder.requests() | client.times(),
+            recorder.iterations(),
+            recorder.odd_gaps(),
+            tuple(recorder.rounds_by_accepted),
+            self.refusals,
+            steps_without_drafter=sum(engine.steps_without_drafter for engine in engines),
+            stepped_share=1.0,
+        )

@@ -1,0 +1,103 @@
+"""Whether a limit is kept, told by the share of values beyond it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from queues import PROCESSES, Process
+from scipy import stats
+
+from specfleet.sim.statistics.figures import Ranked
+from specfleet.sim.statistics.limits import limit_kept, poisson_bound, share_beyond
+from specfleet.sim.statistics.series import F64, Series
+
+LAWS = settings(max_examples=80, deadline=None)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def values(seed: int, n: int) -> F64:
+    """Independent values, rounded so that some are equal."""
+    return np.asarray(np.round(np.random.default_rng(seed).exponential(size=n), 2))
+
+
+@LAWS
+@given(seeds, st.integers(2, 5_000), st.floats(0.0, 8.0))
+def test_the_share_is_counted_and_lies_in_its_interval(seed: int, n: int, limit: float) -> None:
+    data = values(seed, n)
+    found = share_beyond(data, limit, 0.01)
+    assert found.value == pytest.approx((data > limit).mean(), abs=1e-12)
+    assert 0.0 <= found.low <= found.value + 1e-12
+    assert found.value <= found.high + 1e-12 <= 1.0 + 1e-12
+
+
+@LAWS
+@given(seeds, st.integers(2, 2_000), st.floats(0.0, 8.0))
+def test_weighted_values_count_as_if_written_out(seed: int, n: int, limit: float) -> None:
+    data = values(seed, n)
+    weights = np.random.default_rng([seed, 1]).integers(0, 4, n).astype(np.float64)
+    weights[0] += 1.0
+    written = np.repeat(data, weights.astype(int))
+    found = share_beyond(Series(data, weights), limit, 0.01)
+    assert found.value == pytest.approx((written > limit).mean(), abs=1e-12)
+
+
+@LAWS
+@given(seeds, st.lists(st.floats(0.0, 8.0), min_size=2, max_size=5))
+def test_a_higher_limit_is_not_missed_where_a_lower_one_is_met(seed: int, limits: list[float]) -> None:
+    ranked = Ranked(values(seed, 2_000))
+    said = [limit_kept(ranked, 99.0, limit) for limit in sorted(limits)]
+    assert "missed" not in said[said.index("met") :] if "met" in said else True
+
+
+@given(st.floats(0.0, 1_000.0), st.floats(1.6, 2.6))
+def test_bounds_of_a_count_are_those_of_poissons_law(count: float, t: float) -> None:
+    """The exact ones are Garwood's, quantiles of gamma laws."""
+    tail = stats.norm.sf(t)
+    assert poisson_bound(count + 1.0, t) == pytest.approx(stats.gamma.ppf(1.0 - tail, count + 1.0), rel=0.02)
+    if count >= 2.0:
+        assert poisson_bound(count, -t) == pytest.approx(stats.gamma.ppf(tail, count), abs=0.06)
+
+
+def test_a_limit_far_from_anything_seen_is_settled_where_p99_is_not_yet_known() -> None:
+    data = PROCESSES[4].start(np.random.default_rng(1))(8_000)
+    assert limit_kept(data, 99.0, 20.0) == "met"
+    assert limit_kept(data, 99.0, 10.0) == "missed"
+    assert limit_kept(data[:20], 99.0, 20.0) == "not settled"
+
+
+@pytest.mark.parametrize("percent", [50.0, 90.0, 99.9])
+def test_other_percentiles_have_limits_too(percent: float) -> None:
+    data = np.random.default_rng(1).exponential(size=60_000)
+    true = -np.log(1.0 - percent / 100.0)
+    assert limit_kept(data, percent, 1.4 * true) == "met"
+    assert limit_kept(data, percent, 0.7 * true) == "missed"
+
+
+def test_a_limit_that_nobody_need_keep_is_refused() -> None:
+    with pytest.raises(ValueError, match="may be allowed"):
+        limit_kept(np.ones(10), 40.0, 1.0)
+
+
+TRIALS, LENGTH = 100, 20_000
+MOST = int(stats.binom.ppf(1.0 - 1e-4, TRIALS, 0.05))
+"""More of so many answers are wrong once in 10,000 tests if 5 % of all are."""
+
+
+@pytest.mark.parametrize("process", PROCESSES, ids=lambda p: p.name)
+def test_a_limit_at_the_true_p99_is_seldom_said_to_be_met_or_missed(process: Process) -> None:
+    rng = np.random.default_rng(2)
+    said = [limit_kept(process.start(rng)(LENGTH), 99.0, process.p99) for _ in range(TRIALS)]
+    assert said.count("met") <= MOST
+    assert said.count("missed") <= MOST
+
+
+def test_limits_clearly_off_are_told_from_the_true_p99() -> None:
+    process = PROCESSES[5]
+    rng = np.random.default_rng(3)
+    said = [
+        (limit_kept(ranked, 99.0, 1.3 * process.p99), limit_kept(ranked, 99.0, 0.75 * process.p99))
+        for ranked in (Ranked(process.start(rng)(LENGTH)) for _ in range(40))
+    ]
+    assert sum(pair == ("met", "missed") for pair in said) >= 36

@@ -40,7 +40,7 @@ class Fault:
     def __str__(self) -> str:
         """`file:line: key: what is wrong; what to do`."""
         place = f"{self.file}:{self.line}" if self.line else self.file
-        return ": ".join(part for part in (place, self.key, self.message) if part)
+        return ": ".join(part for part in (place, on_one_line(self.key), self.message) if part)
 
 
 class InputFaults(UserError):  # noqa: N818 (it holds faults, it is not one)
@@ -55,6 +55,11 @@ class InputFaults(UserError):  # noqa: N818 (it holds faults, it is not one)
     def render(self) -> str:
         """One line a fault."""
         return "\n".join(map(str, self.faults))
+
+
+def on_one_line(name: str) -> str:
+    """A user's word as it is, or in quotes with its line breaks spelled out."""
+    return name if name.isprintable() else repr(name)
 
 
 def _rank(file: str) -> int:

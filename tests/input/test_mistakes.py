@@ -118,6 +118,21 @@ def test_an_axis_inside_a_block_that_was_left_out_is_not_taken_for_sound(tmp_pat
     assert said.startswith("2: workload.prefix.tokens: must be a whole number")
 
 
+@pytest.mark.parametrize(
+    "rest",
+    [
+        'report: {y: ["a\\nb"]}',
+        'report: {x: "a\\nb"}',
+        '"a\\nb": 3',
+        'sweep: {axes: {"a\\nb": [1]}}',
+        'claim: {statement: s, source: s, expect: [{figure: "a\\nb", between: [1, 2]}]}',
+    ],
+)
+def test_a_line_break_in_a_word_does_not_break_the_line_of_its_fault(tmp_path: Path, rest: str) -> None:
+    (said,) = faults(tmp_path, HEAD + rest)
+    assert "\n" not in said and "a\\nb" in said
+
+
 KEYS = st.sampled_from(["phases", "num_prompts", "traffic_class", "request_rate", "between", "figure", "x"])
 VALUES = st.recursive(
     st.none() | st.integers(-3, 10**19) | st.floats() | st.sampled_from(["", "x", "null"]),

@@ -24,6 +24,7 @@ from specfleet.experiments.breakeven.question import CONCURRENCY, Breakeven
 from specfleet.experiments.breakeven.search import ALWAYS, AT, EQUAL, NEVER, UNMET, speedup
 from specfleet.experiments.breakeven.search import QUESTIONS as ASKED
 from specfleet.experiments.point.build import acceptance_specs
+from specfleet.experiments.run.cells import text_cell
 from specfleet.experiments.run.files import write_whole
 from specfleet.experiments.run.runner import write_json
 from specfleet.experiments.words.acceptance import BOTH_RIGHT
@@ -156,14 +157,21 @@ def _best_text(this: Breakeven, questions: Sequence[str]) -> Iterator[str]:
     yield "Ready for speculative_config (batch: requests in a step; parted between the loads tested):"
     by_list: dict[str, list[str]] = {}
     for question in questions:
-        by_list.setdefault(str([list(row) for row in schedule_for(this, question)]), []).append(question)
+        by_list.setdefault(ready_for(schedule_for(this, question)), []).append(question)
     for ready, agreed in by_list.items():
-        yield f'  "num_speculative_tokens_per_batch_size": {ready}   by {", ".join(agreed)}'
+        yield f"  {ready}   by {', '.join(agreed)}"
     if any(one.k == 0 for ones in chosen.values() for one in ones):
         yield (
             "K = 0 is compared as no drafter at all; chosen from a list it keeps the drafter's memory and "
             "first pass."
         )
+
+
+def ready_for(rows: Sequence[tuple[int, int, int]]) -> str:
+    """Returns a batch-size schedule as fields of a speculative_config, the K that it needs at most first."""
+    listed = [list(row) for row in rows]
+    most = max(k for _, _, k in rows)
+    return f'"num_speculative_tokens": {most}, "num_speculative_tokens_per_batch_size": {listed}'
 
 
 def schedule_for(this: Breakeven, question: str) -> list[tuple[int, int, int]]:
@@ -264,6 +272,8 @@ def _row(this: Breakeven, answer: Threshold) -> dict[str, object]:
 
 
 def _csv_cell(value: object) -> object:
+    if isinstance(value, str):
+        return text_cell(value)
     return f"{value:.9g}" if isinstance(value, float) else "" if value is None else value
 
 

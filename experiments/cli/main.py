@@ -1,10 +1,10 @@
 """The command line. Results on stdout, progress and warnings on stderr; exit 0 done, 1 a run failed,
-2 the input is wrong, 130 interrupted."""
+2 the input is wrong, 70 a fault of Specfleet's own, 130 interrupted."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -265,16 +265,24 @@ app.add_typer(results, name="results")
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the `specfleet` command."""
     with ended_alike():
-        _run(lambda: app(arguments, prog_name=app.info.name))
+        _run(
+            lambda: app(arguments, prog_name=app.info.name), sys.argv[1:] if arguments is None else arguments
+        )
 
 
-def _run(command: Callable[[], object]) -> None:
+def _run(command: Callable[[], object], arguments: Sequence[str]) -> None:
     try:
         command()
     except BrokenPipeError:
         sys.stderr.close()
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception as error:
+        from specfleet.experiments.cli.net import unforeseen
+
+        message, code = unforeseen(error, arguments)
+        print(message, file=sys.stderr)
+        sys.exit(code)
 
 
 if __name__ == "__main__":

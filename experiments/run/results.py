@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
 from specfleet.experiments.load.sweep import Point
+from specfleet.experiments.run.cells import cell_text, text_cell
 from specfleet.experiments.run.files import FolderFault, read_object, read_table
 from specfleet.experiments.run.folder import check_whole, located, manifest_of, stale
 
@@ -167,9 +168,16 @@ def write_summary(path: Path, rows: Sequence[Row]) -> None:
             writer.writerow([_cell(row.get(key)) for key in header])
 
 
+def _value(cell: object) -> object:
+    """Returns the value that `_cell` made a cell of."""
+    return cell_text(cell) if isinstance(cell, str) else cell
+
+
 def _cell(value: object) -> object:
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:.9g}"
+    if isinstance(value, str):
+        return text_cell(value)
     return "" if value is None else value
 
 
@@ -207,7 +215,7 @@ class Results:
         axes, rows = self.axes, []
         for record in self.summary.to_dict("records"):
             cells = {
-                str(key): None if isinstance(value, float) and math.isnan(value) else value
+                str(key): None if isinstance(value, float) and math.isnan(value) else _value(value)
                 for key, value in record.items()
             }
             rows.append({key: value for key, value in cells.items() if value is not None or key in axes})

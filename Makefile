@@ -7,7 +7,7 @@ PYTHON3 ?= python3
 PRODUCT := $(VENV)/.specfleet-installed
 TOOLS := $(VENV)/.specfleet-dev-installed
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench fuzz clean
 
 demo: $(PRODUCT)
 	$(VENV)/bin/specfleet run experiments/presets/demo.yaml
@@ -23,6 +23,10 @@ lint: $(TOOLS)
 bench: $(TOOLS)
 	$(PYTHON) tests/perf/bench.py
 	$(PYTHON) -m pytest tests/perf -m perf --benchmark-columns=min,median,rounds
+
+MINUTES ?= 5
+fuzz: $(TOOLS)
+	$(PYTHON) tests/fuzz/fuzz.py --minutes $(MINUTES) --seed $$(date +%s) --keep .fuzz
 
 $(PYTHON):
 	$(PYTHON3) -c 'import sys; sys.exit("Specfleet needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'

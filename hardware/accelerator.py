@@ -19,6 +19,14 @@ OVERRIDABLE = (
 )
 """Fields that differ between two machines with the same GPU; `constants` is a file of `specfleet measure`."""
 
+MOST = 1e18
+"""Of bytes, bytes/s and FLOP/s of one GPU."""
+
+LEAST_FLOPS_PER_S = 1e9
+
+SLOWEST_READ_S = 100.0
+"""To read the whole memory once; a rate that takes longer is given in other units."""
+
 
 @dataclass(frozen=True)
 class Accelerator:
@@ -55,6 +63,15 @@ class Accelerator:
                 raise ValueError(
                     f"accelerator {self.name}: {key} is {getattr(self, key)}; it must be positive"
                 )
+            if getattr(self, key) > MOST:
+                raise ValueError(
+                    f"accelerator {self.name}: {key} is {getattr(self, key):g}; at most {MOST:g}"
+                )
+        if self.hbm_bytes > SLOWEST_READ_S * self.hbm_bytes_per_s:
+            raise ValueError(
+                f"accelerator {self.name}: reading hbm_bytes at hbm_bytes_per_s, {self.hbm_bytes_per_s:g}, "
+                f"takes over {SLOWEST_READ_S:g} s; give bytes/s"
+            )
         if self.attention not in ("all", "cold"):
             raise ValueError(f"accelerator {self.name}: attention is {self.attention!r}; use all or cold")
         if "bfloat16" not in self.flops_per_s:
@@ -62,9 +79,10 @@ class Accelerator:
                 f"accelerator {self.name}: flops_per_s lacks bfloat16; give the dense peak in FLOP/s"
             )
         for dtype, rate in self.flops_per_s.items():
-            if rate <= 0:
+            if not LEAST_FLOPS_PER_S <= rate <= MOST:
                 raise ValueError(
-                    f"accelerator {self.name}: flops_per_s.{dtype} is {rate}; it must be positive"
+                    f"accelerator {self.name}: flops_per_s.{dtype} is {rate:g}; use "
+                    f"{LEAST_FLOPS_PER_S:g} to {MOST:g} FLOP/s"
                 )
 
     def linked(self, gpus: int) -> bool:

@@ -112,7 +112,7 @@ def _profile_file(path: Path) -> Mapping[str, Any]:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CatalogError(f"engine profile {path}: {error.strerror or error}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise CatalogError(f"engine profile {path} is no YAML: {error}") from None
     if not isinstance(values, dict):
         raise CatalogError(f"engine profile {path} must be a mapping with base: and what differs")
@@ -227,6 +227,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if get_origin(hint) is Mapping and isinstance(value, Mapping):
         return {str(key): _convert(get_args(hint)[1], item, f"{where}.{key}") for key, item in value.items()}
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not abs(value) <= _MOST:
+            raise CatalogError(f"{where} is {value:g}; give a finite number of at most {_MOST:g}")
         return float(value)
     if hint is int and isinstance(value, float) and value.is_integer():
         return int(value)
@@ -237,6 +239,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
 
 
 _SHOWN = 24
+_MOST = 1e30
+"""Of any figure of a record, whatever its unit."""
 _PLAIN = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
 
 

@@ -96,6 +96,10 @@ class KernelConstants:
         return replace(self, gemm={**self.gemm, "fp8": fp8})
 
 
+_MOST = 1e18
+"""Of any constant, whatever its unit."""
+
+
 @cache
 def _measured() -> dict[str, Any]:
     path = _FOLDER / "constants.json"
@@ -143,28 +147,50 @@ def measured_file(name: str) -> bool:
 def _from_file(path: Path) -> KernelConstants:
     """The one entry of a file of `specfleet measure`. ValueError says what is wrong with it."""
     try:
-        entries = {
-            key: entry
-            for key, entry in json.loads(path.read_text(encoding="utf-8")).items()
-            if not key.startswith("_")
-        }
-        (entry,) = entries.values()
-        found = _of_entry(entry, None)
+        found = _of_file(path)
     except OSError as error:
         raise ValueError(f"constants {path}: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, StopIteration, RecursionError) as error:
         raise ValueError(
             f"constants {path} is no file of `specfleet measure` ({type(error).__name__}: {error})"
         ) from None
+    return replace(found, notes=(f"kernels as measured on your own GPU ({path})",))
+
+
+def _of_file(path: Path) -> KernelConstants:
+    """The constants of the one entry of a file; any of several errors where it lacks something."""
+    entries = {
+        key: entry
+        for key, entry in json.loads(path.read_text(encoding="utf-8")).items()
+        if not key.startswith("_")
+    }
+    (entry,) = entries.values()
+    _check_numbers(entry, "")
+    found = _of_entry(entry, None)
     residuals = {}
     for dtype in found.gemm:
         by_rows = sorted(
-            (float(rows), factor) for rows, factor in entry[f"gemm_{dtype}"]["m_residual"].items()
+            (float(rows), float(factor)) for rows, factor in entry[f"gemm_{dtype}"]["m_residual"].items()
         )
         residuals[dtype] = (tuple(rows for rows, _ in by_rows), tuple(factor for _, factor in by_rows))
-    cost = {dtype: values["c_q"] for dtype, values in entry["attn_decode"].items() if "c_q" in values}
-    note = f"kernels as measured on your own GPU ({path})"
-    return replace(found, notes=(note,), query_cost=cost, residuals=residuals)
+    cost = {dtype: float(values["c_q"]) for dtype, values in entry["attn_decode"].items() if "c_q" in values}
+    return replace(found, query_cost=cost, residuals=residuals)
+
+
+_POSITIVE = ("bw", "bfloat16", "fp8", "sms", "eff_bw", "eff_flops", "eff_max", "smooth_p")
+"""Constants that a kernel's time is divided by, or that shape it."""
+
+
+def _check_numbers(values: Mapping[str, Any], key: str) -> None:
+    """ValueError for a number that no kernel has."""
+    for name, value in values.items():
+        here = f"{key}.{name}".lstrip(".")
+        if isinstance(value, Mapping):
+            _check_numbers(value, here)
+        elif isinstance(value, int | float) and not -_MOST <= value <= _MOST:
+            raise ValueError(f"{here} is {value:g}")
+        elif name in _POSITIVE and not (isinstance(value, int | float) and value > 0):
+            raise ValueError(f"{here} is {value!r}, and must be above 0")
 
 
 @cache

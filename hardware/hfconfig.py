@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specfleet.hardware.model import ModelSpec
+from specfleet.hardware.model import MOST, MOST_LAYERS, ModelSpec
 
 DENSE = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 MIXTURES = (
@@ -34,6 +34,9 @@ NOT_MODELLED = (
 
 Config = Mapping[str, Any]
 
+_SHOWN = 60
+"""Characters of a value in a message."""
+
 
 class ConfigError(ValueError):
     """A `config.json` that cannot be turned into a model; says which key or layer is the reason."""
@@ -51,7 +54,7 @@ def read_hf_config(path: str | Path) -> ModelSpec:
         config = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"hf_config {file}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"hf_config {file}: not JSON ({error})") from None
     if not isinstance(config, dict):
         raise ConfigError(f"hf_config {file}: not a mapping; give a model's config.json")
@@ -66,9 +69,8 @@ def model_from_config(config: Config, *, name: str, source: str) -> ModelSpec:
     """The model of a parsed `config.json`. Raises ValueError saying what is missing or not modelled."""
     text = {**config, **config["text_config"]} if isinstance(config.get("text_config"), dict) else config
     family = _family(text)
-    heads, layers, hidden = (
-        _count(text, key) for key in ("num_attention_heads", "num_hidden_layers", "hidden_size")
-    )
+    heads, hidden = (_count(text, key, least=1) for key in ("num_attention_heads", "hidden_size"))
+    layers = _count(text, "num_hidden_layers", least=1, most=MOST_LAYERS)
     return ModelSpec(
         name=name,
         hf_id="",
@@ -91,12 +93,12 @@ def model_from_config(config: Config, *, name: str, source: str) -> ModelSpec:
 
 def _family(config: Config) -> str:
     """The architecture, when its layers have a cost model."""
-    named = config.get("architectures") or ["(no architecture named)"]
+    named = _list(config, "architectures") or ["(no architecture named)"]
     family = next((name for name in named if name in (*DENSE, *MIXTURES)), None)
     if family is None and str(named[0]).endswith("ForConditionalGeneration"):
         family = TEXT_PARTS.get(str(config.get("model_type")))
     strange = sorted(key for key in config if key.startswith(NOT_MODELLED) and config[key])
-    kinds = set(config.get("layer_types") or ()) - {"full_attention", "sliding_attention"}
+    kinds = set(map(str, _list(config, "layer_types"))) - {"full_attention", "sliding_attention"}
     missing = [*strange, *(f"layers of type {kind}" for kind in sorted(kinds))]
     if family is not None and not missing:
         return str(family)
@@ -107,11 +109,25 @@ def _family(config: Config) -> str:
     )
 
 
-def _count(config: Config, key: str, default: int | None = None) -> int:
+def _count(config: Config, key: str, default: int | None = None, *, least: int = 0, most: int = MOST) -> int:
+    """A whole number within limits; ConfigError for anything else."""
     value = config.get(key)
     value = default if value is None else value
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ConfigError(f"{key} is {'missing' if value is None else repr(value)}; expected a whole number")
+        said = "missing" if value is None else repr(value)[:_SHOWN]
+        raise ConfigError(f"{key} is {said}; expected a whole number")
+    if not least <= value <= most:
+        raise ConfigError(f"{key} is {value:g}; use {least} to {most}")
+    return value
+
+
+def _list(config: Config, key: str) -> list[Any]:
+    """A list, empty where it is not given; ConfigError for anything else, and for lists in it."""
+    value = config.get(key)
+    if not value:
+        return []
+    if not isinstance(value, list) or any(isinstance(entry, list | dict) for entry in value):
+        raise ConfigError(f"{key} is {repr(value)[:_SHOWN]}; expected a list")
     return value
 
 
@@ -132,8 +148,9 @@ def _experts(config: Config, family: str, layers: int) -> dict[str, Any]:
     width = _count(config, "moe_intermediate_size", _count(config, "intermediate_size"))
     shared = _count(config, "shared_expert_intermediate_size", 0)
     shared = shared or _count(config, "n_shared_experts", 0) * width
-    step = _count(config, "decoder_sparse_step", _count(config, "moe_layer_freq", 1))
-    dense = set(range(_count(config, "first_k_dense_replace", 0))) | set(config.get("mlp_only_layers") or ())
+    step = _count(config, "decoder_sparse_step", _count(config, "moe_layer_freq", 1, least=1), least=1)
+    first = _count(config, "first_k_dense_replace", 0, most=layers)
+    dense = set(range(first)) | set(_list(config, "mlp_only_layers"))
     dense |= {layer for layer in range(layers) if (layer + 1) % step}
     return {
         "num_experts": _count(config, counts[0]),
@@ -157,7 +174,7 @@ def _window(config: Config, family: str, layers: int) -> dict[str, Any]:
     window = config.get("sliding_window")
     if not window or config.get("use_sliding_window") is False:
         return {}
-    if kinds := config.get("layer_types"):
+    if kinds := _list(config, "layer_types"):
         windowed = sum(kind == "sliding_attention" for kind in kinds)
     elif config.get("use_sliding_window"):
         windowed = layers - _count(config, "max_window_layers", 0)
@@ -170,6 +187,10 @@ def _window(config: Config, family: str, layers: int) -> dict[str, Any]:
     )
 
 
+def _is_fp8(weights: Config) -> bool:
+    return (weights.get("type"), weights.get("num_bits")) == ("float", 8)
+
+
 def _stored_as(config: Config) -> str | None:
     """Weight format of the checkpoint: None (16 bits), "fp8" or "mxfp4"."""
     quantization = config.get("quantization_config")
@@ -179,8 +200,9 @@ def _stored_as(config: Config) -> str | None:
     if method in ("fp8", "mxfp4"):
         return method
     groups = quantization.get("config_groups")
-    weights = [group.get("weights") or {} for group in groups.values()] if isinstance(groups, dict) else []
-    if weights and all((w.get("type"), w.get("num_bits")) == ("float", 8) for w in weights):
+    listed = list(groups.values()) if isinstance(groups, dict) else []
+    weights = [group.get("weights") or {} for group in listed if isinstance(group, dict)]
+    if weights and all(isinstance(w, dict) and _is_fp8(w) for w in weights):
         return "fp8"
     raise ConfigError(
         f"weights stored as {method or 'an unnamed format'}; modelled are 16 bits, fp8 and mxfp4"

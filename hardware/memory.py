@@ -20,6 +20,10 @@ from specfleet.hardware.placement import Placement
 __all__ = ["GIB", "DoesNotFit", "KvBudget", "MemoryGiven", "kv_budget", "kv_bytes_per_token"]
 
 
+MOST_GIB = 1e6
+"""Of one GPU."""
+
+
 class DoesNotFit(ValueError):  # noqa: N818 - reads as the verdict it is
     """Not one KV block is left; the message is the whole budget."""
 
@@ -52,7 +56,13 @@ class MemoryGiven:
 
     @classmethod
     def gib(cls, **sizes: float | None) -> MemoryGiven:
-        """The same in GiB, as engines print it: `MemoryGiven.gib(device=79.19, weights=14.99)`."""
+        """The same in GiB, as engines print it: `MemoryGiven.gib(device=79.19, weights=14.99)`.
+
+        Raises ValueError for a size beyond any machine's.
+        """
+        for key, size in sizes.items():
+            if size is not None and not abs(size) <= MOST_GIB:
+                raise ValueError(f"memory.{key} is {size:g} GiB; at most {MOST_GIB:g}")
         return cls(**{key: None if size is None else round(size * GIB) for key, size in sizes.items()})
 
 

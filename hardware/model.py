@@ -21,6 +21,11 @@ EXPERT_32NDS: dict[str | None, int] = {None: 64, "fp8": 32, "mxfp4": 17}
 
 VOCABULARY_PADDING = 64
 
+MOST = 1_000_000_000
+"""Of any size of a model; vision weights may be a thousand times as many."""
+
+MOST_LAYERS = 10_000
+
 Gemm = tuple[int, int]
 """(output width N, input width K) of a projection on one GPU."""
 
@@ -89,6 +94,10 @@ class ModelSpec:
         ):
             if getattr(self, key) <= 0:
                 raise ValueError(f"model {self.name}: {key} is {getattr(self, key)}; it must be positive")
+        for key, size in vars(self).items():
+            most = {"num_layers": MOST_LAYERS, "vision_parameters": 1000 * MOST}.get(key, MOST)
+            if isinstance(size, int) and not 0 <= size <= most:
+                raise ValueError(f"model {self.name}: {key} is {size}; use 0 to {most}")
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"model {self.name}: num_heads {self.num_heads} is no multiple of "

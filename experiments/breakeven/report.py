@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 
 from specfleet import __version__
 from specfleet.experiments.breakeven.answers import (
@@ -22,6 +24,8 @@ from specfleet.experiments.breakeven.question import CONCURRENCY, Breakeven
 from specfleet.experiments.breakeven.search import ALWAYS, AT, EQUAL, NEVER, UNMET, speedup
 from specfleet.experiments.breakeven.search import QUESTIONS as ASKED
 from specfleet.experiments.point.build import acceptance_specs
+from specfleet.experiments.run.cells import text_cell
+from specfleet.experiments.run.files import write_whole
 from specfleet.experiments.run.runner import write_json
 from specfleet.experiments.words.acceptance import BOTH_RIGHT
 from specfleet.experiments.words.table import table_text
@@ -153,14 +157,21 @@ def _best_text(this: Breakeven, questions: Sequence[str]) -> Iterator[str]:
     yield "Ready for speculative_config (batch: requests in a step; parted between the loads tested):"
     by_list: dict[str, list[str]] = {}
     for question in questions:
-        by_list.setdefault(str([list(row) for row in schedule_for(this, question)]), []).append(question)
+        by_list.setdefault(ready_for(schedule_for(this, question)), []).append(question)
     for ready, agreed in by_list.items():
-        yield f'  "num_speculative_tokens_per_batch_size": {ready}   by {", ".join(agreed)}'
+        yield f"  {ready}   by {', '.join(agreed)}"
     if any(one.k == 0 for ones in chosen.values() for one in ones):
         yield (
             "K = 0 is compared as no drafter at all; chosen from a list it keeps the drafter's memory and "
             "first pass."
         )
+
+
+def ready_for(rows: Sequence[tuple[int, int, int]]) -> str:
+    """Returns a batch-size schedule as fields of a speculative_config, the K that it needs at most first."""
+    listed = [list(row) for row in rows]
+    most = max(k for _, _, k in rows)
+    return f'"num_speculative_tokens": {most}, "num_speculative_tokens_per_batch_size": {listed}'
 
 
 def schedule_for(this: Breakeven, question: str) -> list[tuple[int, int, int]]:
@@ -201,11 +212,7 @@ def write_breakeven(this: Breakeven) -> None:
     """Writes breakeven.csv and breakeven.json into the folder."""
     found = answers(this)
     rows = [_row(this, answer) for answer in found]
-    with (this.folder / "breakeven.csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for row in rows:
-            writer.writerow([_csv_cell(row[key]) for key in COLUMNS])
+    write_whole(this.folder / "breakeven.csv", partial(_write_rows, rows=rows))
     questions = list(dict.fromkeys(answer.question for answer in found))
     content = {
         "specfleet": __version__,
@@ -229,7 +236,15 @@ def write_breakeven(this: Breakeven) -> None:
         "num_speculative_tokens_per_batch_size": {q: schedule_for(this, q) for q in questions},
         "curves": list(_curves(this, questions)),
     }
-    write_json(this.folder / "breakeven.json", content)
+    write_whole(this.folder / "breakeven.json", partial(write_json, content=content))
+
+
+def _write_rows(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for row in rows:
+            writer.writerow([_csv_cell(row[key]) for key in COLUMNS])
 
 
 def _row(this: Breakeven, answer: Threshold) -> dict[str, object]:
@@ -257,6 +272,8 @@ def _row(this: Breakeven, answer: Threshold) -> dict[str, object]:
 
 
 def _csv_cell(value: object) -> object:
+    if isinstance(value, str):
+        return text_cell(value)
     return f"{value:.9g}" if isinstance(value, float) else "" if value is None else value
 
 

@@ -22,10 +22,10 @@ def read_report(path: Path, before: Path | None = None) -> Measured:
         InputFaults: if it is none of the three, or holds no drafts.
         OSError: if a file cannot be read.
     """
-    text = path.read_text(encoding="utf-8")
+    text = _text(path)
     try:
         if "vllm:spec_decode_" in text:
-            return from_prometheus(text, before.read_text(encoding="utf-8") if before else "")
+            return from_prometheus(text, _text(before) if before else "")
         if "SpecDecoding metrics" in text:
             return from_log(text)
         if text.lstrip()[:1] in ("{", "["):
@@ -38,6 +38,11 @@ def read_report(path: Path, before: Path | None = None) -> Measured:
         raise InputFaults([Fault(COMMAND_LINE, 0, "--acceptance", f"{path}: {error}")]) from None
 
 
+def _text(path: Path) -> str:
+    """Returns what a file says; bytes that are no UTF-8, as terminals leave them in logs, are marked."""
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
 def acceptance_command(path: Path, before: Path | None, out: Path) -> int:
     """Prints the block, writes it beside the profile as NAME.acceptance.yaml; returns 0."""
     measured = read_report(path, before)
@@ -45,6 +50,8 @@ def acceptance_command(path: Path, before: Path | None, out: Path) -> int:
     written = out.with_name(f"{out.stem}.acceptance.yaml")
     written.write_text(text, encoding="utf-8")
     print(text, end="")
+    for reason, n in measured.left_out:
+        print(f"# left out {n}: {reason}")
     if measured.concentration is None:
         print("# spread between requests is not in this report: concentration stays an assumption")
     print(f"wrote {written}")

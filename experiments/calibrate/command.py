@@ -91,6 +91,7 @@ def calibration_text(points: Sequence[MeasuredPoint], found: Calibration) -> str
         table_text(RESULT_COLUMNS, rows),
         f"mean error {means[0]:.1f} % before, {means[1]:.1f} % fitted, "
         f"{means[2]:.1f} % when left out (worst {np.abs(found.left_out_pct).max():.1f} %)",
+        *(f"note: {text}" for point in points for text in point.assumptions),
     ]
     return "\n".join(lines)
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -25,6 +27,9 @@ _LOG_LINE = re.compile(
 )
 _COUNTER = re.compile(r"^vllm:spec_decode_num_(drafts|accepted_tokens_per_pos)(?:_total)?(?:\{(.*)\})? (\S+)")
 _POSITION = re.compile(r'position="(\d+)"')
+
+Counted: TypeAlias = tuple[list[int], list[int], int]
+"""Of one request: rounds that accept draft i, rounds that stop just before it, and all its rounds."""
 
 LEAST_REQUESTS = 20
 """Fewer requests do not say how much requests differ."""
@@ -39,12 +44,14 @@ class Measured:
         by_position: P(first i drafts accepted), pooled over rounds.
         rounds: verifications behind it.
         concentration: spread between requests; None where the report does not show it.
+        left_out: (why, how many) of lines or requests that say what cannot be.
     """
 
     source: str
     by_position: tuple[float, ...]
     rounds: float
     concentration: float | None = None
+    left_out: tuple[tuple[str, int], ...] = ()
 
     def block(self) -> dict[str, object]:
         """Returns the `acceptance:` block; a spread that was not measured is left out."""
@@ -58,15 +65,20 @@ class Measured:
 def from_log(text: str) -> Measured:
     """Returns the acceptance of a server log, each line weighted by its rounds.
 
+    Lines with more accepted than drafted, or rates above 1, are left out and counted.
+
     Raises:
         ValueError: if the log has no such line with drafts in it, or lines of different K.
     """
     accepted: list[float] = []
     rounds = 0.0
-    lines = 0
-    for _, drafted, numbers in _LOG_LINE.findall(text):
+    lines = impossible = 0
+    for kept, drafted, numbers in _LOG_LINE.findall(text):
         rates = [float(number) for number in numbers.split(",")]
         if not int(drafted) or any(math.isnan(rate) for rate in rates):
+            continue
+        if int(kept) > int(drafted) or max(rates) > 1.0 or len(drafted) > _DIGITS:
+            impossible += 1
             continue
         if accepted and len(rates) != len(accepted):
             raise ValueError(
@@ -79,8 +91,14 @@ def from_log(text: str) -> Measured:
         rounds += here
         lines += 1
     if not lines:
-        raise ValueError("the log has no line 'SpecDecoding metrics: ...' with drafted tokens")
-    return _pooled(f"vLLM log, {lines} lines, {rounds:,.0f} rounds", accepted, rounds)
+        others = f"; {impossible} say that more was accepted than drafted" if impossible else ""
+        raise ValueError(f"the log has no line 'SpecDecoding metrics: ...' with drafted tokens{others}")
+    return _pooled(
+        f"vLLM log, {lines} lines, {rounds:,.0f} rounds",
+        accepted,
+        rounds,
+        _counted({"lines with more accepted than drafted": impossible}),
+    )
 
 
 def from_prometheus(text: str, before: str = "") -> Measured:
@@ -97,6 +115,12 @@ def from_prometheus(text: str, before: str = "") -> Measured:
     since = {name: end[name] - start.get(name, 0.0) for name in end}
     positions = sorted(name for name in since if name >= 0)
     rounds = since.get(_DRAFTS, 0.0)
+    for position in positions:
+        if not 0.0 <= since[position] <= max(rounds, 0.0):
+            raise ValueError(
+                f"{since[position]:,.0f} drafts accepted at position {position} in {rounds:,.0f} rounds "
+                "cannot be; do both scrapes come from one start of the server?"
+            )
     if not positions or not rounds > 0.0:
         raise ValueError(
             "no drafts counted: the scrape needs vllm:spec_decode_num_drafts and "
@@ -106,6 +130,10 @@ def from_prometheus(text: str, before: str = "") -> Measured:
 
 
 _DRAFTS = -1
+_MOST_DRAFTS = 1000
+"""Drafts of a round; more is a slip of the pen that would cost memory."""
+_DIGITS = 15
+"""Of a count; a longer number is none."""
 
 
 def _counters(text: str) -> dict[int, float]:
@@ -119,8 +147,21 @@ def _counters(text: str) -> dict[int, float]:
         position = _POSITION.search(labels or "")
         key = int(position[1]) if position else _DRAFTS
         if (name == "drafts") == (key == _DRAFTS):
-            found[key] = found.get(key, 0.0) + float(value)
+            found[key] = found.get(key, 0.0) + _counter_value(name, value)
+    if found and max(found) > _MOST_DRAFTS:
+        raise ValueError(f"position {max(found)} is beyond the {_MOST_DRAFTS} drafts that a round can have")
     return found
+
+
+def _counter_value(name: str, text: str) -> float:
+    """Returns the value of a counter; ValueError for what no counter shows."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0.0):
+        raise ValueError(f"the counter vllm:spec_decode_num_{name} is {text[:40]}, which nothing counts")
+    return value
 
 
 def from_requests(text: str) -> Measured:
@@ -133,28 +174,43 @@ def from_requests(text: str) -> Measured:
     Raises:
         ValueError: if no request reports its rounds, or requests were drafted for with different K.
     """
-    requests = [counted for document in _documents(text) for counted in _requests(document)]
-    requests = [(accepted, stopped, rounds) for accepted, stopped, rounds in requests if rounds]
+    found = [counted for document in _documents(text) for counted in _requests(document)]
+    impossible = Counter(counted for counted in found if isinstance(counted, str))
+    requests = [counted for counted in found if not isinstance(counted, str) and counted[2]]
     if not requests:
-        raise ValueError("no request reports acceptance_histogram or per_step_accepted with a round in it")
+        others = "".join(f"; {n} requests: {reason}" for reason, n in impossible.items())
+        raise ValueError(
+            f"no request reports acceptance_histogram or per_step_accepted with a round in it{others}"
+        )
     depths = {len(accepted) for accepted, _, _ in requests}
     if len(depths) > 1:
         raise ValueError(f"requests of different num_spec_tokens {sorted(depths)}; keep those of one K")
     accepted, stopped = (np.array([request[i] for request in requests]) for i in (0, 1))
     rounds = sum(request[2] for request in requests)
     measured = _pooled(
-        f"vLLM requests, {len(requests):,} with {rounds:,} rounds", accepted.sum(axis=0), rounds
+        f"vLLM requests, {len(requests):,} with {rounds:,} rounds",
+        accepted.sum(axis=0).tolist(),
+        rounds,
+        _counted(impossible),
     )
     if len(requests) < LEAST_REQUESTS:
         return measured
     spread = concentration(measured.by_position, accepted, stopped)
-    return Measured(measured.source, measured.by_position, measured.rounds, spread)
+    return replace(measured, concentration=spread)
 
 
-def _pooled(source: str, accepted: Sequence[float], rounds: float) -> Measured:
+def _pooled(
+    source: str, accepted: Sequence[float], rounds: float, left_out: tuple[tuple[str, int], ...] = ()
+) -> Measured:
     """Returns accepted counts by position over rounds; rounding never makes a later one rise."""
     rates = np.minimum.accumulate(np.minimum(np.asarray(accepted, dtype=np.float64) / rounds, 1.0))
-    return Measured(source, tuple(round(float(rate), 4) for rate in rates), rounds)
+    by_position = tuple(round(float(rate), 4) for rate in rates)
+    return Measured(source, by_position, rounds, left_out=left_out)
+
+
+def _counted(reasons: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """Returns the reasons that occurred, with their numbers."""
+    return tuple((reason, n) for reason, n in sorted(reasons.items()) if n)
 
 
 def _documents(text: str) -> Iterator[object]:
@@ -162,39 +218,68 @@ def _documents(text: str) -> Iterator[object]:
     try:
         yield json.loads(text)
         return
-    except json.JSONDecodeError:
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
+    except ValueError:
         pass
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
                 yield json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"line {number} is no JSON: {error.msg}") from None
+            except RecursionError:
+                raise ValueError(f"line {number} is nested too deeply") from None
+            except ValueError as error:
+                said = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+                raise ValueError(f"line {number} is no JSON: {said}") from None
 
 
-def _requests(document: object) -> Iterator[tuple[list[int], list[int], int]]:
-    """Yields (accepted by position, stopped by position, rounds) of each request in a document."""
+def _requests(document: object) -> Iterator[Counted | str]:
+    """Yields the counts of each request in a document, or why they cannot be."""
     if isinstance(document, list):
         for part in document:
             yield from _requests(part)
     elif isinstance(document, Mapping):
-        if document.get("per_step_accepted") and document.get("per_step_drafted"):
-            yield _by_step(document)
-        elif document.get("acceptance_histogram"):
-            histogram = [int(count) for count in document["acceptance_histogram"]]
-            yield (*successes_and_failures(histogram), sum(histogram))
-        else:
-            for part in document.values():
-                yield from _requests(part)
+        try:
+            if document.get("per_step_accepted") and document.get("per_step_drafted"):
+                yield _by_step(document)
+            elif document.get("acceptance_histogram"):
+                histogram = _whole_numbers(document["acceptance_histogram"], "acceptance_histogram")
+                yield (*successes_and_failures(histogram), sum(histogram))
+            else:
+                for part in document.values():
+                    yield from _requests(part)
+        except ValueError as error:
+            yield str(error)
 
 
-def _by_step(metrics: Mapping[str, object]) -> tuple[list[int], list[int], int]:
+def _by_step(metrics: Mapping[str, object]) -> Counted:
     """Returns the counts of a detailed report: a draft that was not made is no rejection."""
-    accepted, drafted = (np.asarray(metrics[f"per_step_{what}"]) for what in ("accepted", "drafted"))
+    accepted, drafted = (
+        np.asarray(_whole_numbers(metrics[f"per_step_{what}"], f"per_step_{what}"))
+        for what in ("accepted", "drafted")
+    )
+    if len(accepted) != len(drafted):
+        raise ValueError("per_step_accepted and per_step_drafted are not of one length")
+    if (accepted > drafted).any():
+        raise ValueError("more accepted than drafted in a step")
     deepest = metrics.get("num_spec_tokens")
-    places = range(1, (deepest if isinstance(deepest, int) and deepest else int(drafted.max())) + 1)
+    most = _whole_numbers([deepest], "num_spec_tokens")[0] if deepest else int(drafted.max())
+    if not 0 < most <= _MOST_DRAFTS:
+        raise ValueError(f"num_spec_tokens is not from 1 to {_MOST_DRAFTS}")
+    places = range(1, most + 1)
     return (
         [int(np.sum(accepted >= i)) for i in places],
         [int(np.sum((accepted == i - 1) & (drafted >= i))) for i in places],
         int(np.sum(drafted > 0)),
     )
+
+
+def _whole_numbers(values: object, key: str) -> list[int]:
+    """Returns a list of counts; ValueError if one is no whole number from 0 up."""
+    if isinstance(values, list):
+        found = [
+            int(v) for v in values if isinstance(v, int | float) and 0 <= v < 10**_DIGITS and v == int(v)
+        ]
+        if len(found) == len(values):
+            return found
+    raise ValueError(f"{key} is no list of whole numbers from 0 up")

@@ -20,6 +20,7 @@ from specfleet.experiments.figures.style import (
     set_vertical,
     styled,
 )
+from specfleet.experiments.run.folder import located
 from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.words.names import label, noun
 from specfleet.experiments.words.values import named, text
@@ -53,7 +54,7 @@ def draw_run(folder: Path) -> list[Path]:
             path
             for name, figure in figures(shown)
             if figure is not None
-            for path in save(figure, folder / "plots", name)
+            for path in save(figure, located(folder) / "plots", name)
         ]
 
 

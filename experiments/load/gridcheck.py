@@ -6,10 +6,13 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import cast
 
+from pydantic import ValidationError
+
 from specfleet.experiments.load.defaults import filled
 from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.load.rules.conflicts import conflicts
 from specfleet.experiments.load.rules.plan import plan_conflicts
+from specfleet.experiments.load.rules.sizes import too_many_runs
 from specfleet.experiments.load.rules.sweep import (
     claim_conflicts,
     measured_at_k_conflicts,
@@ -79,20 +82,22 @@ class GridCheck:
         """Keeps the axes that name a key, and of those the values that are sound by themselves."""
         written = self._written
         self._report_all(repeated(written), {})
+        self._report_all(too_many_runs(self.experiment, written), {})
         unusable = unusable_axes(written, self._document)
         for key, message in unusable.items():
             self._say(("sweep", "axes", key), message)
-        known = {finding.path for finding in self._base.findings}
+        said = {finding.path for finding in self._base.findings}
         for key, values in written.items():
             if key in unusable:
                 continue
             self._axes[key] = {}
+            here = key_path(key)
             for i, value in enumerate(values):
-                found = check(replaced(self._base.data, key_path(key), value)).findings
-                fresh = [finding for finding in found if finding.path not in known]
-                for finding in fresh:
-                    self._say_value(key, i, value, finding)
-                if not fresh:
+                found = check(replaced(self._base.data, here, value)).findings
+                for finding in found:
+                    if finding.path[: len(here)] == here or finding.path not in said:
+                        self._say_value(key, i, value, finding)
+                if not found:
                     self._axes[key][i] = value
 
     def _say_value(self, key: str, i: int, value: Value, finding: Finding) -> None:
@@ -105,7 +110,13 @@ class GridCheck:
     def _check_point(self, places: dict[str, int]) -> int:
         """Fills and checks one point; its K."""
         values = {key: self._axes[key][i] for key, i in places.items()}
-        config = filled(Experiment.model_validate(with_values(self._base.data, values)))
+        data = with_values(self._base.data, values)
+        try:
+            sound = Experiment.model_validate(data)
+        except ValidationError:
+            self._report_all((Conflict((f.path,), f.message) for f in check(data).findings), places)
+            return 0
+        config = filled(sound)
         self.points.append(config)
         self._report_all(conflicts(config), places)
         speculative = config.serve.speculative_config

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
+from itertools import accumulate
 
 import numpy as np
 
 from specfleet.experiments.point.acceptance_specs import acceptance_spec, written_out
 from specfleet.experiments.schema.blocks.acceptance import Process, processes
+from specfleet.experiments.schema.blocks.base import MOST_DRAFTS
 from specfleet.experiments.schema.blocks.tree import DraftTree
 from specfleet.sim.speculation import trees
 from specfleet.sim.speculation.acceptance import conditional_table, spread_of
@@ -52,6 +55,9 @@ def tree_of(block: DraftTree, means: Means, positions: int | None) -> TreeSpec:
         ValueError: if the parameters fit no tree, or the acceptance has too few positions.
     """
     if block.shape is not None:
+        nodes = sum(accumulate(block.shape, operator.mul))
+        if nodes > MOST_DRAFTS:
+            raise ValueError(f"{nodes} nodes; use at most {MOST_DRAFTS}")
         return trees.shape(block.shape)
     if block.paths is not None:
         return TreeSpec(block.paths)

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
 from specfleet.experiments.load.sweep import Point
+from specfleet.experiments.run.cells import cell_text, text_cell
+from specfleet.experiments.run.files import FolderFault, read_object, read_table
+from specfleet.experiments.run.folder import check_whole, located, manifest_of, stale
 from specfleet.experiments.run.gains import columns, of_replications
 from specfleet.experiments.run.judged import Requests
 from specfleet.sim.statistics.verdict import LEAST_GAIN
@@ -88,9 +90,7 @@ def half_width_95(values: Sequence[float]) -> float:
 
 def point_figures(folder: Path) -> Mapping[str, object]:
     """Returns the figures of one finished (point, seed) folder."""
-    bench = json.loads((folder / "bench.json").read_text())
-    engine = json.loads((folder / "engine.json").read_text())
-    return {**bench, **engine}
+    return {**read_object(folder / "bench.json"), **read_object(folder / "engine.json")}
 
 
 def summarise(
@@ -179,9 +179,16 @@ def write_summary(path: Path, rows: Sequence[Row]) -> None:
             writer.writerow([_cell(row.get(key)) for key in header])
 
 
+def _value(cell: object) -> object:
+    """Returns the value that `_cell` made a cell of."""
+    return cell_text(cell) if isinstance(cell, str) else cell
+
+
 def _cell(value: object) -> object:
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:.9g}"
+    if isinstance(value, str):
+        return text_cell(value)
     return "" if value is None else value
 
 
@@ -193,11 +200,13 @@ class Results:
         folder: the run's folder.
         manifest: versions, seeds, points, notices.
         summary: a row a point (`summary.csv`); axes are columns under their dotted keys.
+        stale: what changed since the run was made, the release or a file it read, a sentence each.
     """
 
     folder: Path
     manifest: Mapping[str, object]
     summary: pd.DataFrame
+    stale: tuple[str, ...] = ()
 
     @property
     def axes(self) -> list[str]:
@@ -217,7 +226,7 @@ class Results:
         axes, rows = self.axes, []
         for record in self.summary.to_dict("records"):
             cells = {
-                str(key): None if isinstance(value, float) and math.isnan(value) else value
+                str(key): None if isinstance(value, float) and math.isnan(value) else _value(value)
                 for key, value in record.items()
             }
             rows.append({key: value for key, value in cells.items() if value is not None or key in axes})
@@ -242,15 +251,14 @@ class Results:
                     f"{folder} has no requests.csv: the run kept figures alone (report.requests: none); "
                     "run it with report.requests: all"
                 )
-            frame = pd.read_csv(folder / "requests.csv")
+            frame = read_table(folder / "requests.csv")
             frame["seed"] = int(folder.name.rpartition("seed=")[2])
             frames.append(frame)
         return pd.concat(frames, ignore_index=True)
 
     def bench(self, point: str, seed: int | None = None) -> Mapping[str, object]:
         """Returns the `vllm bench serve` result of a point (its first seed if none is given)."""
-        found: Mapping[str, object] = json.loads((self.folder_of(point, seed) / "bench.json").read_text())
-        return found
+        return read_object(self.folder_of(point, seed) / "bench.json")
 
     def folder_of(self, point: str, seed: int | None = None) -> Path:
         """Returns the folder of a point (of its first seed if none is given)."""
@@ -265,19 +273,28 @@ class Results:
         return folders
 
 
-def read_results(run: Path | str) -> Results:
+def read_results(run: Path | str, whole: bool = True) -> Results:
     """Reads a run's folder.
+
+    Args:
+        run: the folder, or one with numbered runs, of which the latest is read.
+        whole: whether the run must be whole; else what was there at its last end is read.
 
     Raises:
         FileNotFoundError: if it is not the folder of a finished run.
+        FolderFault: if the run is not whole, or a file in its folder was changed or damaged.
     """
-    import pandas as pd
-
-    folder = Path(run)
-    for name in ("manifest.json", "summary.csv"):
-        if not (folder / name).is_file():
-            raise FileNotFoundError(f"{folder} has no {name}; it is not the folder of a finished run")
-    if not (folder / "summary.csv").read_text().strip():
+    folder = located(Path(run))
+    manifest = manifest_of(folder)
+    if manifest is None:
+        raise FileNotFoundError(
+            f"{folder} has no manifest.json of a run; it is not the folder of a finished run"
+        )
+    if (kind := manifest.get("kind", "run")) != "run":
+        raise FolderFault(folder, f"is a folder of `specfleet {kind}`, not of a run")
+    check_whole(folder, manifest, whole)
+    if not (folder / "summary.csv").is_file():
+        raise FileNotFoundError(f"{folder} has no summary.csv; it is not the folder of a finished run")
+    if not (folder / "summary.csv").read_text(encoding="utf-8", errors="replace").strip():
         raise FileNotFoundError(f"{folder} holds no finished point; see its manifest.json for the failures")
-    manifest = json.loads((folder / "manifest.json").read_text())
-    return Results(folder, manifest, pd.read_csv(folder / "summary.csv"))
+    return Results(folder, manifest, read_table(folder / "summary.csv"), tuple(stale(manifest)))

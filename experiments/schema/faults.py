@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -39,7 +40,7 @@ class Fault:
     def __str__(self) -> str:
         """`file:line: key: what is wrong; what to do`."""
         place = f"{self.file}:{self.line}" if self.line else self.file
-        return ": ".join(part for part in (place, self.key, self.message) if part)
+        return ": ".join(part for part in (place, on_one_line(self.key), self.message) if part)
 
 
 class InputFaults(UserError):  # noqa: N818 (it holds faults, it is not one)
@@ -56,6 +57,11 @@ class InputFaults(UserError):  # noqa: N818 (it holds faults, it is not one)
         return "\n".join(map(str, self.faults))
 
 
+def on_one_line(name: str) -> str:
+    """A user's word as it is, or in quotes with its line breaks spelled out."""
+    return name if name.isprintable() else repr(name)
+
+
 def _rank(file: str) -> int:
     """Files first, then what was given beside them."""
     return NO_FILES.index(file) + 1 if file in NO_FILES else 0
@@ -63,6 +69,11 @@ def _rank(file: str) -> int:
 
 def closest(word: str, known: Iterable[str]) -> str | None:
     """The known word that `word` most likely means, case and dashes aside; None if none is near."""
+    return _closest(word, tuple(known))
+
+
+@functools.lru_cache(maxsize=1024)
+def _closest(word: str, known: tuple[str, ...]) -> str | None:
     spelling = {name.lower().replace("-", "_"): name for name in known}
     plain = word.lower().replace("-", "_")
     near = difflib.get_close_matches(plain, spelling, n=1, cutoff=0.7)

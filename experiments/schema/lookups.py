@@ -77,6 +77,14 @@ def acceptance_profile(name: str) -> Process:
     return Process.model_validate(read_yaml(PROFILES / f"{name}.yaml").data)
 
 
+def is_file(path: str) -> bool:
+    """Whether a path is that of a file; one that no file system takes is none."""
+    try:
+        return Path(path).is_file()
+    except OSError:
+        return False
+
+
 def found(find: Callable[[], Record]) -> Record | None:
     """What a look-up finds, or None: for rules about records whose absence another rule reports."""
     try:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import TypeAlias, get_args
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -46,6 +46,15 @@ _STAND_IN: dict[KeyPath, Value] = {
 """What takes the place of a required value at fault, so that the rest can be checked."""
 
 
+MOST_EXPLAINED = 200
+"""Faults that are looked at closely; a file with more has another problem than a mistyped key."""
+
+_LONGEST_SHOWN = 80
+"""Characters of a value in a message."""
+
+_Gone: TypeAlias = "dict[str | int, _Gone] | None"
+"""Keys to leave out, by step; None where all of it goes."""
+
 _NO_KEYS = ("<process>", "<classes>", "<number>", "<mapping>", "[key]")
 """What pydantic puts into the place of a fault besides keys: tags of the schema's unions, mark of keys."""
 
@@ -76,7 +85,13 @@ class Checked:
 
     def is_sound(self, path: KeyPath) -> bool:
         """Whether neither the key, nor anything around or in it, was left out."""
-        return not any(path[: len(bad)] == bad or bad[: len(path)] == path for bad in self.unsound)
+        around = (path[:length] for length in range(len(path) + 1))
+        return path not in self._holding_unsound and not any(one in self.unsound for one in around)
+
+    @functools.cached_property
+    def _holding_unsound(self) -> frozenset[KeyPath]:
+        """Everything around what was left out."""
+        return frozenset(bad[:length] for bad in self.unsound for length in range(len(bad)))
 
 
 def check(data: dict[str, Value]) -> Checked:
@@ -87,16 +102,24 @@ def check(data: dict[str, Value]) -> Checked:
         try:
             return Checked(Experiment.model_validate(data), data, findings, frozenset(unsound))
         except ValidationError as error:
-            before = data
-            for details in error.errors():
-                path = _path(details, before)
-                if path not in unsound:
-                    findings.append(Finding(path, _message(details, path)))
-                gone = _culprit(details, path)
-                data = without(data, gone)
-                unsound |= {path, gone, *_meant(details, path)}
+            said = [(details, _path(details, data)) for details in error.errors(include_url=False)]
+            before, data = data, without(data, [_culprit(details, path) for details, path in said])
             if data == before:
-                raise AssertionError(f"nothing left to leave out: {error}") from error
+                data = without(data, [path[:1] for _, path in said])
+            if data == before:
+                raise
+            findings += _found(said, unsound)
+
+
+def _found(said: list[tuple[ErrorDetails, KeyPath]], unsound: set[KeyPath]) -> Iterator[Finding]:
+    """What is newly wrong; notes it, and what goes with it, as unsound."""
+    holding = {path[:length] for _, path in said for length in range(len(path))}
+    for number, (details, path) in enumerate(said):
+        only_follows = details["type"] == "too_short" and path in holding
+        plain = number >= MOST_EXPLAINED
+        if path not in unsound and not only_follows:
+            yield Finding(path, _message(details, path, plain))
+        unsound |= {path, _culprit(details, path), *(() if plain else _meant(details, path))}
 
 
 def _path(details: ErrorDetails, data: Value) -> KeyPath:
@@ -115,11 +138,10 @@ def _path(details: ErrorDetails, data: Value) -> KeyPath:
 def _culprit(details: ErrorDetails, path: KeyPath) -> KeyPath:
     """The key to leave out: a list goes as a whole, and so does a block that lacks a key, or whose other keys
     are parameters of a process that nobody knows."""
-    if details["type"] == "missing" and isinstance(path[-1], str) and path not in _STAND_IN:
-        return path[:-1]
-    if details["type"] == "unregistered" and path[-1] == "process":
-        return path[:-1]
-    while isinstance(path[-1], int):
+    lacks = details["type"] == "missing" and isinstance(path[-1], str) and path not in _STAND_IN
+    if lacks or (details["type"] == "unregistered" and path[-1] == "process"):
+        path = path[:-1]
+    while path and isinstance(path[-1], int):
         path = path[:-1]
     return path
 
@@ -135,27 +157,43 @@ def _meant(details: ErrorDetails, path: KeyPath) -> Iterator[KeyPath]:
             yield (*home, key)
 
 
-def without(data: dict[str, Value], path: KeyPath) -> dict[str, Value]:
-    """A copy of the values that lacks one key, or has its stand-in."""
-    if path in _STAND_IN:
-        return replaced(data, path, _STAND_IN[path])
-    head, *rest = path
-    copy = dict(data)
-    child = copy.get(str(head))
-    if not rest:
-        copy.pop(str(head), None)
-    elif isinstance(child, dict):
-        copy[str(head)] = without_inner(child, tuple(rest))
-    return copy
+def without(data: dict[str, Value], paths: Iterable[KeyPath]) -> dict[str, Value]:
+    """A copy of the values that lacks some keys, or has their stand-ins; list entries keep their place."""
+    gone: dict[str | int, _Gone] = {}
+    stood_in = []
+    for path in paths:
+        if path in _STAND_IN:
+            stood_in.append(path)
+        elif path:
+            _note(gone, path)
+    left = _pruned(data, gone)
+    assert isinstance(left, dict)
+    for path in stood_in:
+        left = replaced(left, path, _STAND_IN[path])
+    return left
 
 
-def without_inner(data: dict[str, Value], path: KeyPath) -> dict[str, Value]:
-    """`without` below the top, where nothing is required."""
-    head = str(path[0])
-    if len(path) == 1:
-        return {key: value for key, value in data.items() if key != head}
-    child = data.get(head)
-    return {**data, head: without_inner(child, path[1:])} if isinstance(child, dict) else data
+def _note(gone: dict[str | int, _Gone], path: KeyPath) -> None:
+    """Notes a key that goes: the end of its path is None."""
+    for part in path[:-1]:
+        inside = gone.setdefault(part, {})
+        if inside is None:
+            return
+        gone = inside
+    gone[path[-1]] = None
+
+
+def _pruned(value: Value, gone: dict[str | int, _Gone]) -> Value:
+    """A value without the keys that go."""
+    if isinstance(value, dict):
+        return {
+            key: _pruned(child, inside) if (inside := gone.get(key)) else child
+            for key, child in value.items()
+            if gone.get(key, {}) is not None
+        }
+    if isinstance(value, tuple):
+        return tuple(_pruned(v, inside) if (inside := gone.get(i)) else v for i, v in enumerate(value))
+    return value
 
 
 def replaced(data: dict[str, Value], path: KeyPath, value: Value) -> dict[str, Value]:
@@ -179,15 +217,16 @@ def shown(value: object) -> str:
         return "a list"
     if isinstance(value, float) and not math.isfinite(value):
         return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
-    return (
-        repr(value) if isinstance(value, str) else f"{value:.12g}" if isinstance(value, float) else str(value)
-    )
+    if isinstance(value, str):
+        cut = len(value) > _LONGEST_SHOWN
+        return repr(value[:_LONGEST_SHOWN]) + (f" (the first of {len(value)} characters)" if cut else "")
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
-def _message(details: ErrorDetails, path: KeyPath) -> str:
-    """What is wrong; what to do."""
+def _message(details: ErrorDetails, path: KeyPath, plain: bool = False) -> str:
+    """What is wrong; what to do. A plain one has no suggestion for an unknown key."""
     if details["type"] == "extra_forbidden":
-        return _unknown_key(path)
+        return "unknown key; remove it" if plain else _unknown_key(path)
     if details["type"] == "missing":
         return _missing(path)
     return value_fault(details, details["input"])
@@ -204,7 +243,7 @@ def value_fault(details: ErrorDetails, given: object) -> str:
             return f"must be one of {', '.join(names)}, not {shown(given)}"
         near = closest(given, names)
         hint = f"; did you mean {near}?" if near else ""
-        return f"{given!r} is not supported; use one of {', '.join(names)}{hint}"
+        return f"{shown(given)} is not supported; use one of {', '.join(names)}{hint}"
     if kind in ("json", "named", "unregistered"):
         return f"{details['msg']}, not {shown(given)}" if kind == "named" else f"{details['msg']}"
     template = _TEMPLATES.get(kind, "{msg}, not {given}")
@@ -290,11 +329,12 @@ def _blocks_in(annotation: object) -> Iterator[type[Block]]:
 
 
 def _blocks_at(path: KeyPath) -> list[type[Block]]:
-    """The blocks that may be written at a path; a traffic class is one step that no field names."""
+    """The blocks that may be written at a path; places in a list, and a traffic class, name no field."""
     current: list[type[Block]] = [Experiment]
-    for depth, part in enumerate(path):
+    keys = [part for part in path if isinstance(part, str)]
+    for above, part in zip(["", *keys], keys, strict=False):
         fields = [block.model_fields[part] for block in current if part in block.model_fields]
-        if not fields and current == [Process] and depth == 1:
+        if not fields and current == [Process] and above == "acceptance":
             continue
         current = list(dict.fromkeys(b for field_ in fields for b in _blocks_in(field_.annotation)))
     return current

@@ -23,12 +23,12 @@ from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import Fault, InputFaults
 from specfleet.experiments.schema.yamlfile import read_yaml
 from specfleet.experiments.validate import profiles
+from specfleet.experiments.validate.impossible import RATES, bench_faults, number
 from specfleet.experiments.validate.lengths import monotone, workload
 from specfleet.experiments.validate.points import BENCH_KEYS, TTFT_STEPS_CONCURRENCY, MeasuredPoint
 from specfleet.hardware.placement import Placement
 from specfleet.workloads.build import WorkloadSpec
 
-RATES = "spec_decode_per_position_acceptance_rates"
 _NEEDED = ("completed", "total_input_tokens", "total_output_tokens", "mean_tpot_ms")
 _PERCENTILES = range(0, 101, 2)
 
@@ -55,7 +55,7 @@ class BenchFile:
     @classmethod
     def of(cls, result: Mapping[str, object]) -> BenchFile:
         """Returns what a JSON object says; what is missing or null is left out."""
-        numbers = {key: number for key, value in result.items() if (number := _number(value)) is not None}
+        numbers = {key: found for key, value in result.items() if (found := number(value)) is not None}
         return cls(
             numbers=numbers,
             label=str(result.get("label") or ""),
@@ -73,16 +73,6 @@ class BenchFile:
     def mean(self, total: str) -> float:
         """Returns a total by completed request."""
         return self.numbers[total] / self.completed
-
-
-def _number(value: object) -> float | None:
-    """A JSON value as a number; None for what is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        return float(value)
-    except ValueError:
-        return None
 
 
 def _list(value: object) -> tuple[float, ...]:
@@ -104,7 +94,9 @@ def read_bench(path: Path, serve: Path) -> MeasuredPoint:
     place = placement(config.serve)
     c = config.workload.max_concurrency
     numbers = result.numbers
-    measured = {metric: numbers[key] for metric, key in BENCH_KEYS.items() if key in numbers}
+    measured = {
+        metric: numbers[key] for metric, key in BENCH_KEYS.items() if key in numbers and numbers[key] > 0.0
+    }
     if {"ttft_median_ms", "itl_median_ms"} <= measured.keys() and (c or 0) in TTFT_STEPS_CONCURRENCY:
         measured["ttft_steps"] = measured["ttft_median_ms"] / measured["itl_median_ms"]
     assert config.serve.max_model_len
@@ -122,7 +114,19 @@ def read_bench(path: Path, serve: Path) -> MeasuredPoint:
         max_concurrency=c,
         acceptance=acceptance_specs(config).get(""),
         rounds=numbers.get("spec_decode_num_drafts") or 1.0,
-        measured={metric: value for metric, value in measured.items() if value > 0.0},
+        measured=measured,
+        assumptions=_failures(result, path.name),
+    )
+
+
+def _failures(result: BenchFile, name: str) -> tuple[str, ...]:
+    """Returns what requests that failed do to the comparison; nothing if all were completed."""
+    failed, completed = int(result.numbers.get("failed", 0)), int(result.completed)
+    if not failed:
+        return ()
+    return (
+        f"{name}: {failed} of {completed + failed} requests failed; its figures are of the others, and none "
+        "fails in the simulation",
     )
 
 
@@ -156,13 +160,16 @@ def _result(path: Path) -> BenchFile:
         result = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputFaults([Fault(str(path), 0, "", "there is no such file; check the path")]) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputFaults([Fault(str(path), 0, "", f"is no JSON: {error}")]) from None
-    found = BenchFile.of(result if isinstance(result, dict) else {})
-    missing = [key for key in _NEEDED if key not in found.numbers]
+    result = result if isinstance(result, dict) else {}
+    missing = [key for key in _NEEDED if number(result.get(key)) is None]
     if missing:
         message = f"lacks {', '.join(missing)}; give a result of `vllm bench serve --save-result`"
         raise InputFaults([Fault(str(path), 0, "", message)])
+    if faults := [Fault(str(path), 0, key, said) for key, said in bench_faults(result)]:
+        raise InputFaults(faults)
+    found = BenchFile.of(result)
     if not found.completed:
         raise InputFaults([Fault(str(path), 0, "completed", "no request was completed; nothing to compare")])
     return found

@@ -28,8 +28,15 @@ from specfleet.hardware.accelerator import Accelerator
 from specfleet.hardware.model import DrafterSpec
 from specfleet.hardware.placement import Placement
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
+from specfleet.sim.summarise import FITS
 
 GIB = 2**30
+MOST = 1e12
+"""No figure of a benchmark is larger, whatever its unit."""
+
+MOST_DRAFTS = 1000
+"""No drafter was measured with more drafts a round."""
+
 SERVED = "measured_tpot_ms"
 """The column by which a file of served TPOT is known."""
 
@@ -67,22 +74,37 @@ class CsvRow:
         return self.text(column)
 
     def number(self, column: str) -> float | None:
-        """Returns a number, None if the cell is empty or holds no number."""
+        """Returns a number, None if the cell is empty or holds no number; Unusable if it is negative."""
         try:
-            return float(self.text(column))
+            value = float(self.text(column))
         except ValueError:
             return None
+        if value < 0.0:
+            raise Unusable(f"{column} is negative, which nothing measures")
+        return None if math.isnan(value) else value
+
+    def finite(self, column: str, most: float = MOST) -> float | None:
+        """Returns a number, None if the cell is empty; Unusable if it is above `most`."""
+        value = self.number(column)
+        if value is not None and value > most:
+            raise Unusable(f"{column} is above {most:g}, which nothing measures")
+        return value
 
     def need_number(self, column: str) -> float:
-        """Returns a number; Unusable if there is none."""
+        """Returns a number, which may be infinite; Unusable if there is none."""
         value = self.number(column)
-        if value is None or math.isnan(value):
+        if value is None:
             raise Unusable(f"{column} is empty" if not self.text(column) else f"{column} is no number")
         return value
 
-    def whole(self, column: str) -> int | None:
-        """Returns a whole number, None if the cell is empty."""
-        value = self.number(column)
+    def need_finite(self, column: str, most: float = MOST) -> float:
+        """Returns a number of at most `most`; Unusable if there is none."""
+        self.need_number(column)
+        return self.finite(column, most) or 0.0
+
+    def whole(self, column: str, most: float = MOST) -> int | None:
+        """Returns a whole number of at most `most`, None if the cell is empty."""
+        value = self.finite(column, most)
         return None if value is None else round(value)
 
     def flag(self, column: str) -> bool | None:
@@ -147,9 +169,9 @@ def bench_point(name: str, row: CsvRow, frozen: bool) -> MeasuredPoint:
     offered = workload(
         dataset=row.text("dataset"),
         model=place.model.name,
-        num_prompts=round(row.need_number("num_prompts")),
-        mean_input=row.need_number("mean_input_tokens_per_request"),
-        mean_output=row.need_number("mean_output_tokens_per_request"),
+        num_prompts=round(row.need_finite("num_prompts", FITS)),
+        mean_input=row.need_finite("mean_input_tokens_per_request"),
+        mean_output=row.need_finite("mean_output_tokens_per_request"),
         cap=row.whole("output_cap_tokens"),
         ignore_eos=bool(row.flag("ignore_eos")),
         request_rate=row.need_number("request_rate_rps"),
@@ -167,7 +189,7 @@ def bench_point(name: str, row: CsvRow, frozen: bool) -> MeasuredPoint:
         workload=offered,
         max_concurrency=row.whole("max_concurrency") or _client_cap(row.text("arrival_process")),
         acceptance=acceptance,
-        rounds=row.number("draft_rounds") or 1.0,
+        rounds=row.finite("draft_rounds") or 1.0,
         measured=measured,
     )
 
@@ -182,7 +204,7 @@ def _drafts(row: CsvRow) -> int:
     """Returns K, 0 for plain rows; Unusable where a drafting row lacks its drafter or its acceptance."""
     if row.need("method") == "none":
         return 0
-    k = round(row.need_number("K"))
+    k = round(row.need_finite("K", MOST_DRAFTS))
     if row.text("method").lower() != "ngram":
         row.need("draft_model")
     if row.number("acceptance_length_exact") is None and row.number("acceptance_length") is None:
@@ -197,8 +219,8 @@ def _measured(row: CsvRow) -> dict[str, float]:
         "output_throughput": "output_throughput_tok_s",
         "kv_pool_tokens": "kv_pool_tokens",
     }
-    found = {metric: row.number(column) for metric, column in columns.items()}
-    found["acceptance_length"] = row.number("acceptance_length_exact") or row.number("acceptance_length")
+    found = {metric: row.finite(column) for metric, column in columns.items()}
+    found["acceptance_length"] = row.finite("acceptance_length_exact") or row.finite("acceptance_length")
     if row.text("method") == "none":
         found["acceptance_length"] = None
     measured = {metric: value for metric, value in found.items() if value}
@@ -214,9 +236,9 @@ def _accelerator(row: CsvRow, frozen: bool) -> Accelerator:
     """Returns the row's GPU with the memory, bandwidth class and peer-to-peer access of its columns."""
     base = profiles.gpu(row.need("gpu"))
     changes: dict[str, int | float | bool | None] = {}
-    if memory := row.number("gpu_mem_total_gib"):
+    if memory := row.finite("gpu_mem_total_gib"):
         changes["hbm_bytes"] = round(memory * GIB)
-    if assumed := row.number("gpu_hbm_peak_tb_per_s_assumed"):
+    if assumed := row.finite("gpu_hbm_peak_tb_per_s_assumed"):
         changes["hbm_bytes_per_s"] = profiles.found_bandwidth(base, assumed * 1e12, frozen)
     if row.text("p2p").lower() in ("unavailable", *_NO):
         changes["p2p"] = False
@@ -226,7 +248,7 @@ def _accelerator(row: CsvRow, frozen: bool) -> Accelerator:
 def _placement(row: CsvRow, k: int, frozen: bool) -> Placement:
     """Returns what the row's server ran on."""
     model_name = row.need("target_model")
-    tp = round(row.need_number("tp"))
+    tp = round(row.need_finite("tp"))
     drafter = _drafter(row) if k else None
     model = profiles.model(model_name)
     engine = profiles.engine(f"{row.need('engine')} {row.text('engine_version')}".strip())
@@ -265,11 +287,11 @@ def _acceptance(row: CsvRow, place: Placement, k: int) -> AcceptanceSpec:
     """Returns the measured acceptance: by position, else by length."""
     assert place.drafter is not None
     spread = profiles.concentration(place.model, place.drafter.method, row.text("dataset"))
-    rates = [row.number(f"accept_pos{i + 1}") for i in range(k)]
+    rates = [row.finite(f"accept_pos{i + 1}", 1.0) for i in range(k)]
     if all(rate is not None for rate in rates):
         steps = tuple(rate for rate in rates if rate is not None)
         return AcceptanceSpec(by_position=monotone(steps), concentration=spread)
-    length = row.number("acceptance_length_exact") or row.number("acceptance_length")
+    length = row.finite("acceptance_length_exact") or row.finite("acceptance_length")
     assert length is not None, "_drafts asks for one of the two"
     return AcceptanceSpec(acceptance_length=length, measured_at_k=k, concentration=spread)
 
@@ -282,7 +304,7 @@ def served_point(name: str, row: CsvRow, frozen: bool) -> MeasuredPoint:
         ValueError: unknown model, GPU or engine.
     """
     gpu_name, engine_name, dtype = row.need("system"), row.need("backend"), row.need("dtype")
-    c, tp = round(row.need_number("max_concurrency")), round(row.need_number("tensor_parallel_size"))
+    c, tp = round(row.need_finite("max_concurrency")), round(row.need_finite("tensor_parallel_size"))
     set_ = profiles.served_settings(gpu_name, engine_name, dtype)
     hosts = profiles.table("served")["hosts"]
     engine = profiles.engine(engine_name)
@@ -299,7 +321,7 @@ def served_point(name: str, row: CsvRow, frozen: bool) -> MeasuredPoint:
         quantization=profiles.quantization(dtype, ""),
         kv_cache_dtype=set_["kv_cache_dtype"],
     )
-    lengths = [set_["lengths"] * row.need_number(column) for column in ("input_len", "output_len")]
+    lengths = [set_["lengths"] * row.need_finite(column) for column in ("input_len", "output_len")]
     assumed = f"{gpu_name} {engine_name} {dtype}: KV cache {set_['kv_cache_dtype']}, "
     assumed += f"lengths {set_['lengths']:g} of nominal ({set_['source']})"
     return MeasuredPoint(
@@ -317,7 +339,7 @@ def served_point(name: str, row: CsvRow, frozen: bool) -> MeasuredPoint:
             ignore_eos=True,
         ),
         max_concurrency=c,
-        measured={"tpot_mean_ms": row.need_number(SERVED)},
+        measured={"tpot_mean_ms": row.need_finite(SERVED)},
         closed_form=True,
         assumptions=(assumed,),
     )

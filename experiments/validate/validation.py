@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -72,7 +73,7 @@ def read_points(paths: Sequence[Path], serve: Path | None, frozen: bool) -> Read
             continue
         try:
             found = read_csv(path, frozen)
-        except (ValueError, UnicodeDecodeError) as error:
+        except (ValueError, csv.Error) as error:
             raise InputFaults([Fault(str(path), 0, "", str(error))]) from None
         readout.points += found.points
         readout.skipped += found.skipped

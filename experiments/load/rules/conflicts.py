@@ -10,6 +10,7 @@ from specfleet.experiments.load.rules.memory import running_conflicts
 from specfleet.experiments.load.rules.own import own_conflicts
 from specfleet.experiments.load.rules.plan import slo_conflicts
 from specfleet.experiments.load.rules.report import summary_conflicts
+from specfleet.experiments.load.rules.sizes import size_conflicts
 from specfleet.experiments.load.rules.speculation import speculation_conflicts
 from specfleet.experiments.load.rules.workload import workload_conflicts
 from specfleet.experiments.schema import lookups
@@ -26,6 +27,11 @@ def conflicts(config: Experiment) -> Iterator[Conflict]:
     """
     found_any = False
     for conflict in _without_running(config):
+        found_any = True
+        yield conflict
+    if found_any:
+        return
+    for conflict in size_conflicts(config):
         found_any = True
         yield conflict
     if not found_any:

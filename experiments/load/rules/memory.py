@@ -9,13 +9,15 @@ from pathlib import Path
 import numpy as np
 
 from specfleet.experiments.load.rules.base import Conflict
-from specfleet.experiments.point.build import acceptance_specs, placement, pool
+from specfleet.experiments.load.rules.sizes import MOST_SECONDS
+from specfleet.experiments.point.build import acceptance_specs, placement, pool, requests_asked
+from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.experiment import Experiment
-from specfleet.experiments.schema.blocks.serve import Serve
+from specfleet.experiments.schema.blocks.serve import MOST_BLOCKS, Serve
 from specfleet.hardware.memory import DoesNotFit
 from specfleet.sim.speculation.acceptance import AcceptanceSpec, survival_table
+from specfleet.workloads.requests import RequestTable
 from specfleet.workloads.traces.formats import TRACE_FORMATS
-from specfleet.workloads.traces.report import TraceError
 
 
 def running_conflicts(config: Experiment) -> Iterator[Conflict]:
@@ -23,7 +25,7 @@ def running_conflicts(config: Experiment) -> Iterator[Conflict]:
     yield from _memory(config.serve)
     yield from _acceptance(config)
     workload = config.workload
-    if workload.trace is None or not Path(workload.trace).is_file() or config.serve.max_model_len is None:
+    if workload.trace is None or not lookups.is_file(workload.trace) or config.serve.max_model_len is None:
         return
     refusal, longest = _trace(
         workload.trace, workload.trace_format or "azure", workload.limit, workload.max_tokens
@@ -31,13 +33,35 @@ def running_conflicts(config: Experiment) -> Iterator[Conflict]:
     limit = config.serve.max_model_len
     if refusal is not None:
         yield Conflict.at(refusal, "workload.trace")
-    elif workload.on_too_long == "error" and longest > limit:
+        return
+    yield from _rows(config, limit)
+    if workload.on_too_long == "error" and longest > limit:
         yield Conflict.at(
             f"its longest request has {longest} tokens, serve.max_model_len is {limit}; raise that, or set "
             "workload.on_too_long: drop",
             "workload.trace",
             "serve.max_model_len",
         )
+
+
+def _rows(config: Experiment, limit: int) -> Iterator[Conflict]:
+    """Something of a trace is left to count, and it does not last for ever."""
+    workload = config.workload
+    assert workload.trace is not None
+    table = _rows_of(workload.trace, workload.trace_format or "azure", workload.limit, workload.max_tokens)
+    kept = len(table)
+    if workload.on_too_long == "drop":
+        kept = int(np.sum(table.prompt_tokens + table.output_tokens <= limit))
+    warmups = requests_asked(workload, workload.num_warmups)
+    if kept <= warmups:
+        message = f"of its {len(table)} requests {kept} are left, and {warmups} warm-ups leave none to count"
+        yield Conflict.at(message, "workload.trace", "workload.num_warmups", "serve.max_model_len")
+    span_s = float(table.arrival_s[-1]) / workload.speed
+    if workload.request_rate is not None:
+        span_s = len(table) / workload.request_rate
+    if span_s > MOST_SECONDS:
+        message = f"lasts {span_s:.3g} s, and a run lasts at most {MOST_SECONDS:g} s; use fewer rows of it"
+        yield Conflict.at(message, "workload.trace", "workload.speed", "workload.request_rate")
 
 
 def _acceptance(config: Experiment) -> Iterator[Conflict]:
@@ -89,6 +113,9 @@ def _placement_fault(serve: Serve) -> tuple[str, str] | None:
         return str(error), "serve.gpu"
     except ValueError as error:
         return str(error), "serve.memory"
+    if budget.num_gpu_blocks > MOST_BLOCKS:
+        message = f"{budget.num_gpu_blocks} KV blocks on a GPU, and at most {MOST_BLOCKS} can be simulated"
+        return f"{message}; use larger blocks", "serve.block_size"
     refusal = budget.refusal(serve.max_model_len)
     return (f"{refusal}\n{budget.render()}", "serve.max_model_len") if refusal else None
 
@@ -97,7 +124,13 @@ def _placement_fault(serve: Serve) -> tuple[str, str] | None:
 def _trace(path: str, form: str, limit: int | None, max_tokens: int | None) -> tuple[str | None, int]:
     """Returns why a trace cannot be used, or None, and the tokens of its longest request."""
     try:
-        table = TRACE_FORMATS[form](Path(path), limit=limit, max_tokens=max_tokens).requests
-    except (TraceError, OSError, UnicodeDecodeError) as error:
+        table = _rows_of(path, form, limit, max_tokens)
+    except (ValueError, OSError) as error:
         return str(error), 0
     return None, int(np.max(table.prompt_tokens + table.output_tokens))
+
+
+@lru_cache(maxsize=2)
+def _rows_of(path: str, form: str, limit: int | None, max_tokens: int | None) -> RequestTable:
+    """Returns the requests of a trace, arrivals as recorded; raises as its reader does."""
+    return TRACE_FORMATS[form](Path(path), limit=limit, max_tokens=max_tokens).requests

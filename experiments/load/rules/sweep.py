@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from specfleet.experiments.load.rules.base import Conflict
@@ -11,7 +12,7 @@ from specfleet.experiments.load.sweep import MAX_POINTS, point_id
 from specfleet.experiments.schema.blocks.acceptance import processes
 from specfleet.experiments.schema.blocks.expect import Claim
 from specfleet.experiments.schema.blocks.experiment import METRICS, Experiment, Report, is_metric
-from specfleet.experiments.schema.faults import COMMAND_LINE, OVERRIDES, closest, did_you_mean
+from specfleet.experiments.schema.faults import COMMAND_LINE, OVERRIDES, closest, did_you_mean, on_one_line
 from specfleet.experiments.schema.overrides import key_path
 from specfleet.experiments.schema.structure import homes, is_key, shown
 from specfleet.experiments.schema.yamlfile import Document, Value
@@ -54,9 +55,8 @@ def repeated(axes: Axes) -> Iterator[Conflict]:
     """A value given twice, which would run the same point twice, and grids without end."""
     for key, values in axes.items():
         names = [point_id({key: value}) for value in values]
-        twice = sorted(
-            {shown(value) for value, name in zip(values, names, strict=True) if names.count(name) > 1}
-        )
+        count = Counter(names)
+        twice = sorted({shown(value) for value, name in zip(values, names, strict=True) if count[name] > 1})
         if twice:
             yield Conflict((("sweep", "axes", key),), f"has {', '.join(twice)} twice; keep one")
     size = math.prod(map(len, axes.values()))
@@ -68,15 +68,18 @@ def report_conflicts(report: Report, axes: Axes) -> Iterator[Conflict]:
     """What is plotted must be an axis or a metric; what is compared with must be a point."""
     if report.x is not None and report.x not in axes and not is_metric(report.x):
         yield Conflict.at(
-            f"{report.x} is neither an axis nor a metric; {_axis_hint(report.x, axes)}", "report.x"
+            f"{on_one_line(report.x)} is neither an axis nor a metric; {_axis_hint(report.x, axes)}",
+            "report.x",
         )
     if report.lines is not None and report.lines not in axes:
-        yield Conflict.at(f"{report.lines} is no axis; {_axis_hint(report.lines, axes)}", "report.lines")
+        yield Conflict.at(
+            f"{on_one_line(report.lines)} is no axis; {_axis_hint(report.lines, axes)}", "report.lines"
+        )
     for name in report.y:
         if not is_metric(name):
             near = closest(name, METRICS)
             hint = f"did you mean {near}?" if near else "use a name of bench.json, such as output_throughput"
-            yield Conflict.at(f"{name} is no metric; {hint}", "report.y")
+            yield Conflict.at(f"{on_one_line(name)} is no metric; {hint}", "report.y")
     for key, value in (report.baseline or {}).items():
         where = ("report", "baseline", key)
         if key not in axes:
@@ -98,11 +101,13 @@ def claim_conflicts(claim: Claim | None, axes: Axes) -> Iterator[Conflict]:
         for name in (asked.figure, asked.over_figure):
             if name is not None and not is_metric(name) and not name.startswith("class:"):
                 yield Conflict.at(
-                    f"{here}: {name} is no metric; {did_you_mean(name, METRICS)}", "claim.expect"
+                    f"{here}: {on_one_line(name)} is no metric; {did_you_mean(name, METRICS)}", "claim.expect"
                 )
         for key, value in {**asked.where, **(asked.over or {})}.items():
             if key not in axes:
-                yield Conflict.at(f"{here}: {key} is no axis; {_axis_hint(key, axes)}", "claim.expect")
+                yield Conflict.at(
+                    f"{here}: {on_one_line(key)} is no axis; {_axis_hint(key, axes)}", "claim.expect"
+                )
             elif value not in axes[key]:
                 values = ", ".join(map(_told, axes[key]))
                 message = f"{here}: {_told(value)} is not on the axis {key}; use one of {values}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 
 from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.schema import lookups
@@ -56,8 +55,8 @@ def _one_source(workload: Workload) -> Iterator[Conflict]:
 def _trace(workload: Workload) -> Iterator[Conflict]:
     """A trace exists; what only a trace understands has one."""
     if workload.trace is not None:
-        if not Path(workload.trace).is_file():
-            message = f"there is no file {workload.trace}; paths are relative to the experiment file"
+        if not lookups.is_file(workload.trace):
+            message = f"there is no file {workload.trace[:200]}; paths are relative to the experiment file"
             yield Conflict.at(message, "workload.trace")
         if workload.rank_correlation is not None:
             message = "a trace pairs prompts and outputs itself; remove it"

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
-from specfleet.experiments.schema.blocks.base import Block, Count, Fraction
+from specfleet.experiments.schema.blocks.base import MOST_DRAFTS, Block, Drafts, Fraction, Tokens
 from specfleet.experiments.schema.blocks.own import ProcessName, refuse_keys
 
 QUANTITIES = (
@@ -28,6 +28,7 @@ DEFAULT_CONCENTRATION = 18.0
 """Spread of a Llama-70B EAGLE-3 chain on code edits; requests always differ unless `.inf` is asked for."""
 
 
+Multiplier: TypeAlias = Annotated[float, Field(le=1e3)]
 _Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -47,7 +48,7 @@ class Burst(Block):
 
     rho: Annotated[float, Field(ge=0, lt=1)]
     """Correlation from one round to the next."""
-    sigma: Annotated[float, Field(gt=0)]
+    sigma: Annotated[float, Field(gt=0, le=100)]
     """Standard deviation on the logit."""
 
 
@@ -69,13 +70,13 @@ class Overlap(Block):
 
     rule: Literal["argmax", "sampled"] = "argmax"
     """`argmax`: the draft is its model's best word (vLLM's greedy drafts); `sampled`: it is drawn."""
-    sharpness: Annotated[float, Field(gt=0)] = 2.15
+    sharpness: Annotated[float, Field(gt=0, le=100)] = 2.15
     """Zipf exponent of the target at temperature 1."""
-    noise: Annotated[float, Field(ge=0)] = 0.92
+    noise: Annotated[float, Field(ge=0, le=100)] = 0.92
     """Standard deviation of the draft's logits about the target's."""
     top_p: Fraction = 1.0
     """Share of the target's probability that sampling keeps."""
-    measured_at_temperature: Annotated[float, Field(ge=0)] = 0.0
+    measured_at_temperature: Annotated[float, Field(ge=0, le=100)] = 0.0
     """Temperature at which the figures of this block were measured."""
 
 
@@ -92,7 +93,7 @@ class Process(Block):
     """P(first i drafts all accepted), i = 1, 2, ..: never increasing; the first K count."""
     conditional_acceptance: Fraction | None = None
     """P(a draft is accepted, given that those before it were)."""
-    acceptance_length: Annotated[float, Field(ge=1)] | None = None
+    acceptance_length: Annotated[float, Field(ge=1, le=1 + MOST_DRAFTS)] | None = None
     """Mean tokens a round, the target's own included, at `measured_at_k`."""
     draft_acceptance_rate: Fraction | None = None
     """Accepted drafts / drafts, at `measured_at_k`."""
@@ -106,7 +107,7 @@ class Process(Block):
     """A measured process by name."""
     process: ProcessName | None = None
     """A process of your own by name; its parameters stand beside it."""
-    measured_at_k: Count | None = None
+    measured_at_k: Drafts | None = None
     """K of the measurement; the experiment's own K if it has only one."""
     concentration: Annotated[float, Field(gt=0, allow_inf_nan=True)] = DEFAULT_CONCENTRATION
     """Spread between requests: small is wide, `.inf` makes all alike."""
@@ -117,11 +118,11 @@ class Process(Block):
     """Good and bad rounds within a request."""
     hot_cold: HotCold | None = None
     """Copying in runs (ngram). The figures above then count every sampling step, found draft or not."""
-    context_multiplier: tuple[tuple[float, float], ...] | None = None
+    context_multiplier: tuple[tuple[float, Multiplier], ...] | None = None
     """[tokens of context, factor on the conditional acceptance] pairs."""
-    context_knee: Count | None = None
+    context_knee: Tokens | None = None
     """Positions a head was trained on: beyond, acceptance falls as measured on one EAGLE-3 head."""
-    temperature_multiplier: tuple[tuple[float, float], ...] | None = None
+    temperature_multiplier: tuple[tuple[float, Multiplier], ...] | None = None
     """[temperature, factor on the conditional acceptance] pairs; 1 at the temperature of the measurement."""
     overlap: Overlap | None = None
     """A logit model in place of `temperature_multiplier`."""

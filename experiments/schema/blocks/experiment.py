@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, StringConstraints
 
 from specfleet.experiments.schema.blocks.acceptance import Acceptance
-from specfleet.experiments.schema.blocks.base import Block, Count, Milliseconds
+from specfleet.experiments.schema.blocks.base import Block, Milliseconds
 from specfleet.experiments.schema.blocks.expect import Claim
 from specfleet.experiments.schema.blocks.own import Plugin, RouterName
 from specfleet.experiments.schema.blocks.plan import Plan, Slo
@@ -42,7 +42,7 @@ def _no_client(value: object) -> object:
 class Deployment(Block):
     """How many engine replicas there are, and who gets a request."""
 
-    replicas: Count = 1
+    replicas: Annotated[int, Field(ge=1, le=4096)] = 1
     """Engines with the same `serve` settings."""
     router: RouterName = "round_robin"
     """How a request chooses its replica; one of your own by its name."""
@@ -94,7 +94,7 @@ class Experiment(Block):
     """Names the results folder; the file's own name if left out."""
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
     """Of the first replication; the next ones count up."""
-    replications: Count = 1
+    replications: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Seeds a point is run with."""
     serve: Serve
     """What is served and on what: model, gpu, engine and its settings."""

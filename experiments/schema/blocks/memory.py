@@ -9,13 +9,16 @@ from pydantic import Field
 from specfleet.experiments.schema.blocks.base import Block
 from specfleet.hardware.memory import MemoryGiven
 
-Gib: TypeAlias = Annotated[float, Field(ge=0)]
+MOST_GIB = 1_000_000
+"""Of one GPU."""
+
+Gib: TypeAlias = Annotated[float, Field(ge=0, le=MOST_GIB)]
 
 
 class Memory(Block):
     """What a log of the engine says, in GiB a GPU; what is left out is computed."""
 
-    device_gib: Annotated[float, Field(gt=0)] | None = None
+    device_gib: Annotated[float, Field(gt=0, le=MOST_GIB)] | None = None
     """The GPU's memory as the driver reports it: 79.19 on an H100 of 80 GB."""
     weights_gib: Gib | None = None
     """"Model loading took": target and drafter."""
@@ -23,7 +26,7 @@ class Memory(Block):
     """Peak of the profiling run beyond the weights; with the CUDA graphs where the engine adds them."""
     non_torch_gib: Gib | None = None
     """Memory beyond torch: context growth, NCCL."""
-    available_gib: Annotated[float, Field(gt=0)] | None = None
+    available_gib: Annotated[float, Field(gt=0, le=MOST_GIB)] | None = None
     """"Available KV cache memory": the pool itself; the other keys have nothing left to say."""
 
 

@@ -7,10 +7,20 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from specfleet.experiments.schema.blocks.acceptance import Acceptance
-from specfleet.experiments.schema.blocks.base import Block, Count, Fraction, Named
-from specfleet.experiments.schema.blocks.serve import Speculation
+from specfleet.experiments.schema.blocks.base import (
+    RATES_PER_S,
+    Block,
+    Count,
+    Drafts,
+    Factor,
+    Fraction,
+    Named,
+)
+from specfleet.experiments.schema.blocks.serve import Gpus, Speculation
 
-Limit = Annotated[float, Field(gt=0)]
+Limit = Annotated[float, Field(gt=0, le=1e9)]
+
+_FiniteRate = Annotated[float, Field(ge=RATES_PER_S[0], le=RATES_PER_S[1])]
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 PERCENTILES = ("p50", "p90", "p95", "p99")
@@ -90,7 +100,7 @@ class Drafting(Block):
 
     speculative_config: Speculation
     """vLLM's `--speculative-config`; its num_speculative_tokens is the only K if no list is given."""
-    num_speculative_tokens: tuple[Count, ...] = ()
+    num_speculative_tokens: tuple[Drafts, ...] = ()
     """Drafts a round (K) to try."""
     acceptance: Acceptance | None = None
     """What this drafter achieves on this traffic; the file's own block if left out."""
@@ -101,7 +111,7 @@ class Candidates(Block):
 
     gpu: tuple[Named, ...] = ()
     """GPUs by name or mapping."""
-    tensor_parallel_size: tuple[Count, ...] = ()
+    tensor_parallel_size: tuple[Gpus, ...] = ()
     """GPUs of one replica."""
     quantization: tuple[Literal["fp8"] | None, ...] = ()
     """Of the weights; null keeps them in `dtype`."""
@@ -113,15 +123,15 @@ class Plan(Block):
     """`specfleet plan`: the cheapest deployment that meets the SLO."""
 
     candidates: Candidates = Candidates()
-    prices_per_hour_usd: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    prices_per_hour_usd: dict[str, Annotated[float, Field(gt=0, le=1e6)]] = Field(default_factory=dict)
     """GPU as named in `candidates` -> price of one for an hour; the catalogue's if left out."""
     gpus_available: dict[str, Count] = Field(default_factory=dict)
     """GPU as named in `candidates` -> the most of it that can be had."""
     max_gpus: Count | None = None
     """The most GPUs of a deployment, of whichever kind."""
-    schedule: tuple[tuple[Annotated[float, Field(ge=0, lt=24)], Annotated[float, Field(gt=0)]], ...] = ()
+    schedule: tuple[tuple[Annotated[float, Field(ge=0, lt=24)], _FiniteRate], ...] = ()
     """[hour of the day, requests/s from then on] pairs, in place of workload.request_rate."""
-    growth: Annotated[float, Field(gt=0)] = 1.0
+    growth: Factor = 1.0
     """Factor on the traffic: 1.3 plans for 30 % more."""
-    spare_replicas: Annotated[int, Field(ge=0)] = 0
+    spare_replicas: Annotated[int, Field(ge=0, le=4096)] = 0
     """Replicas bought beyond those needed, counted in the cost: 1 is N + 1."""

@@ -9,7 +9,15 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field, model_validator
 
-from specfleet.experiments.schema.blocks.base import Block, Count, Fraction, Milliseconds
+from specfleet.experiments.schema.blocks.base import (
+    MOST_DRAFTS,
+    Block,
+    Count,
+    CountOrNone,
+    Drafts,
+    Fraction,
+    Milliseconds,
+)
 from specfleet.experiments.schema.blocks.own import refuse_keys
 from specfleet.experiments.schema.registry import KINDS
 
@@ -17,7 +25,7 @@ from specfleet.experiments.schema.registry import KINDS
 class BatchSize(Block):
     """K by the number of scheduled requests: vLLM's num_speculative_tokens_per_batch_size."""
 
-    schedule: Annotated[tuple[tuple[int, int, int], ...], Field(min_length=1)]
+    schedule: Annotated[tuple[tuple[CountOrNone, CountOrNone, CountOrNone], ...], Field(min_length=1)]
     """(lowest batch, highest batch, K) triples; a gap inherits the K before it."""
 
 
@@ -38,17 +46,17 @@ class Goodput(Block):
 class AdaptiveTiers(Block):
     """SGLang's adaptive steps: average accepted drafts, snapped to tiers with hysteresis."""
 
-    tiers: Annotated[tuple[Count, ...], Field(min_length=1)] = (1, 3, 7)
+    tiers: Annotated[tuple[Drafts, ...], Field(min_length=1)] = (1, 3, 7)
     """Values K can take."""
     smoothing: Fraction = 0.2
     """Of a new batch's mean in the average."""
-    warmup: Annotated[int, Field(ge=0)] = 10
+    warmup: CountOrNone = 10
     """Batches before the first change."""
     interval: Count = 5
     """Batches between changes."""
-    down: Annotated[float, Field(ge=0)] = 0.25
+    down: Annotated[float, Field(ge=0, le=MOST_DRAFTS)] = 0.25
     """How far the average must fall below a tier before K moves down."""
-    up: Annotated[float, Field(ge=0)] = 0.0
+    up: Annotated[float, Field(ge=0, le=MOST_DRAFTS)] = 0.0
     """How far it must rise above one before K moves up."""
 
 
@@ -73,7 +81,7 @@ class AcceptanceGate(Block):
 class TemperatureGate(Block):
     """No drafts for requests sampled too hot."""
 
-    limit: Annotated[float, Field(ge=0)] = 1.0
+    limit: Annotated[float, Field(ge=0, le=100)] = 1.0
     """Highest temperature that drafts."""
 
 
@@ -89,7 +97,7 @@ class SloBudget(Block):
 class Bandit(Block):
     """Learns the best K for each size of batch by trying."""
 
-    exploration: Annotated[float, Field(ge=0)] = 0.3
+    exploration: Annotated[float, Field(ge=0, le=1e6)] = 0.3
     """Weight of trying arms seldom tried."""
 
 

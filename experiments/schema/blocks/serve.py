@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from specfleet.experiments.schema.blocks.base import Block, Count, Fraction, Named
+from specfleet.experiments.schema.blocks.base import (
+    MOST_DRAFTS,
+    MOST_TOKENS,
+    Block,
+    CountOrNone,
+    Fraction,
+    Named,
+    Tokens,
+)
 from specfleet.experiments.schema.blocks.memory import Memory
 from specfleet.experiments.schema.blocks.own import CostModelName
 from specfleet.experiments.schema.blocks.policy import DraftPolicy
 from specfleet.experiments.schema.blocks.tree import DraftTree
 from specfleet.experiments.schema.yamlfile import Value, whole
+
+MOST_BLOCKS = 10_000_000
+"""Of the KV pool of one GPU."""
+
+Gpus: TypeAlias = Annotated[int, Field(ge=1, le=1024)]
 
 Method: TypeAlias = Literal["eagle3", "eagle", "mtp", "draft_model", "medusa", "ngram", "suffix"]
 """The drafting methods that are simulated."""
@@ -30,15 +44,15 @@ class SpeculativeConfig(Block):
     """How drafts are made; inferred from `model` where vLLM's inference is unambiguous."""
     model: Named | None = None
     """The drafter: catalogue name, Hugging Face id or inline mapping; none for ngram."""
-    num_speculative_tokens: Annotated[int, Field(ge=0)] | None = None
+    num_speculative_tokens: Annotated[int, Field(ge=0, le=MOST_DRAFTS)] | None = None
     """Drafts a round (K). 0, which vLLM refuses, means no drafter is loaded."""
-    draft_tensor_parallel_size: Count | None = None
+    draft_tensor_parallel_size: Gpus | None = None
     """1 or the target's; the target's if left out."""
-    max_model_len: Count | None = None
+    max_model_len: Tokens | None = None
     """Tokens; no drafting in a step whose longest sequence + K exceeds it. The drafter's own if left out."""
-    prompt_lookup_max: Count | None = None
+    prompt_lookup_max: Tokens | None = None
     """Longest n-gram looked up (ngram); 5 if both are left out."""
-    prompt_lookup_min: Count | None = None
+    prompt_lookup_min: Tokens | None = None
     """Shortest n-gram looked up (ngram)."""
     parallel_drafting: bool | None = None
     """All K drafts in one drafter pass (P-EAGLE, PARD); as the drafter was made if left out."""
@@ -46,11 +60,11 @@ class SpeculativeConfig(Block):
     """`synthetic` takes the acceptance from the next two fields: no spread between requests."""
     synthetic_acceptance_rates: tuple[Annotated[float, Field(ge=0, le=1)], ...] | None = None
     """P(first i drafts all accepted), i = 1 .. K."""
-    synthetic_acceptance_length: Annotated[float, Field(ge=1)] | None = None
+    synthetic_acceptance_length: Annotated[float, Field(ge=1, le=1 + MOST_DRAFTS)] | None = None
     """Mean tokens a round, 1 .. K + 1."""
     draft_sample_method: Literal["greedy", "probabilistic"] = "greedy"
     """How the drafter picks its tokens; only greedy is modelled."""
-    num_speculative_tokens_per_batch_size: tuple[tuple[int, ...], ...] | None = None
+    num_speculative_tokens_per_batch_size: tuple[tuple[CountOrNone, ...], ...] | None = None
     """(lowest batch, highest batch, K) triples: K by the number of scheduled requests."""
     quantization: str | None = None
     """Of the drafter; not modelled."""
@@ -114,8 +128,7 @@ def _unique_keys(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
     """A JSON object. ValueError for a key given twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [key for key, _ in pairs]
-        twice = next(key for key in names if names.count(key) > 1)
+        [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
         raise ValueError(f"{twice} is given twice; keep one")
     return found
 
@@ -156,29 +169,29 @@ class Serve(Block):
     """`auto` stores the KV cache in `dtype`."""
     gpu: Named
     """The accelerator: catalogue name or mapping, such as {base: h100-sxm, hbm_bytes_per_s: 2.4e12}."""
-    tensor_parallel_size: Count = 1
+    tensor_parallel_size: Gpus = 1
     gpu_memory_utilization: Fraction | None = None
     """Share of the GPU's memory the engine may use."""
-    max_model_len: Count | None = None
+    max_model_len: Tokens | None = None
     """Tokens of prompt and output together; the model's own limit if left out."""
-    max_num_seqs: Count | None = None
+    max_num_seqs: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Sequences running at once."""
-    max_num_batched_tokens: Count | None = None
+    max_num_batched_tokens: Annotated[int, Field(ge=1, le=1 << 22)] | None = None
     """Tokens in one step."""
-    block_size: Count = 16
+    block_size: Annotated[int, Field(ge=1, le=1 << 16)] = 16
     """Tokens in one KV block."""
     enable_chunked_prefill: bool = True
     enable_prefix_caching: bool = True
-    long_prefill_token_threshold: Annotated[int, Field(ge=0)] = 0
+    long_prefill_token_threshold: Annotated[int, Field(ge=0, le=MOST_TOKENS)] = 0
     """Most prompt tokens of one request in a step; 0 is no limit."""
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     scheduler_reserve_full_isl: bool | None = None
     """Admit a request only when its whole prompt fits in the KV cache."""
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the KV blocks kept free at admission."""
-    num_gpu_blocks_override: Annotated[int, Field(ge=2)] | None = None
+    num_gpu_blocks_override: Annotated[int, Field(ge=2, le=MOST_BLOCKS)] | None = None
     """KV blocks, whatever the memory model says."""
-    kv_cache_memory_bytes: Count | None = None
+    kv_cache_memory_bytes: Annotated[int, Field(ge=1, le=1 << 50)] | None = None
     """Bytes of KV cache a GPU, whatever the memory model says."""
     memory: Memory | None = None
     """Figures of a start-up log, in place of the memory model's own."""

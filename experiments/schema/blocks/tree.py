@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from pydantic import Field
 
-from specfleet.experiments.schema.blocks.base import Block, Count
+from specfleet.experiments.schema.blocks.base import MOST_DRAFTS, Block, Drafts
+
+_Rank: TypeAlias = Annotated[int, Field(ge=0, lt=MOST_DRAFTS)]
 
 
 class SglangTree(Block):
     """SGLang's three parameters."""
 
-    steps: Count
+    steps: Annotated[int, Field(ge=1, le=64)]
     """speculative_num_steps: draft passes."""
-    topk: Count
+    topk: Annotated[int, Field(ge=1, le=64)]
     """speculative_eagle_topk: candidates of a node, and nodes that grow further in a pass."""
-    num_draft_tokens: Annotated[int, Field(ge=2)]
+    num_draft_tokens: Annotated[int, Field(ge=2, le=MOST_DRAFTS)]
     """speculative_num_draft_tokens: tokens verified, the last known one included."""
 
 
@@ -27,13 +29,13 @@ class DraftTree(Block):
     confidence.
     """
 
-    shape: Annotated[tuple[Count, ...], Field(min_length=1)] | None = None
+    shape: Annotated[tuple[Drafts, ...], Field(min_length=1, max_length=MOST_DRAFTS)] | None = None
     """Children of every node, depth by depth: [2, 2, 2] has 14 nodes."""
-    paths: Annotated[tuple[tuple[Annotated[int, Field(ge=0)], ...], ...], Field(min_length=1)] | None = None
+    paths: Annotated[tuple[tuple[_Rank, ...], ...], Field(min_length=1, max_length=MOST_DRAFTS)] | None = None
     """Nodes as paths of ranks from the root: [[0], [1], [0, 0]] has 3."""
-    optimal: Count | None = None
+    optimal: Drafts | None = None
     """So many nodes, chosen for the most expected tokens at the mean acceptance."""
-    max_depth: Count | None = None
+    max_depth: Drafts | None = None
     """Of `optimal`: draft passes at most; the positions of the acceptance, or 8, if left out."""
     sglang: SglangTree | None = None
     by_rank: Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_length=1)] | None = None

@@ -7,40 +7,40 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag
 
-from specfleet.experiments.schema.blocks.base import Block, Count, Fraction
+from specfleet.experiments.schema.blocks.base import Block, Count, CountOrNone, Fraction, Rate, Tokens
 from specfleet.experiments.schema.blocks.own import TraceFormatName
 
 
 class Uniform(Block):
     """Lengths spread evenly."""
 
-    low: Count
+    low: Tokens
     """Tokens, the least."""
-    high: Count
+    high: Tokens
     """Tokens, the most, itself included."""
 
 
 class LogNormal(Block):
     """Lengths whose logarithm is normal, cut at both ends."""
 
-    mu: float
+    mu: Annotated[float, Field(ge=-50, le=50)]
     """Mean of the natural logarithm of the tokens."""
-    sigma: Annotated[float, Field(gt=0)]
+    sigma: Annotated[float, Field(gt=0, le=50)]
     """Standard deviation of the same."""
-    min: Count = 1
+    min: Tokens = 1
     """Tokens, the least."""
-    max: Count
+    max: Tokens
     """Tokens, the most."""
 
 
 class Lengths(Block):
     """A distribution of lengths in tokens: exactly one of the four."""
 
-    fixed: Count | None = None
+    fixed: Tokens | None = None
     """All alike."""
     uniform: Uniform | None = None
     lognormal: LogNormal | None = None
-    quantiles: Annotated[tuple[tuple[float, Count], ...], Field(min_length=2)] | None = None
+    quantiles: Annotated[tuple[tuple[float, Tokens], ...], Field(min_length=2)] | None = None
     """[percentile, tokens] pairs from percentile 0 to 100, linear in between."""
 
     @property
@@ -60,7 +60,7 @@ class PerConcurrency(Block):
 
     per_concurrency: Count
     """Requests for each of `max_concurrency`."""
-    min: Annotated[int, Field(ge=0)] = 0
+    min: CountOrNone = 0
     """At least this many."""
 
 
@@ -71,19 +71,19 @@ def _number_or_mapping(value: object) -> str:
 
 _Counted: TypeAlias = Annotated[PerConcurrency, Tag("<mapping>")]
 Requests: TypeAlias = Annotated[
-    Annotated[int, Field(ge=1), Tag("<number>")] | _Counted, Discriminator(_number_or_mapping)
+    Annotated[Count, Tag("<number>")] | _Counted, Discriminator(_number_or_mapping)
 ]
 Warmups: TypeAlias = Annotated[
-    Annotated[int, Field(ge=0), Tag("<number>")] | _Counted, Discriminator(_number_or_mapping)
+    Annotated[CountOrNone, Tag("<number>")] | _Counted, Discriminator(_number_or_mapping)
 ]
 
 
 class Prefix(Block):
     """Tokens shared by requests, put in front of every prompt (vLLM's `--random-prefix-len`)."""
 
-    tokens: Count
+    tokens: Tokens
     """Length of a shared prefix."""
-    groups: Count = 1
+    groups: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     """Different prefixes, each request has one of them."""
 
 
@@ -92,7 +92,7 @@ class Phase(Block):
 
     num_prompts: Count
     """Requests."""
-    request_rate: Annotated[float, Field(gt=0, allow_inf_nan=True)] | None = None
+    request_rate: Rate | None = None
     """Requests/s; workload.request_rate if left out."""
     traffic_class: str = "default"
     """Traffic class, as in `acceptance:`."""
@@ -103,9 +103,9 @@ class Workload(Block):
 
     preset: str | None = None
     """Lengths by name; arrivals come from the keys below."""
-    input_len: Count | None = None
+    input_len: Tokens | None = None
     """Tokens of every prompt."""
-    output_len: Count | None = None
+    output_len: Tokens | None = None
     """Tokens of every output."""
     input: Lengths | None = None
     """Distribution of the prompt's tokens."""
@@ -117,7 +117,7 @@ class Workload(Block):
     """A trace file, relative to the experiment file."""
     trace_format: TraceFormatName | None = None
     """azure if left out."""
-    speed: Annotated[float, Field(gt=0)] = 1.0
+    speed: Annotated[float, Field(ge=1e-3, le=1e6)] = 1.0
     """How much faster than it was recorded a trace is replayed."""
     limit: Count | None = None
     """Rows of the trace to use, from its start."""
@@ -125,17 +125,17 @@ class Workload(Block):
     """What to do with rows that exceed max_model_len."""
     max_concurrency: Count | None = None
     """Most requests in flight; with request_rate .inf this is a closed loop."""
-    request_rate: Annotated[float, Field(gt=0, allow_inf_nan=True)] | None = None
+    request_rate: Rate | None = None
     """Requests/s; .inf offers all at once. If left out: the trace's own times, or .inf."""
-    burstiness: Annotated[float, Field(gt=0)] = 1.0
+    burstiness: Annotated[float, Field(ge=0.05, le=1e6)] = 1.0
     """Gamma shape of the gaps: 1 is Poisson, less is burstier."""
     num_prompts: Requests | None = None
     """Requests that count; the whole trace, or 1000, if left out."""
     num_warmups: Warmups = 0
     """Requests simulated first and not counted."""
-    max_tokens: Count | None = None
+    max_tokens: Tokens | None = None
     """Output limit every request states; the longest output possible if left out."""
-    output_cap: Count | None = None
+    output_cap: Tokens | None = None
     """Longer outputs are cut to this many tokens."""
     ignore_eos: bool = False
     """Every request states exactly the output it writes, as `--ignore-eos` makes it."""
@@ -145,7 +145,7 @@ class Workload(Block):
     """Traffic that changes: one stretch after another, in place of num_prompts and mix. Warm-ups are its
     first requests."""
     prefix: Prefix | None = None
-    temperature: Annotated[float, Field(ge=0)] = 0.0
+    temperature: Annotated[float, Field(ge=0, le=100)] = 0.0
 
     @property
     def closed_loop(self) -> bool:

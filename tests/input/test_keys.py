@@ -1,0 +1,119 @@
+"""Every key of the schema is accepted and changes what it should; a key without a case fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from key_cases import BASE, CASES, ELSEWHERE, FIGURES, NEEDED, ONLY, REFUSED, Around, Case
+
+from specfleet.experiments.load.config import load, load_experiment, resolved
+from specfleet.experiments.load.sweep import expand
+from specfleet.experiments.run.check import check_text
+from specfleet.experiments.run.explain import explain_file
+from specfleet.experiments.run.runner import run_task, tasks
+from specfleet.experiments.schema.faults import InputFaults
+from specfleet.experiments.schema.structure import known_keys
+from specfleet.experiments.schema.yamlfile import KeyPath
+from specfleet.experiments.words.explain import explain_text
+
+AGAIN = ("plan.candidates.drafting.speculative_config.", "plan.candidates.drafting.acceptance.")
+"""Blocks that are tried where they stand first."""
+LISTS = ("workload.phases", "claim.expect", "plan.candidates.drafting")
+
+
+def leaves(path: KeyPath = ()) -> Iterator[str]:
+    """Every key of the schema that holds a value."""
+    for key in known_keys(path):
+        here = (*path, key)
+        if known_keys(here):
+            yield from leaves(here)
+        else:
+            yield ".".join(map(str, here))
+
+
+def test_every_key_of_the_schema_has_a_case_and_every_case_a_key() -> None:
+    asked = {key for key in leaves() if not key.startswith(AGAIN)}
+    assert asked == CASES.keys() | set(ELSEWHERE)
+
+
+def with_key(key: str, case: Case) -> Around:
+    """What stands around a key, and the key: in the first entry of a list."""
+    block = next((block for block in LISTS if key.startswith(f"{block}.")), None)
+    if block is None:
+        return {**case.around, key: case.value}
+    outer = next(k for k in (block, block.rpartition(".")[0]) if k in case.around)
+    found = case.around[outer]
+    entries = [dict(entry) for entry in (found if outer == block else found[block.rpartition(".")[2]])]
+    entries[0][key.removeprefix(f"{block}.")] = case.value
+    return {**case.around, block: entries}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The experiment, and the files that cases name."""
+    head = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    rows = [f"2023-11-16 18:17:{i:02d}.5,{30 + i},{5 + i}\n" for i in range(12)]
+    (tmp_path / "rows.csv").write_text(head + "".join(rows))
+    (tmp_path / "other.csv").write_text(head + "".join(rows[3:]))
+    (tmp_path / "long.csv").write_text(head + "".join(rows) + "2023-11-16 18:18:00.5,5000,9\n")
+    (tmp_path / "traces.jsonl").write_text("[3, 0, 1, 2]\n[1, 1, 1, 1]\n")
+    (tmp_path / "other.jsonl").write_text("[3, 3, 3]\n")
+    (tmp_path / "tokens.jsonl").write_text("[3, 1, 1, 2]\n")
+    path = tmp_path / "x.yaml"
+    path.write_text(BASE)
+    return path
+
+
+def overrides(file: Path, around: Around) -> list[str]:
+    """The same as the command line has them; files by their whole path."""
+    texts = []
+    for key, value in around.items():
+        text = json.dumps(value).replace("Infinity", ".inf")
+        for name in ("rows.csv", "other.csv", "long.csv", "traces.jsonl", "other.jsonl", "tokens.jsonl"):
+            text = text.replace(f'"{name}"', f'"{file.parent / name}"')
+        texts.append(f"{key}={text}")
+    return texts
+
+
+def figures(file: Path, around: list[str]) -> dict[str, Any]:
+    """What a run of the first point says."""
+    points = expand(load_experiment(file, around))[:1]
+    (task,) = tasks(points, 1, 0, file.parent / "out")
+    run_task(task)
+    found = {
+        **json.loads((task.path / "bench.json").read_text()),
+        **json.loads((task.path / "engine.json").read_text()),
+    }
+    found.pop("date", None)
+    return found
+
+
+@pytest.mark.parametrize("key", list(CASES))
+def test_every_key_is_accepted_and_changes_what_it_should(file: Path, key: str) -> None:
+    case = CASES[key]
+    before, after = overrides(file, case.around), overrides(file, with_key(key, case))
+    if case.seen == REFUSED:
+        with pytest.raises(InputFaults, match=key):
+            load(file, after)
+        return
+    text = resolved(load_experiment(file, after))
+    again = file.with_name("again.yaml")
+    again.write_text(text)
+    assert resolved(load_experiment(again)) == text, "what is printed is read back"
+    check_text(file, after)
+    if key != "report.requests":
+        assert explain_text(explain_file(file, after, 1, 200, None))
+    if case.seen == NEEDED:
+        with pytest.raises(InputFaults):
+            load(file, before)
+        figures(file, after)
+        return
+    if case.seen == ONLY:
+        return
+    assert text != resolved(load_experiment(file, before)), "seen in the resolved file"
+    if case.seen == FIGURES:
+        assert figures(file, after) != figures(file, before)

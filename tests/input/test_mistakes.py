@@ -242,6 +242,7 @@ IMPOSSIBLE = [
         [-0.7, None],
         "place 0 is -0.7, which nothing measures, and",
     ),
+    ("spec_decode_per_position_acceptance_rates", ["20260101", 0.5], "at place 0 is 2.0260"),
     ("input_lens", {"a": 1}, "input_lens: is {'a': 1}, no list"),
 ]
 

@@ -14,12 +14,13 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.gate import stranger, why_not
 from specfleet.sim.calendar.kv.interface import Unsuited
 from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.slots import Full, Requests
 from specfleet.sim.calendar.stream import Stream, Watcher
-from specfleet.sim.calendar.trajectories import BLOCK, Rules
+from specfleet.sim.calendar.trajectories import BLOCK
 from specfleet.sim.cluster import OpenArrivals
 from specfleet.sim.config import Slo
 from specfleet.sim.errors import SimulationError
@@ -208,7 +209,7 @@ def _streamed(
     """
     plan = outline.plan
     assert plan is not None
-    rules = Rules.of(plan.config, plan.longest_tokens)
+    rules = Footprints.of(plan.config, plan.longest_tokens)
     if rules is None:
         raise Unsuited("counts that do not fit in one integer")
     replicas, short = scenario.deployment.replicas, plan.never_short(rules)

@@ -56,7 +56,7 @@ BLOCKS_BY_THE_NAME_OF_WHAT_THEY_DESCRIBE = {
     *("SloBudget", "TemperatureGate", "Burst", "HotCold", "LowAtom", "Overlap", "SpeculativeConfig"),
     *("Client", "Experiment", "LogNormal", "Phase", "Slo", "Uniform"),
 }
-NAMES_OF_TWO_THINGS = {"Block", "Candidate", "Table"}
+NAMES_OF_TWO_THINGS = {"Candidate"}
 
 
 def package_of(module: str | None) -> str:

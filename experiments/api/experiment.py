@@ -101,6 +101,7 @@ class Experiment:
             todo = run.prepare(resume=False)
             run.execute(todo, jobs, Reporter(len(todo), quiet=not progress))
             rows = run.summary()
+            run.release()
         if run.failures:
             said = "; ".join(f"{task}: {why}" for task, why in run.failures[:3])
             message = f"{len(run.failures)} of {len(todo)} simulations failed: {said}"
@@ -109,7 +110,7 @@ class Experiment:
             if not rows:
                 raise UserError(message)
             warnings.warn(message, stacklevel=2)
-        return Result(folder, kept)
+        return Result(folder, kept, run.whole)
 
     def scenario(self, point: Point | str | None = None) -> Scenario:
         """Returns what one point simulates: engine, prices, acceptance, replicas, client, load.

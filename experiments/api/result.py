@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,6 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from specfleet.experiments.run.files import read_object
+from specfleet.experiments.run.folder import located
 from specfleet.experiments.run.results import Results, read_results, summarise
 from specfleet.experiments.run.run import Run
 from specfleet.experiments.schema.faults import UserError, did_you_mean
@@ -31,11 +33,13 @@ class Result:
     folder: Path
     _kept: TemporaryDirectory[str] | None = field(default=None, repr=False, compare=False)
     """A folder nobody asked for, which goes when nothing refers to the result any more."""
+    _whole: bool = field(default=True, repr=False, compare=False)
+    """Whether a run of which only a part is there is refused."""
 
     @cached_property
     def _read(self) -> Results:
         with as_user_errors():
-            return read_results(self.folder)
+            return read_results(self.folder, self._whole)
 
     @property
     def manifest(self) -> Mapping[str, object]:
@@ -91,8 +95,8 @@ class Result:
             UserError: there is no such point.
         """
         folder = self._read.folder_of(self._point(point), seed)
-        found: Mapping[str, object] = json.loads((folder / "engine.json").read_text())
-        return found
+        with as_user_errors():
+            return read_object(folder / "engine.json")
 
     def _point(self, name: str | None) -> str:
         """A point by its name, or the only one."""
@@ -153,12 +157,17 @@ class Result:
         return run_text(run, summarise(run.points, run.seeds, self.folder, baseline))
 
 
-def results(folder: Path | str) -> Result:
-    """Returns the finished run in a results folder.
+def results(folder: Path | str, whole: bool = True) -> Result:
+    """Returns the finished run in a results folder, with a warning where its files or release changed since.
+
+    Args:
+        folder: `results/NAME`, of which the latest run is read, or `results/NAME/2`.
+        whole: whether the run must be whole; else what was there when it last ended is returned.
 
     Raises:
         UserError: it is not the folder of a finished run.
     """
-    found = Result(Path(folder))
-    assert found.manifest is not None
+    found = Result(located(Path(folder)), _whole=whole)
+    for said in found._read.stale:
+        warnings.warn(f"{found.folder}: {said}", stacklevel=2)
     return found

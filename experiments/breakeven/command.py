@@ -45,6 +45,7 @@ def breakeven_command(
         write_breakeven(this)
         if plots:
             draw_breakeven(this)
+        this.finish()
         print(f"results: {this.folder}")
     if this.failures:
         print(f"{len(this.failures)} searches failed: {this.failures[0][1]}", file=sys.stderr)

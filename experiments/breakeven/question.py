@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from specfleet.experiments.breakeven.cell import Cell, Found, search, weight
 from specfleet.experiments.load.config import Loaded, load
 from specfleet.experiments.load.sweep import expand
-from specfleet.experiments.run.processes import Workers
+from specfleet.experiments.run.folder import Manifest, ResultsFolder, figures_in, start_of_manifest
+from specfleet.experiments.run.processes import WorkerLost, Workers
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.run.results import as_number, number
 from specfleet.experiments.schema.blocks.experiment import Experiment
@@ -19,6 +20,7 @@ from specfleet.experiments.schema.overrides import Override
 
 CONCURRENCY, RATE = "workload.max_concurrency", "workload.request_rate"
 DRAFTS = "serve.speculative_config.num_speculative_tokens"
+FIGURES = ("speedup_map", "break_even")
 NO_REPORT: Override = ("report", {})
 """A report's baseline must lie on the axes; the search brings its own."""
 
@@ -60,7 +62,7 @@ class Breakeven:
         )
         self.loaded: Loaded = load(self.file, (*self.overrides, NO_REPORT, *grid))
         experiment = self.loaded.experiment
-        self.folder = self.out or Path("results") / f"{experiment.name}-breakeven"
+        self._place = ResultsFolder("breakeven", f"{experiment.name}-breakeven", self.out, own_files)
         self.seeds = tuple(experiment.seed + i for i in range(experiment.replications))
         self.configs = {
             (number(point.axes, self.axis), int(number(point.axes, DRAFTS))): point.config
@@ -68,6 +70,12 @@ class Breakeven:
         }
         self.found: dict[tuple[float, int, int], Found] = {}
         self.failures: list[tuple[str, str]] = []
+        self.lost = False
+
+    @property
+    def folder(self) -> Path:
+        """The results folder; of a numbered one, known once it is prepared."""
+        return self._place.path
 
     @property
     def simulations(self) -> int:
@@ -95,15 +103,25 @@ class Breakeven:
                         self.found[cell.load, cell.k, cell.seed] = found
                     else:
                         self.failures.append((cell.id, f"{type(found).__name__}: {found}"))
+                        self.lost |= isinstance(found, WorkerLost | OSError | MemoryError)
                         reporter.say(f"failed: {cell.id}: {self.failures[-1][1]}")
                     reporter.finished(cell.id)
 
     def prepare(self) -> None:
-        """Makes the folder ready; InputFaults if it belongs to something else."""
-        folder = self.folder
-        if folder.exists() and any(folder.iterdir()) and not (folder / "breakeven.json").exists():
-            raise _fault("--out", f"{folder} is not empty and holds no breakeven.json; use another --out")
-        folder.mkdir(parents=True, exist_ok=True)
+        """Makes the folder ready, for this process alone; InputFaults if it belongs to something else."""
+        self._manifest = start_of_manifest("breakeven", self.loaded.experiment, self.overrides)
+        self._place.claim(False, self._manifest)
+
+    def finish(self) -> None:
+        """Says in the folder that all is there, unless a search was lost, and lets others have it."""
+        self._place.write_manifest({**self._manifest, "whole": not self.lost})
+        self._place.release()
+
+
+def own_files(folder: Path, manifest: Manifest) -> Iterator[Path]:
+    """Yields what `specfleet breakeven` writes into its folder, besides the manifest."""
+    yield from (folder / "breakeven.csv", folder / "breakeven.json")
+    yield from figures_in(folder, FIGURES)
 
 
 def load_axis(experiment: Experiment) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 
 from specfleet import __version__
 from specfleet.experiments.breakeven.answers import (
@@ -23,6 +25,7 @@ from specfleet.experiments.breakeven.search import ALWAYS, AT, EQUAL, NEVER, UNM
 from specfleet.experiments.breakeven.search import QUESTIONS as ASKED
 from specfleet.experiments.point.build import acceptance_specs
 from specfleet.experiments.run.cells import text_cell
+from specfleet.experiments.run.files import write_whole
 from specfleet.experiments.run.runner import write_json
 from specfleet.experiments.words.acceptance import BOTH_RIGHT
 from specfleet.experiments.words.table import table_text
@@ -209,11 +212,7 @@ def write_breakeven(this: Breakeven) -> None:
     """Writes breakeven.csv and breakeven.json into the folder."""
     found = answers(this)
     rows = [_row(this, answer) for answer in found]
-    with (this.folder / "breakeven.csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for row in rows:
-            writer.writerow([_csv_cell(row[key]) for key in COLUMNS])
+    write_whole(this.folder / "breakeven.csv", partial(_write_rows, rows=rows))
     questions = list(dict.fromkeys(answer.question for answer in found))
     content = {
         "specfleet": __version__,
@@ -237,7 +236,15 @@ def write_breakeven(this: Breakeven) -> None:
         "num_speculative_tokens_per_batch_size": {q: schedule_for(this, q) for q in questions},
         "curves": list(_curves(this, questions)),
     }
-    write_json(this.folder / "breakeven.json", content)
+    write_whole(this.folder / "breakeven.json", partial(write_json, content=content))
+
+
+def _write_rows(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for row in rows:
+            writer.writerow([_csv_cell(row[key]) for key in COLUMNS])
 
 
 def _row(this: Breakeven, answer: Threshold) -> dict[str, object]:

@@ -27,7 +27,10 @@ def fail(message: str, code: int) -> None:
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Turns a user's mistake into messages and exit 2, whatever module noticed it; a lost worker, into 1."""
+    """Turns a user's mistake into messages and exit 2, whatever module noticed it.
+
+    A lost worker, or a disk that takes no more, is exit 1.
+    """
     from specfleet.experiments.run.processes import WorkerLost
     from specfleet.experiments.schema.faults import UserError
     from specfleet.experiments.words.mistakes import as_user_errors
@@ -39,3 +42,7 @@ def plain_errors() -> Iterator[None]:
         fail(str(lost), 1)
     except UserError as error:
         fail(str(error), 2)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)

@@ -12,6 +12,8 @@ import typer
 
 from specfleet.experiments.cli import studies as cli_studies
 from specfleet.experiments.cli.base import File, Jobs, Overrides, Quiet, fail, plain_errors
+from specfleet.experiments.cli.endings import ended_alike
+from specfleet.experiments.cli.results import results
 
 app = typer.Typer(
     name="specfleet",
@@ -44,8 +46,13 @@ def run(
     file: File,
     overrides: Overrides = None,
     jobs: Jobs = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Results folder (default: results/NAME).")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Keep the points that are finished.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Exactly this folder (default: the next of results/NAME/1, 2, ..)."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the latest; keep what is finished.")
+    ] = False,
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the figures.")] = True,
     quiet: Quiet = False,
 ) -> None:
@@ -66,11 +73,15 @@ def run(
         this.execute(todo, jobs or default_jobs(), reporter)
     except KeyboardInterrupt:
         interrupted = True
-    rows = this.summary()
-    if rows:
-        print(run_text(this, rows))
-        if plots:
-            _draw(this.folder)
+    try:
+        with plain_errors():
+            rows = this.summary()
+            if rows:
+                print(run_text(this, rows))
+                if plots and this.whole:
+                    _draw(this.folder)
+    finally:
+        this.release()
     print(f"results: {this.folder}")
     if interrupted:
         whole = sum(task.done for task in this.tasks)
@@ -83,6 +94,16 @@ def _draw(folder: Path) -> list[Path]:
     from specfleet.experiments.figures.run import draw_run
 
     return draw_run(folder)
+
+
+def _say_stale(*runs: Path) -> None:
+    """Says on stderr what changed since the runs were made."""
+    from specfleet.experiments.run.results import read_results
+
+    for run in runs:
+        found = read_results(run)
+        for said in found.stale:
+            print(f"note: {found.folder}: {said}", file=sys.stderr)
 
 
 @app.command()
@@ -123,16 +144,19 @@ def explain(
 
 
 @app.command()
-def plot(run: Annotated[Path, typer.Argument(metavar="RUN", help="A results folder.")]) -> None:
+def plot(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="results/NAME, its latest, or results/NAME/2.")],
+) -> None:
     """Draw the figures of a finished run again."""
     with plain_errors():
+        _say_stale(run)
         for path in _draw(run):
             print(path)
 
 
 @app.command()
 def compare(
-    a: Annotated[Path, typer.Argument(metavar="A", help="A results folder.")],
+    a: Annotated[Path, typer.Argument(metavar="A", help="A run: results/NAME or results/NAME/2.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="Another, of the same workload and seeds.")],
     html: Annotated[Path | None, typer.Option("--html", help="Also write the comparison as a page.")] = None,
 ) -> None:
@@ -142,6 +166,7 @@ def compare(
 
     with plain_errors():
         try:
+            _say_stale(a, b)
             print(compare_text(a, b))
             if html is not None:
                 from specfleet.experiments.page.compare import write_comparison
@@ -153,13 +178,14 @@ def compare(
 
 @app.command()
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A results folder.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="results/NAME, its latest, or results/NAME/2.")],
     out: Annotated[Path | None, typer.Option("--out", help="The page (default: RUN/report.html).")] = None,
 ) -> None:
     """Write a finished run as one self-contained HTML page."""
     from specfleet.experiments.page.write import write_report
 
     with plain_errors():
+        _say_stale(run)
         print(write_report(run, out))
 
 
@@ -233,10 +259,15 @@ for _study in (
 ):
     app.command()(_study)
 
+app.add_typer(results, name="results")
+
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the `specfleet` command."""
-    _run(lambda: app(arguments, prog_name=app.info.name), sys.argv[1:] if arguments is None else arguments)
+    with ended_alike():
+        _run(
+            lambda: app(arguments, prog_name=app.info.name), sys.argv[1:] if arguments is None else arguments
+        )
 
 
 def _run(command: Callable[[], object], arguments: Sequence[str]) -> None:
@@ -244,6 +275,8 @@ def _run(command: Callable[[], object], arguments: Sequence[str]) -> None:
         command()
     except BrokenPipeError:
         sys.stderr.close()
+    except KeyboardInterrupt:
+        sys.exit(130)
     except Exception as error:
         from specfleet.experiments.cli.net import unforeseen
 

@@ -89,7 +89,7 @@ def read(folder: Path) -> Shown:
         FileNotFoundError: if it is not one.
     """
     results = read_results(folder)
-    resolved = folder / "resolved.yaml"
+    resolved = results.folder / "resolved.yaml"
     config = read_yaml(resolved).data if resolved.is_file() else {}
     return shown(results.rows, results.axes, results.report, config, str(results.manifest["name"]))
 

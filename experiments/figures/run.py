@@ -23,6 +23,7 @@ from specfleet.experiments.figures.style import (
     set_vertical,
     styled,
 )
+from specfleet.experiments.run.folder import located
 from specfleet.experiments.run.results import Row, number
 from specfleet.experiments.words.values import named, text
 from specfleet.experiments.words.verdict import QUESTIONS, Crossing, crossing, crossing_sentence
@@ -55,7 +56,7 @@ def draw_run(folder: Path) -> list[Path]:
             path
             for name, figure in figures(shown)
             if figure is not None
-            for path in save(figure, folder / "plots", name)
+            for path in save(figure, located(folder) / "plots", name)
         ]
 
 

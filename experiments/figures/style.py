@@ -12,6 +12,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, TypeAlias
 
 from specfleet.experiments.figures.data import Line, Shown
+from specfleet.experiments.run.files import write_whole
 from specfleet.experiments.run.results import as_number, is_number
 from specfleet.experiments.words.values import text
 
@@ -333,12 +334,12 @@ def interval_note(shown: Shown) -> tuple[str, ...]:
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Writes NAME.png and NAME.svg; the same figure gives the same bytes.
+    """Writes NAME.png and NAME.svg, each whole or not at all; the same figure gives the same bytes.
 
     The SVG holds text as text and no date.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.png", folder / f"{name}.svg"]
-    figure.savefig(paths[0], dpi=DOTS_PER_INCH, format="png")
-    figure.savefig(paths[1], format="svg", metadata={"Date": None})
+    write_whole(paths[0], lambda path: figure.savefig(path, dpi=DOTS_PER_INCH, format="png"))
+    write_whole(paths[1], lambda path: figure.savefig(path, format="svg", metadata={"Date": None}))
     return paths

@@ -11,6 +11,7 @@ from specfleet.experiments.page.data import Finished, point_name, read
 from specfleet.experiments.page.html import Html, TableCell, join, page, section, table, tag
 from specfleet.experiments.page.sections import definitions, points_table
 from specfleet.experiments.run.compare import Difference, compare, pairs_of_points
+from specfleet.experiments.run.files import write_page
 from specfleet.experiments.run.results import Row, read_results
 from specfleet.experiments.schema.yamlfile import read_yaml
 
@@ -28,8 +29,7 @@ def write_comparison(a: Path, b: Path, path: Path) -> Path:
         FileNotFoundError, NotComparable: when they cannot be compared.
     """
     text = comparison_page(a, b)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    write_page(path, text)
     return path
 
 

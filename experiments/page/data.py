@@ -96,20 +96,20 @@ def read(folder: Path) -> Finished:
     """Reads a run's folder.
 
     Raises:
-        FileNotFoundError: if it is not the folder of a finished run.
+        FileNotFoundError, FolderFault: if it is not the folder of a finished run.
     """
     results = read_results(folder)
-    resolved = folder / "resolved.yaml"
+    resolved = results.folder / "resolved.yaml"
     config = read_yaml(resolved).data if resolved.is_file() else {}
     rows, axes, report = tuple(results.rows), results.axes, results.report
     name = str(results.manifest["name"])
-    experiment, unread = _experiment(resolved)
+    experiment, unread = (None, results.stale[0]) if results.stale else _experiment(resolved)
     points = expand(experiment) if experiment else ()
     slices = tuple(
         Slice.of(slice_name, shown(mine, axes, report, config, name))
         for slice_name, mine in _sliced(rows, axes, report)
     )
-    return Finished(folder, results.manifest, rows, slices, experiment, points, unread)
+    return Finished(results.folder, results.manifest, rows, slices, experiment, points, unread)
 
 
 def _mapping(value: object) -> Mapping[str, object]:

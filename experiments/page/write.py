@@ -17,6 +17,7 @@ from specfleet.experiments.page.sections import (
     versions,
     words,
 )
+from specfleet.experiments.run.files import write_page
 
 
 def write_report(folder: Path, path: Path | None = None) -> Path:
@@ -29,11 +30,12 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
         path: of the page; None is report.html in the run's folder.
 
     Raises:
-        FileNotFoundError: if it is not the folder of a finished run.
+        FileNotFoundError, FolderFault: if it is not the folder of a finished run, or there is something else
+            than a page in the place of the page.
     """
-    target = path or folder / "report.html"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(report_page(read(folder)), encoding="utf-8")
+    run = read(folder)
+    target = path or run.folder / "report.html"
+    write_page(target, report_page(run))
     return target
 
 

@@ -52,6 +52,7 @@ def plan_command(
     write_plan(planned, planner.folder)
     if plots and planned.winner is not None:
         draw_plan(planned, planner.folder)
+    planner.finish()
     spent = time.monotonic() - started
     kept = planned.asked - planned.spent
     found = f" ({kept} more were kept)" if kept else ""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-import shutil
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from specfleet.experiments.load.config import Loaded, load
@@ -19,11 +19,17 @@ from specfleet.experiments.plan.speculation import best_by_load, break_even
 from specfleet.experiments.plan.traffic import Traffic
 from specfleet.experiments.plan.trials import Laboratory, worst
 from specfleet.experiments.point.build import requests
+from specfleet.experiments.run.folder import Manifest, ResultsFolder, figures_in, start_of_manifest
 from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
 from specfleet.experiments.schema.given import Given
 from specfleet.experiments.schema.given import document as read_given
 from specfleet.experiments.schema.overrides import Override, overridden
+
+ANSWERS = ("plan.json", "rollout.md")
+FIGURES = ("cost", "pareto", "best_k", "slo")
+SIMULATION = re.compile(r"\.?[0-9a-f]{24}(\.json)?(\.[0-9]+)?")
+"""Names of the files in `simulations/`, those cut short among them."""
 
 
 class Planner:
@@ -50,20 +56,29 @@ class Planner:
         traffic = Traffic.of(experiment.model_copy(update={"serve": base.serve, "workload": base.workload}))
         seeds = tuple(experiment.seed + i for i in range(experiment.replications))
         self.planned = Planned(experiment, traffic, seeds, every)
-        self.folder = out or Path("results") / f"{experiment.name}-plan"
+        self._place = ResultsFolder("plan", f"{experiment.name}-plan", out, own_files, mixes=True)
+        self._overrides = tuple(overrides)
+
+    @property
+    def folder(self) -> Path:
+        """Where the plan is; of a numbered folder, known once it is prepared."""
+        return self._place.path
 
     def prepare(self, resume: bool) -> None:
-        """Makes the folder ready; without `resume` earlier simulations go.
+        """Makes the folder ready, for this process alone; without `resume` earlier simulations go.
 
         Raises:
             InputFaults: if the folder belongs to something else.
         """
-        folder = self.folder
-        if folder.exists() and any(folder.iterdir()) and not (folder / "simulations").is_dir():
-            raise _fault("--out", f"{folder} is not empty and no plan's folder; use another --out")
-        if not resume:
-            shutil.rmtree(folder / "simulations", ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
+        self._manifest = start_of_manifest("plan", self.loaded.experiment, self._overrides)
+        self._place.claim(resume, self._manifest)
+        for path in _answers(self.folder):
+            path.unlink(missing_ok=True)
+
+    def finish(self) -> None:
+        """Says in the folder that the plan is there, and lets other processes have it."""
+        self._place.write_manifest({**self._manifest, "whole": True})
+        self._place.release()
 
     def execute(self, jobs: int, say: Callable[[str], None]) -> Planned:
         """Searches, confirms and studies; says what it is at."""
@@ -151,6 +166,18 @@ class Planner:
         rival = [this.rival] if this.rival else []
         ordered = [this.winner, *rival, *shortlist]
         this.changed = sensitivity(laboratory, this.traffic, seeds, this.plan.spare_replicas, ordered)
+
+
+def own_files(folder: Path, manifest: Manifest) -> Iterator[Path]:
+    """Yields what `specfleet plan` writes into its folder, besides the manifest."""
+    yield from _answers(folder)
+    yield from (path for path in folder.glob("simulations/*") if SIMULATION.fullmatch(path.name))
+
+
+def _answers(folder: Path) -> Iterator[Path]:
+    """What a plan says, without the simulations behind it."""
+    yield from (folder / name for name in ANSWERS)
+    yield from figures_in(folder, FIGURES)
 
 
 def _promoted(this: Planned, found: Neighbour, last: int) -> Entry:

@@ -17,6 +17,8 @@ from specfleet import __version__
 from specfleet.experiments.plan.traffic import Trial
 from specfleet.experiments.point.build import Built, build, placement
 from specfleet.experiments.run.analysis import tpot_split
+from specfleet.experiments.run.files import FolderFault, write_text
+from specfleet.experiments.run.inputs import input_files
 from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.schema.blocks.plan import Slo
 from specfleet.sim.config import Slo as Limits
@@ -273,7 +275,7 @@ class Laboratory:
             if key in missing:
                 continue
             if key not in self._known and (self.folder / f"{key}.json").is_file():
-                self._known[key] = TrialFigures.from_json((self.folder / f"{key}.json").read_text())
+                self._known[key] = _read(self.folder / f"{key}.json")
             if key not in self._known:
                 missing[key] = trial
         for key, figures in zip(missing, self.each(measure, list(missing.values())), strict=True):
@@ -288,13 +290,20 @@ class Laboratory:
         """A file appears whole or not at all."""
         self.spent += 1
         self._known[key] = figures
-        unfinished = self.folder / f".{key}"
-        unfinished.write_text(figures.to_json())
-        unfinished.rename(self.folder / f"{key}.json")
+        write_text(self.folder / f"{key}.json", figures.to_json())
+
+
+def _read(path: Path) -> TrialFigures:
+    """Returns the figures of a trial that was kept; FolderFault if the file is damaged."""
+    try:
+        return TrialFigures.from_json(path.read_text())
+    except (ValueError, KeyError, TypeError) as error:
+        raise FolderFault(path, f"is damaged: {error}; remove it, it will be simulated again") from None
 
 
 def trial_key(trial: Trial) -> str:
-    """Returns a name that two trials share only if they are the same in all that matters."""
+    """Returns a name that two trials share only if they are the same in all that matters, files too."""
     config = trial.config.model_dump_json(exclude={"name", "seed", "replications", "plan", "report", "claim"})
     rest = (trial.seed, trial.share, trial.rows, trial.output_factor, trial.acceptance_factor)
-    return hashlib.sha256(f"{__version__} {config} {rest}".encode()).hexdigest()[:24]
+    files = "".join(f" {digest}" for digest in input_files(trial.config).values())
+    return hashlib.sha256(f"{__version__} {config} {rest}{files}".encode()).hexdigest()[:24]

@@ -17,14 +17,16 @@ from specfleet.experiments.plan.report import answer, status, trust
 from specfleet.experiments.plan.rollout import rollout
 from specfleet.experiments.plan.sensitivity import Changed
 from specfleet.experiments.plan.speculation import crossover, gains, schedule
+from specfleet.experiments.run.files import write_text, write_whole
 from specfleet.experiments.run.runner import write_json
 
 
 def write_plan(this: Planned, folder: Path) -> None:
     """Writes plan.json, and rollout.md where something meets the SLO. The same plan gives the same bytes."""
-    write_json(folder / "plan.json", _plain(as_json(this)))
+    content = _plain(as_json(this))
+    write_whole(folder / "plan.json", lambda path: write_json(path, content))
     if this.winner is not None:
-        (folder / "rollout.md").write_text(rollout(this))
+        write_text(folder / "rollout.md", rollout(this))
 
 
 def as_json(this: Planned) -> dict[str, object]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 RESAMPLES = 1000
 METRICS = ("ttft", "tpot", "e2el")
 STATISTICS = ("mean", "p99")
+ASKED = ("prompt_tokens", "max_tokens")
 
 
 class NotComparable(ValueError):  # noqa: N818 - reads as the verdict it is
@@ -76,15 +77,38 @@ def pairs_of_points(a: Results, b: Results) -> list[tuple[str, str]]:
     )
 
 
-def latencies(run: Results, point: str) -> pd.DataFrame:
-    """Returns ttft, tpot and e2el (ms) of a point's counted, finished requests by seed and request."""
+def counted(run: Results, point: str) -> pd.DataFrame:
+    """Returns a point's counted requests by seed and request, those that were refused among them."""
     frame = run.requests(point)
-    frame = frame[(frame["counted"] == 1) & (frame["status"] == 0)]
+    return frame[frame["counted"] == 1].set_index(["seed", "request_id"])
+
+
+def check_same_requests(a: pd.DataFrame, b: pd.DataFrame, point: str) -> None:
+    """Checks that the seeds that both runs have are of the same requests.
+
+    Raises:
+        NotComparable: if there are none, or a request is there in one run only or differs in its lengths.
+    """
+    seeds = a.index.unique("seed").intersection(b.index.unique("seed"))
+    if seeds.empty:
+        raise NotComparable(f"{point}: the runs share no request; use the same seeds and workload")
+    ours, theirs = (run.loc[seeds.tolist(), list(ASKED)].sort_index() for run in (a, b))
+    if not ours.index.equals(theirs.index):
+        raise NotComparable(f"{point}: one run has requests that the other has not; compare equal workloads")
+    if not ours.equals(theirs):
+        raise NotComparable(
+            f"{point}: the same request has other lengths in the other run; compare equal workloads"
+        )
+
+
+def latencies(requests: pd.DataFrame) -> pd.DataFrame:
+    """Returns ttft, tpot and e2el (ms) of those of `counted` that finished."""
+    frame = requests[requests["status"] == 0]
     ttft = frame["first_chunk_ms"] - frame["sent_ms"]
     e2el = frame["last_chunk_ms"] - frame["sent_ms"]
     steps = (frame["output_tokens"] - 1).clip(lower=1)
     kept = frame.assign(ttft=ttft, e2el=e2el, tpot=(e2el - ttft) / steps)
-    return kept.set_index(["seed", "request_id"])[["prompt_tokens", "output_tokens", *METRICS]]
+    return kept[list(METRICS)]
 
 
 def _statistic(values: F64, name: str) -> F64:
@@ -96,15 +120,11 @@ def differences(a: pd.DataFrame, b: pd.DataFrame, point: str) -> list[Difference
     """Compares the requests that both runs have.
 
     Raises:
-        NotComparable: if they have none, or the same request differs in its lengths.
+        NotComparable: if they have none.
     """
     joined = a.merge(b, left_index=True, right_index=True, suffixes=("_a", "_b"))
     if joined.empty:
-        raise NotComparable(f"{point}: the runs share no request; use the same seeds and workload")
-    if (joined["prompt_tokens_a"] != joined["prompt_tokens_b"]).any():
-        raise NotComparable(
-            f"{point}: the same request has other lengths in the other run; compare equal workloads"
-        )
+        raise NotComparable(f"{point}: no request finished in both runs")
     rng = np.random.Generator(np.random.Philox(key=np.array([len(joined), 7], dtype=np.uint64)))
     drawn = rng.integers(0, len(joined), (RESAMPLES, len(joined)))
     found = []
@@ -131,11 +151,19 @@ def compare(a: Path, b: Path) -> list[Difference]:
     """Compares two runs, point by point.
 
     Raises:
-        FileNotFoundError, NotComparable: when they cannot be.
+        FileNotFoundError, FolderFault, NotComparable: when they cannot be.
     """
     left, right = read_results(a), read_results(b)
+    releases = [str(run.manifest["specfleet"]) for run in (left, right)]
+    if releases[0] != releases[1]:
+        raise NotComparable(
+            f"{left.folder} was made with Specfleet {releases[0]}, {right.folder} with {releases[1]}; "
+            "run both with one release"
+        )
     found = []
     for ours, theirs in pairs_of_points(left, right):
         name = ours if ours == theirs else f"{ours} | {theirs}"
-        found += differences(latencies(left, ours), latencies(right, theirs), name)
+        mine, others = counted(left, ours), counted(right, theirs)
+        check_same_requests(mine, others, name)
+        found += differences(latencies(mine), latencies(others), name)
     return found

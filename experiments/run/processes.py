@@ -9,8 +9,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
+from multiprocessing.connection import wait
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -131,9 +133,21 @@ def _tried(work: Callable[[Item], Result], item: Item) -> Result | Exception:
 def _begin(own: Sequence[Address]) -> None:
     """Makes a worker ready.
 
-    Ctrl-C reaches workers too, but the calling process ends them: nothing half-written gets its name. What
-    was registered from Python is registered here too; plugins come with the experiments that name them.
+    Ctrl-C and the end of a terminal reach workers too, but the calling process ends them: nothing
+    half-written gets its name. A worker whose caller was killed ends as well. What was registered from Python
+    is registered here too; plugins come with the experiments that name them.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in ("SIGINT", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    caller = multiprocessing.parent_process()
+    if caller is not None:
+        threading.Thread(target=_end_with, args=(caller.sentinel,), daemon=True).start()
     for address in own:
         address.register()
+
+
+def _end_with(sentinel: int) -> None:
+    """Ends this process, in the middle of what it does, when the one behind `sentinel` ends."""
+    wait([sentinel])
+    os._exit(1)

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from specfleet.experiments.load.sweep import Point
 from specfleet.experiments.run.cells import cell_text, text_cell
+from specfleet.experiments.run.files import FolderFault, read_object, read_table
+from specfleet.experiments.run.folder import check_whole, located, manifest_of, stale
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,9 +87,7 @@ def half_width_95(values: Sequence[float]) -> float:
 
 def point_figures(folder: Path) -> Mapping[str, object]:
     """Returns the figures of one finished (point, seed) folder."""
-    bench = json.loads((folder / "bench.json").read_text())
-    engine = json.loads((folder / "engine.json").read_text())
-    return {**bench, **engine}
+    return {**read_object(folder / "bench.json"), **read_object(folder / "engine.json")}
 
 
 def summarise(
@@ -190,11 +189,13 @@ class Results:
         folder: the run's folder.
         manifest: versions, seeds, points, notices.
         summary: a row a point (`summary.csv`); axes are columns under their dotted keys.
+        stale: what changed since the run was made, the release or a file it read, a sentence each.
     """
 
     folder: Path
     manifest: Mapping[str, object]
     summary: pd.DataFrame
+    stale: tuple[str, ...] = ()
 
     @property
     def axes(self) -> list[str]:
@@ -239,15 +240,14 @@ class Results:
                     f"{folder} has no requests.csv: the run kept figures alone (report.requests: none); "
                     "run it with report.requests: all"
                 )
-            frame = pd.read_csv(folder / "requests.csv")
+            frame = read_table(folder / "requests.csv")
             frame["seed"] = int(folder.name.rpartition("seed=")[2])
             frames.append(frame)
         return pd.concat(frames, ignore_index=True)
 
     def bench(self, point: str, seed: int | None = None) -> Mapping[str, object]:
         """Returns the `vllm bench serve` result of a point (its first seed if none is given)."""
-        found: Mapping[str, object] = json.loads((self.folder_of(point, seed) / "bench.json").read_text())
-        return found
+        return read_object(self.folder_of(point, seed) / "bench.json")
 
     def folder_of(self, point: str, seed: int | None = None) -> Path:
         """Returns the folder of a point (of its first seed if none is given)."""
@@ -262,19 +262,28 @@ class Results:
         return folders
 
 
-def read_results(run: Path | str) -> Results:
+def read_results(run: Path | str, whole: bool = True) -> Results:
     """Reads a run's folder.
+
+    Args:
+        run: the folder, or one with numbered runs, of which the latest is read.
+        whole: whether the run must be whole; else what was there at its last end is read.
 
     Raises:
         FileNotFoundError: if it is not the folder of a finished run.
+        FolderFault: if the run is not whole, or a file in its folder was changed or damaged.
     """
-    import pandas as pd
-
-    folder = Path(run)
-    for name in ("manifest.json", "summary.csv"):
-        if not (folder / name).is_file():
-            raise FileNotFoundError(f"{folder} has no {name}; it is not the folder of a finished run")
-    if not (folder / "summary.csv").read_text().strip():
+    folder = located(Path(run))
+    manifest = manifest_of(folder)
+    if manifest is None:
+        raise FileNotFoundError(
+            f"{folder} has no manifest.json of a run; it is not the folder of a finished run"
+        )
+    if (kind := manifest.get("kind", "run")) != "run":
+        raise FolderFault(folder, f"is a folder of `specfleet {kind}`, not of a run")
+    check_whole(folder, manifest, whole)
+    if not (folder / "summary.csv").is_file():
+        raise FileNotFoundError(f"{folder} has no summary.csv; it is not the folder of a finished run")
+    if not (folder / "summary.csv").read_text(encoding="utf-8", errors="replace").strip():
         raise FileNotFoundError(f"{folder} holds no finished point; see its manifest.json for the failures")
-    manifest = json.loads((folder / "manifest.json").read_text())
-    return Results(folder, manifest, pd.read_csv(folder / "summary.csv"))
+    return Results(folder, manifest, read_table(folder / "summary.csv"), tuple(stale(manifest)))

@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from specfleet import __version__
 from specfleet.experiments.load.config import Loaded, load, resolved
 from specfleet.experiments.load.rules.own import used
 from specfleet.experiments.load.sweep import Point, expand
+from specfleet.experiments.run.files import sha256_of, write_bytes, write_text, write_whole
+from specfleet.experiments.run.folder import (
+    Manifest,
+    ResultsFolder,
+    figures_in,
+    manifest_of,
+    start_of_manifest,
+    task_names,
+)
+from specfleet.experiments.run.inputs import changed_files, input_files
+from specfleet.experiments.run.processes import WorkerLost
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.run.results import Row, summarise, write_summary
-from specfleet.experiments.run.runner import Task, run_tasks, tasks, write_json
-from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
-from specfleet.experiments.schema.given import Given, said, text_of
+from specfleet.experiments.run.runner import Task, run_tasks, tasks
+from specfleet.experiments.schema.given import Given, text_of
 from specfleet.experiments.schema.overrides import Override
 
 LIBRARIES = ("numpy", "simpy", "pydantic", "pyyaml")
+FIGURES = ("throughput", "speedup", "tails", "step_time", "two_sides")
+"""Names of a run's figures, beside those of the metrics that `report.y` asks for."""
 
 
 @dataclass
@@ -30,9 +42,14 @@ class Run:
     """A run: its experiment, its points and its folder.
 
     Args:
-        file: the experiment's YAML, or what it would hold.
+        file: the experiment's YAML, or what it would hold. The experiment.yaml in a run's folder repeats the
+            run, changes by overrides and all.
         overrides: `key=value` from the command line, or dotted keys with values.
-        out: the results folder; None is `results/NAME`.
+        out: exactly the results folder; None is the next number below `results/NAME`.
+
+    Attributes:
+        folder: where the run is; of a numbered one, known once it is prepared.
+        whole: whether every simulation was made, or cannot be made; known once it is summarised.
     """
 
     file: Given
@@ -41,12 +58,22 @@ class Run:
     failures: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.loaded: Loaded = load(self.file, self.overrides)
+        file, repeated = _repeated(self.file)
+        self.loaded: Loaded = load(file, self.overrides)
+        self.overrides = (*repeated, *self.overrides)
+        self._text = text_of(self.file)
         self.points: tuple[Point, ...] = expand(self.loaded.experiment)
         experiment = self.loaded.experiment
-        self.folder = self.out or Path("results") / experiment.name
+        self._place = ResultsFolder("run", experiment.name, self.out, own_files)
         self.seeds = [experiment.seed + i for i in range(experiment.replications)]
         self.resolved = resolved(experiment)
+        self.whole = False
+        self._lost: set[str] = set()
+
+    @property
+    def folder(self) -> Path:
+        """The results folder."""
+        return self._place.path
 
     @property
     def tasks(self) -> list[Task]:
@@ -54,32 +81,20 @@ class Run:
         return tasks(self.points, len(self.seeds), self.seeds[0], self.folder)
 
     def prepare(self, resume: bool) -> list[Task]:
-        """Makes the folder ready and returns what is left to run.
+        """Makes the folder ready, for this process alone, and returns what is left to run.
 
         Raises:
-            InputFaults: if the folder belongs to something else, or a resumed run's settings changed.
+            InputFaults: if the folder belongs to something or somebody else, or a resumed run's settings,
+                files or release changed.
         """
-        folder = self.folder
-        for unfinished in folder.glob("points/.*"):
+        self._inputs = input_files(self.loaded.experiment)
+        self._place.claim(resume, self._manifest())
+        for unfinished in _unfinished(self.folder, [task.id for task in self.tasks]):
             shutil.rmtree(unfinished)
-        if resume and (folder / "resolved.yaml").exists():
-            if (folder / "resolved.yaml").read_text() != self.resolved:
-                raise self._fault(
-                    f"{folder} was made with other settings; use another --out, or leave out --resume"
-                )
-            return [task for task in self.tasks if not task.done]
-        if folder.exists() and any(folder.iterdir()):
-            if not (folder / "manifest.json").exists() and not (folder / "resolved.yaml").exists():
-                raise self._fault(f"{folder} is not empty and not a results folder; use another --out")
-            for name in ("points", "plots"):
-                shutil.rmtree(folder / name, ignore_errors=True)
-        (folder / "points").mkdir(parents=True, exist_ok=True)
-        (folder / "experiment.yaml").write_bytes(text_of(self.file))
-        (folder / "resolved.yaml").write_text(self.resolved)
-        return self.tasks
-
-    def _fault(self, message: str) -> InputFaults:
-        return InputFaults([Fault(COMMAND_LINE, 0, "--out", message)])
+        (self.folder / "points").mkdir(exist_ok=True)
+        write_bytes(self.folder / "experiment.yaml", self._text)
+        write_text(self.folder / "resolved.yaml", self.resolved)
+        return [task for task in self.tasks if not task.done]
 
     def execute(self, todo: list[Task], jobs: int, reporter: Reporter) -> None:
         """Runs what is left; failures are noted and the other points go on."""
@@ -87,6 +102,8 @@ class Run:
         def failed(task: Task, error: BaseException) -> None:
             text = f"{type(error).__name__}: {error}"
             self.failures.append((task.id, text))
+            if isinstance(error, WorkerLost | OSError | MemoryError):
+                self._lost.add(task.id)
             reporter.say(f"failed: {task.id}: {text}")
 
         with reporter, closing(run_tasks(todo, jobs, reporter.running, failed)) as finished:
@@ -96,30 +113,76 @@ class Run:
     def summary(self) -> list[Row]:
         """Summarises the finished points, writes summary.csv and manifest.json, and returns the rows."""
         rows = summarise(self.points, self.seeds, self.folder, self.loaded.experiment.report.baseline)
-        write_summary(self.folder / "summary.csv", rows)
-        write_json(self.folder / "manifest.json", self._manifest())
+        changed = changed_files(self._inputs)
+        self.failures += [(name, "changed while the run was going on; run it again") for name in changed]
+        failed = {name for name, _ in self.failures} - self._lost
+        self.whole = not changed and all(task.done or task.id in failed for task in self.tasks)
+        write_whole(self.folder / "summary.csv", lambda path: write_summary(path, rows))
+        digest = sha256_of(self.folder / "summary.csv")
+        self._place.write_manifest({**self._manifest(), "whole": self.whole, "summary_sha256": digest})
         return rows
 
+    def release(self) -> None:
+        """Lets other processes have the folder."""
+        self._place.release()
+
     def _manifest(self) -> dict[str, object]:
-        libraries = {name: _version(name) for name in LIBRARIES}
         experiment = self.loaded.experiment
         own = [mine.described() for mine in used([point.config for point in self.points])]
         return {
-            "specfleet": __version__,
+            **start_of_manifest("run", experiment, self.overrides),
+            "experiment_sha256": hashlib.sha256(self._text).hexdigest(),
             "python": platform.python_version(),
-            "libraries": libraries,
-            "name": experiment.name,
-            "experiment_sha256": hashlib.sha256(text_of(self.file)).hexdigest(),
-            "resolved_sha256": hashlib.sha256(self.resolved.encode()).hexdigest(),
-            "overrides": said(self.overrides),
+            "libraries": {name: _version(name) for name in LIBRARIES},
             "seeds": self.seeds,
             "axes": {key: list(values) for key, values in experiment.sweep.axes.items()},
             "report": experiment.report.model_dump(),
             "points": [point.id for point in self.points],
             "failures": dict(self.failures),
             "notices": list(self.loaded.notices),
+            "inputs": self._inputs,
             **({"own": own} if own else {}),
         }
+
+
+def _repeated(given: Given) -> tuple[Given, tuple[str, ...]]:
+    """Returns what to load for an experiment, and the overrides that are in it already.
+
+    Of the experiment.yaml that a run left as it was that is the resolved.yaml beside it: paths are seen from
+    where the experiment once lay, and its changes stand in the manifest.
+    """
+    if not isinstance(given, Path | str):
+        return given, ()
+    file = Path(given)
+    beside = file.with_name("resolved.yaml")
+    if file.name != "experiment.yaml" or not beside.is_file() or not file.is_file():
+        return file, ()
+    manifest = manifest_of(file.parent) or {}
+    unchanged = manifest.get("experiment_sha256"), manifest.get("resolved_sha256")
+    if unchanged != (sha256_of(file), sha256_of(beside)):
+        return file, ()
+    overrides = manifest.get("overrides")
+    return beside, tuple(map(str, overrides)) if isinstance(overrides, list) else ()
+
+
+def own_files(folder: Path, manifest: Manifest) -> Iterator[Path]:
+    """Yields what a run writes into its folder, besides experiment.yaml, resolved.yaml and the manifest."""
+    yield from (folder / "summary.csv", folder / "report.html")
+    names = task_names(manifest)
+    yield from (folder / "points" / name for name in names)
+    yield from _unfinished(folder, names)
+    report = manifest.get("report")
+    asked = report.get("y") if isinstance(report, dict) else None
+    yield from figures_in(folder, [*FIGURES, *(map(str, asked) if isinstance(asked, list) else ())])
+
+
+def _unfinished(folder: Path, names: Sequence[str]) -> Iterator[Path]:
+    """Yields the folders of simulations that were cut short."""
+    ours = {f".{name}" for name in names}
+    for path in sorted(folder.glob("points/.*")):
+        stem, _, process = path.name.rpartition(".")
+        if stem in ours and re.fullmatch("[0-9]+", process) and path.is_dir():
+            yield path
 
 
 def _version(name: str) -> str | None:

@@ -22,6 +22,7 @@ import numpy as np
 from specfleet.experiments.load.sweep import Point
 from specfleet.experiments.point.build import Built, build, counted_requests, requests, source
 from specfleet.experiments.run.analysis import StepTotals, intervals, tpot_split
+from specfleet.experiments.run.files import naming
 from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.sim.metrics.columns import benchmark, by_class, by_replica, engine_load
@@ -82,7 +83,7 @@ def run_task(task: Task) -> str:
     """Simulates one task and writes its folder; returns its id.
 
     Raises:
-        SimulationError, ValueError: when the point cannot be run; nothing is left behind.
+        SimulationError, ValueError, OSError: when the point cannot be run or written; nothing is left behind.
     """
     config = task.point.config
     built = build(config)
@@ -90,12 +91,17 @@ def run_task(task: Task) -> str:
     files = _summed_up(config, built, task.seed) if forgets else _in_full(config, built, task.seed)
     unfinished = task.path.with_name(f".{task.id}.{os.getpid()}")
     shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    for name, write in files.items():
-        write(unfinished / name)
-    (unfinished / "_SUCCESS").touch()
-    shutil.rmtree(task.path, ignore_errors=True)
-    unfinished.rename(task.path)
+    try:
+        with naming(task.path):
+            unfinished.mkdir(parents=True)
+            for name, write in files.items():
+                write(unfinished / name)
+            (unfinished / "_SUCCESS").touch()
+            shutil.rmtree(task.path, ignore_errors=True)
+            unfinished.rename(task.path)
+    except OSError:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
     return task.id
 
 

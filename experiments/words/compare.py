@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from specfleet.experiments.run.compare import Difference, compare
+from specfleet.experiments.run.folder import located
 from specfleet.experiments.words.table import Column, table_text
 
 COLUMNS = (
@@ -21,7 +22,7 @@ COLUMNS = (
 def compare_text(a: Path, b: Path) -> str:
     """Returns the differences as a table a point, each marked where it is not settled."""
     found = compare(a, b)
-    parts = [f"A = {a}\nB = {b}"]
+    parts = [f"A = {located(a)}\nB = {located(b)}"]
     for point in dict.fromkeys(difference.point for difference in found):
         mine = [difference for difference in found if difference.point == point]
         table = table_text(COLUMNS, [_row(difference) for difference in mine])

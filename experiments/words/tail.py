@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from specfleet.experiments.run.files import read_object
 from specfleet.experiments.run.results import Row, number
 from specfleet.experiments.words.values import text
 
@@ -25,10 +25,10 @@ Split = Mapping[str, Mapping[str, float]]
 def read_split(folder: Path, point: str) -> Split | None:
     """Returns the TPOT split of a point, the mean over its seeds; None if it has none."""
     found = [
-        json.loads(path.read_text()).get("tpot_split")
+        read_object(path).get("tpot_split")
         for path in sorted(folder.glob(f"points/{point},seed=*/engine.json"))
     ]
-    splits = [split for split in found if split]
+    splits = [split for split in found if isinstance(split, dict) and split]
     if not splits:
         return None
     return {

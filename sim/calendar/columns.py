@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from specfleet.hardware.stepcost import StepShape, shape_fields
 from specfleet.sim.calendar.books.log import Log
+from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.lane import Lane
 from specfleet.sim.calendar.luck import F64, I64
-from specfleet.sim.calendar.trajectories import Rules
 from specfleet.sim.recorder import Columns
 
 LAYERS = 128
@@ -250,7 +250,7 @@ class LaneColumns:
         yield order[self.places]
 
 
-def shapes_of(log: Log, rules: Rules, k: I32, passes: I32) -> Columns:
+def shapes_of(log: Log, rules: Footprints, k: I32, passes: I32) -> Columns:
     """Returns the shapes of a log's iterations, numbered from 0, and what the engine held in them.
 
     Args:

@@ -18,7 +18,7 @@ from specfleet.sim.calendar.kv.interface import KV, Entrant, Fresh
 from specfleet.sim.calendar.position import Position
 from specfleet.sim.calendar.stay import Begun, Left, Stay, StayRef, stay_of
 from specfleet.sim.calendar.sums import Calendar
-from specfleet.sim.calendar.trajectories import BLOCK, Block, Trajectories
+from specfleet.sim.calendar.trajectories import BLOCK, LifeBatch, Trajectories
 from specfleet.sim.calendar.waiting import WaitingLine
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.step import Candidate, Step
@@ -39,9 +39,9 @@ class DrawnLives:
         self.by_k = by_k
         self.now = by_k[-1]
         self.first = self.now.first.data
-        self._latest: tuple[int, Block | None] = (-1, None)
+        self._latest: tuple[int, LifeBatch | None] = (-1, None)
 
-    def of(self, place: int) -> Block:
+    def of(self, place: int) -> LifeBatch:
         """Returns the lives drawn together of which a request's is one."""
         number, block = self._latest
         if block is None or place // BLOCK != number:
@@ -191,7 +191,7 @@ class CalendarCrowd:
         if self.tells:
             self._tell(place, block, j)
 
-    def _tell(self, place: int, block: Block, j: int) -> None:
+    def _tell(self, place: int, block: LifeBatch, j: int) -> None:
         """Tells of a fresh request that has joined whoever has to know."""
         calendar, it, entry = self.calendar, self.at.it, self.at.i + 1
         low, high = block.start[j], block.end[j]
@@ -314,8 +314,8 @@ class CalendarCrowd:
         """
         calendar, books, watch = self.calendar, self.books, self.ends.watch
         calendar.clear(i)
-        seated, self.refs, rounds = books.draw_running(standing, alive, it, k, self.newcomers)
-        calendar.add_together(seated, i)
+        drawn, self.refs, rounds = books.draw_running(standing, alive, it, k, self.newcomers)
+        calendar.add_together(drawn, i)
         if isinstance(books, TermBooks):
             self.lives.go_over(k)
             if len(calendar.outcomes):

@@ -12,6 +12,7 @@ from specfleet.sim.calendar.books.members import Members
 from specfleet.sim.calendar.books.terms import TermBooks
 from specfleet.sim.calendar.crowd import CalendarCrowd, DrawnLives
 from specfleet.sim.calendar.ends import Ends
+from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.kv.counted import CountedKV
 from specfleet.sim.calendar.kv.private import PrivateKV
 from specfleet.sim.calendar.kv.prompts import Prompts
@@ -22,7 +23,7 @@ from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.plans import Learner, Plans
 from specfleet.sim.calendar.stepper import Stepper
 from specfleet.sim.calendar.sums import Calendar
-from specfleet.sim.calendar.trajectories import Rules, Trajectories
+from specfleet.sim.calendar.trajectories import Trajectories
 from specfleet.sim.calendar.waiting import WaitingLine
 from specfleet.sim.calendar.watch import Watch
 from specfleet.sim.config import EngineConfig
@@ -40,7 +41,7 @@ class Fleet:
         lanes: how many.
     """
 
-    def __init__(self, plan: CalendarRun, rules: Rules, rows: I64, lanes: int = 1) -> None:
+    def __init__(self, plan: CalendarRun, rules: Footprints, rows: I64, lanes: int = 1) -> None:
         self.plan = plan
         table, luck = plan.table, plan.luck
         self.by_k: list[Trajectories] = []

@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from specfleet.sim.calendar.books.ledger import Ledger
 from specfleet.sim.calendar.columns import LaneColumns, Places
+from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.lane import Lane
 from specfleet.sim.calendar.luck import F64
 from specfleet.sim.calendar.plan import CalendarRun
-from specfleet.sim.calendar.trajectories import Rules
 from specfleet.sim.recorder import FINISHED, REJECTED, REQUEST_COUNTS, REQUEST_TIMES, Columns
 from specfleet.sim.scenario import Ran
 
@@ -26,7 +26,7 @@ class Harvest:
         sent_s, arrived_s: of every request, on the client's and the cluster's clock.
     """
 
-    def __init__(self, plan: CalendarRun, rules: Rules, sent_s: F64, arrived_s: F64) -> None:
+    def __init__(self, plan: CalendarRun, rules: Footprints, sent_s: F64, arrived_s: F64) -> None:
         self.plan = plan
         table = plan.table
         n = len(table)

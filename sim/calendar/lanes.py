@@ -10,11 +10,12 @@ from math import inf, nan
 import numpy as np
 
 from specfleet.sim.calendar.fleet import Fleet
+from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.harvest import Harvest
 from specfleet.sim.calendar.lane import Lane
 from specfleet.sim.calendar.luck import F64
 from specfleet.sim.calendar.plan import CalendarRun
-from specfleet.sim.calendar.trajectories import Rules, Trajectories
+from specfleet.sim.calendar.trajectories import Trajectories
 from specfleet.sim.calendar.watch import Watch
 from specfleet.sim.clients import Answer
 from specfleet.sim.router import LeastOutstanding
@@ -69,7 +70,7 @@ class Lanes:
         servers: a lane a replica.
     """
 
-    def __init__(self, run: CalendarRun, rules: Rules, clocked: bool) -> None:
+    def __init__(self, run: CalendarRun, rules: Footprints, clocked: bool) -> None:
         self._run, self._rules = run, rules
         replicas = run.scenario.deployment.replicas
         self._fleet = fleet = Fleet(run, rules, run.served, replicas)

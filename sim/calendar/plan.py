@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.luck import Luck
 from specfleet.sim.calendar.plans import Plans, plans_of
-from specfleet.sim.calendar.trajectories import Rules
 from specfleet.sim.engine import Engine
 from specfleet.sim.recorder import Recorder
 from specfleet.sim.router import ROUTERS, Blind
@@ -96,9 +96,9 @@ class CalendarRun:
         """Whether prompts may be found in a prefix cache."""
         return self.config.enable_prefix_caching and self.table.segment_offset is not None
 
-    def rules(self) -> Rules | None:
+    def rules(self) -> Footprints | None:
         """Returns what the engine makes of a sequence; None where its counts do not fit the packing."""
-        return Rules.of(self.config, self.longest_tokens, self.reads_kv, self.shared)
+        return Footprints.of(self.config, self.longest_tokens, self.reads_kv, self.shared)
 
     @property
     def alone(self) -> bool:
@@ -116,7 +116,7 @@ class CalendarRun:
         charge = 1 + config.num_speculative_tokens + slots
         return self.policy is not None or rows * charge > config.max_num_batched_tokens
 
-    def never_short(self, rules: Rules) -> bool:
+    def never_short(self, rules: Footprints) -> bool:
         """Whether the pool holds the largest requests together, so that nobody is ever preempted."""
         rows = self.served
         tokens = self.table.prompt_tokens[rows] + self.table.output_tokens[rows]

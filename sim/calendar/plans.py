@@ -43,7 +43,7 @@ class Plans:
         """Lets the policy learn what the iterations up to `upto` showed."""
 
 
-class Table(Plans):
+class ByBatchSize(Plans):
     """Drafts by batch size while fewer than `queue` wait, none from there on."""
 
     def __init__(self, table: list[int], queue: int = NEVER) -> None:
@@ -92,7 +92,7 @@ def plans_of(policy: Policy | None, most_rows: int) -> Plans | None:
     """
     if isinstance(policy, DisableAboveQueue):
         drafts = policy.k if policy.queue > 0 else 0
-        return Table([drafts] * (most_rows + 1), max(policy.queue, 1))
+        return ByBatchSize([drafts] * (most_rows + 1), max(policy.queue, 1))
     if isinstance(policy, Static | BatchSizeSchedule):
-        return Table([policy.choose(rows, 0, 0) for rows in range(most_rows + 1)])
+        return ByBatchSize([policy.choose(rows, 0, 0) for rows in range(most_rows + 1)])
     return Learner(policy) if isinstance(policy, OneForAll) else None

@@ -10,12 +10,12 @@ from contextlib import suppress
 from math import inf
 
 from specfleet.sim.calendar.fleet import Fleet
+from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.gate import stranger, why_not
 from specfleet.sim.calendar.harvest import Harvest
 from specfleet.sim.calendar.kv.interface import Unsuited
 from specfleet.sim.calendar.lanes import Lanes
 from specfleet.sim.calendar.plan import CalendarRun
-from specfleet.sim.calendar.trajectories import Rules
 from specfleet.sim.cluster import Cluster, OpenArrivals
 from specfleet.sim.router import LeastOutstanding
 from specfleet.sim.scenario import Ran, Scenario
@@ -47,7 +47,7 @@ def on_the_calendar(scenario: Scenario, table: RequestTable, seed: int, lives: L
     return _clocked(run, rules) if scenario.load.max_concurrency is not None else _counted(run, rules)
 
 
-def _clocked(run: CalendarRun, rules: Rules) -> Ran:
+def _clocked(run: CalendarRun, rules: Footprints) -> Ran:
     """Runs a closed or capped loop, where an answer lets the next request go."""
     lanes = Lanes(run, rules, clocked=True)
     cluster = Cluster(run.scenario, run.table, run.seed, lanes)
@@ -55,7 +55,7 @@ def _clocked(run: CalendarRun, rules: Rules) -> Ran:
     return lanes.ran(cluster.client.times()["sent_s"])
 
 
-def _counted(run: CalendarRun, rules: Rules) -> Ran:
+def _counted(run: CalendarRun, rules: Footprints) -> Ran:
     """Runs an open loop behind a router that asks for the number of requests outstanding."""
     loop, lanes = OpenArrivals(run.scenario, run.seed), Lanes(run, rules, clocked=False)
     sent_s, arrived_s = loop.times(run.table.arrival_s)
@@ -64,7 +64,7 @@ def _counted(run: CalendarRun, rules: Rules) -> Ran:
     return lanes.ran(sent_s, arrived_s)
 
 
-def _apart(run: CalendarRun, rules: Rules) -> Ran:
+def _apart(run: CalendarRun, rules: Footprints) -> Ran:
     """Runs requests that come whatever happens behind a router that asks nobody: each replica alone."""
     loop, replicas = OpenArrivals(run.scenario, run.seed), run.scenario.deployment.replicas
     sent_s, arrived_s = loop.times(run.table.arrival_s)

@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.luck import I64, Luck
-from specfleet.sim.calendar.trajectories import BLOCK, NOT_YET, Rules, Trajectories
+from specfleet.sim.calendar.trajectories import BLOCK, NOT_YET, Trajectories
 from specfleet.sim.speculation.acceptance import Acceptance
 from specfleet.workloads.requests import RequestTable
 
@@ -153,7 +154,7 @@ class SlotLives(Trajectories):
         self,
         slots: Slots,
         longest: RequestTable,
-        rules: Rules,
+        rules: Footprints,
         luck: Luck | None,
         processes: Sequence[Acceptance],
         keeps_footprints: bool,

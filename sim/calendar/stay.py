@@ -9,7 +9,7 @@ import numpy as np
 
 from specfleet.sim.calendar.footprints import Footprints, differences, unused_places
 from specfleet.sim.calendar.luck import I64, U8
-from specfleet.sim.calendar.trajectories import BLOCK, Block
+from specfleet.sim.calendar.trajectories import BLOCK, LifeBatch
 from specfleet.sim.rules import leaves_drafts_unused, reaches_max_tokens
 
 
@@ -22,9 +22,9 @@ class Stay:
         prompt, final, most: prompt tokens; KV tokens after the last round; max_tokens.
         tokens: to prefill: the prompt, and after a preemption what had been written.
         blocks: held after a prefill in one piece.
-        rounds, kept, gains: as in `Block`, from here to the end of the request.
-        footprint, row, side: as in `Block`, this request's part; row is relative to `blocks`.
-        unused: as in `Block`.
+        rounds, kept, gains: as in `LifeBatch`, from here to the end of the request.
+        footprint, row, side: as in `LifeBatch`, this request's part; row is relative to `blocks`.
+        unused: as in `LifeBatch`.
         last_emission: iteration of its last chunk before the preemption, or -1.
         extra: where this stay is noted among the stays after a preemption, or -1.
     """
@@ -46,7 +46,7 @@ class Stay:
     extra: int = -1
 
     @classmethod
-    def fresh(cls, place: int, block: Block, index: int) -> Stay:
+    def fresh(cls, place: int, block: LifeBatch, index: int) -> Stay:
         """Returns the first stay of a block's request."""
         start, end, rounds = block.start[index], block.end[index], block.rounds[index]
         return cls(
@@ -130,14 +130,14 @@ def _unused(rules: Footprints, rounds: int, known: int, before: int, most: int, 
     return int(unused_places(rules.lag, one, two, three, four, np.array([certain]))[0])
 
 
-StayRef = tuple[int, int, int, Stay | Block]
+StayRef = tuple[int, int, int, Stay | LifeBatch]
 """Last iteration in the running list, iteration of the prefill's end, place, and where its row is."""
 
 
 def stay_of(ref: StayRef) -> Stay:
     """Returns the stay that a reference stands for."""
-    _, _, place, home = ref
-    return home if isinstance(home, Stay) else Stay.fresh(place, home, place % BLOCK)
+    _, _, place, source = ref
+    return source if isinstance(source, Stay) else Stay.fresh(place, source, place % BLOCK)
 
 
 @dataclass(slots=True)

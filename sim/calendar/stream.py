@@ -18,14 +18,15 @@ import numpy.typing as npt
 from specfleet.sim.calendar.books.books import Books
 from specfleet.sim.calendar.books.ledger import Ledger
 from specfleet.sim.calendar.books.log import Log
+from specfleet.sim.calendar.chunk_times import ChunkTimes, Later
 from specfleet.sim.calendar.columns import shapes_of
 from specfleet.sim.calendar.ends import Ends
 from specfleet.sim.calendar.fleet import lane_of
+from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.luck import I64
 from specfleet.sim.calendar.plan import CalendarRun
-from specfleet.sim.calendar.sights import Later, Sights
 from specfleet.sim.calendar.slots import COLUMNS, Home, Queue, Requests, SlotLives, Slots
-from specfleet.sim.calendar.trajectories import BLOCK, NOT_YET, Rules
+from specfleet.sim.calendar.trajectories import BLOCK, NOT_YET
 from specfleet.sim.calendar.waiting import WaitingLine
 from specfleet.sim.calendar.window import Window
 from specfleet.sim.metrics.summary import Summary
@@ -53,7 +54,7 @@ class Stream:
     def __init__(
         self,
         plan: CalendarRun,
-        rules: Rules,
+        rules: Footprints,
         never_short: bool,
         replica: int,
         capacity: int,
@@ -82,7 +83,7 @@ class Stream:
         self._forgotten = 0
         self._begun = 0  # requests over, of the front block
         self._window = Window(rules.lag)
-        self._sights = Sights(plan.scenario.client, summary)
+        self._chunk_times = ChunkTimes(plan.scenario.client, summary)
         self._change: I64 = np.zeros(1, dtype=np.int64)
         self._decoding = 0
         self._held: list[Home] = []
@@ -146,7 +147,7 @@ class Stream:
         if self.slots.homes:
             front = self.slots.homes[0].number * BLOCK + self._begun
             times.append(float(self.slots.columns["sent_s"][front]))
-        times += [float(request.columns["sent_s"][0]) for request in self._sights.waiting.values()]
+        times += [float(request.columns["sent_s"][0]) for request in self._chunk_times.waiting.values()]
         return min(times)
 
     def _hand_on_requests(self, last: bool) -> None:
@@ -174,7 +175,7 @@ class Stream:
         while homes and self._begun >= homes[0].used:
             self._begun -= homes[0].used
             self._held.append(homes.popleft())
-        waiting = {place // BLOCK for place in self._sights.waiting}
+        waiting = {place // BLOCK for place in self._chunk_times.waiting}
         for home in [home for home in self._held if home.number not in waiting]:
             self._held.remove(home)
             self.slots.release(home)
@@ -188,7 +189,7 @@ class Stream:
         if self.ledger is None:
             self._note_decoding(columns["counted"], places, first, last, later)
         self._hand_on_gaps(places, columns["counted"])
-        self._sights.add(places, columns, first, last, later)
+        self._chunk_times.add(places, columns, first, last, later)
         for place in places.tolist() if self.lane.crowd.tracks else ():
             self.lane.books.forget(place)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from specfleet.sim.calendar.books.members import Seated
+from specfleet.sim.calendar.books.members import Drawn
 from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.luck import I64, U8
 from specfleet.sim.calendar.position import Position
@@ -79,13 +79,13 @@ class Calendar:
             self.unused[i + stay.unused - done] -= 1
         return int(stay.footprint[done])
 
-    def add_together(self, seated: Seated, i: int) -> None:
+    def add_together(self, drawn: Drawn, i: int) -> None:
         """Adds sequences drawn together, from entry `i` on."""
-        entries = seated.offsets + i
-        np.add.at(self.row, entries, seated.row)
-        np.add.at(self.unused, seated.unused + i, 1)
-        if seated.side is not None:
-            np.add.at(self.side, entries, seated.side)
+        entries = drawn.offsets + i
+        np.add.at(self.row, entries, drawn.row)
+        np.add.at(self.unused, drawn.unused + i, 1)
+        if drawn.side is not None:
+            np.add.at(self.side, entries, drawn.side)
 
     def expect_outcomes(self, i: int, gains: U8 | None, rounds: int) -> None:
         """Notes what the rounds of a sequence will show, from entry `i` on (without gains: a token each)."""

@@ -21,13 +21,12 @@ from specfleet.workloads.requests import RequestTable
 
 BLOCK = 256
 """Requests drawn at once: 60 numpy calls for all of them. 32 cost four times as much a request."""
-Rules = Footprints
 NOT_YET = -1
 """A request whose first token has no iteration yet."""
 
 
 @dataclass(slots=True)
-class Block:
+class LifeBatch:
     """The lives of up to 256 requests: flat arrays, and lists of Python integers a request.
 
     Attributes:
@@ -61,7 +60,7 @@ class Block:
 
 
 class Trajectories:
-    """Blocks of requests in the order in which a replica (or a fleet) meets them.
+    """Lives of requests, drawn in batches, in the order in which a replica (or a fleet) meets them.
 
     Args:
         table: all requests.
@@ -72,7 +71,7 @@ class Trajectories:
     """
 
     def __init__(
-        self, table: RequestTable, order: I64, rules: Rules, luck: Luck | None, keeps_footprints: bool
+        self, table: RequestTable, order: I64, rules: Footprints, luck: Luck | None, keeps_footprints: bool
     ) -> None:
         self.order = order
         self.rules = rules
@@ -83,11 +82,11 @@ class Trajectories:
         self.first = np.full(n, NOT_YET, dtype=np.int32)
         self.rounds = np.zeros(n, dtype=np.int32)
         self.accepted = np.zeros(n, dtype=np.int32)
-        self._blocks: dict[int, Block] = {}
-        self.book: Callable[[Block], None] | None = None
+        self._blocks: dict[int, LifeBatch] = {}
+        self.book: Callable[[LifeBatch], None] | None = None
         self.longest_row = int(table.output_tokens.max(initial=1)) + 2
 
-    def block(self, number: int) -> Block:
+    def block(self, number: int) -> LifeBatch:
         """Returns a block, drawing it on first sight."""
         found = self._blocks.get(number)
         if found is None:
@@ -113,7 +112,7 @@ class Trajectories:
         ids = self.order[low : low + BLOCK]
         return ids, self._prompt[ids], self._output[ids], self._most[ids]
 
-    def _draw(self, number: int) -> Block:
+    def _draw(self, number: int) -> LifeBatch:
         rules, low = self.rules, number * BLOCK
         ids, prompt, output, most = self._requests(low)
         wanted = output - 1
@@ -132,7 +131,7 @@ class Trajectories:
         row[starts] = footprint[starts] - rules.prefilling(held)
         self.rounds[low : low + BLOCK] = rounds
         self.accepted[low : low + BLOCK] = before[starts + rounds] - base - rounds
-        return Block(
+        return LifeBatch(
             first_place=low,
             row=row,
             side=rules.sides(footprint, starts, prompt),

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.kv.private import PrivateKV
 from specfleet.sim.calendar.kv.shared import SharedKV
 from specfleet.sim.calendar.lane import Lane
 from specfleet.sim.calendar.stay import Stay, stay_of
-from specfleet.sim.calendar.trajectories import Rules
 
 
 class Running(NamedTuple):
@@ -69,7 +69,7 @@ def running(lane: Lane, it: int) -> Iterator[Running]:
         yield Running(begun.stay.place, True, begun.done, begun.stay.tokens, begun.held)
 
 
-def _decoding(rules: Rules, stay: Stay, rounds: int) -> Running:
+def _decoding(rules: Footprints, stay: Stay, rounds: int) -> Running:
     """Returns a sequence in the `rounds`-th iteration after the one that computed its prompt."""
     pack, place = rules.packing, stay.place
     word = rules.prefilling(stay.blocks) + int(np.add.reduce(stay.row[:rounds]))

@@ -14,10 +14,10 @@ from records import Trace
 from specfleet.hardware.kernels import Array
 from specfleet.hardware.stepcost import StepShape
 from specfleet.sim.calendar.fleet import Fleet
+from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.gate import stranger, why_not
 from specfleet.sim.calendar.lane import Lane
 from specfleet.sim.calendar.plan import CalendarRun
-from specfleet.sim.calendar.trajectories import Rules
 from specfleet.sim.calendar.watch import Watch
 from specfleet.sim.config import NO_CLIENT, EngineConfig
 from specfleet.sim.rules import NEVER
@@ -123,7 +123,7 @@ class Pieces(Step):
 class Remembering(CalendarRun):
     """A run that may always run out of blocks, so that its engine remembers who runs."""
 
-    def never_short(self, rules: Rules) -> bool:
+    def never_short(self, rules: Footprints) -> bool:
         """As in `CalendarRun`."""
         return False
 

@@ -181,7 +181,7 @@ def test_a_tolerance_or_folder_of_no_use_is_refused(small: Path, tmp_path: Path)
         Breakeven(small, tolerance=0.0)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()
-    with pytest.raises(InputFaults, match=r"holds no breakeven\.json"):
+    with pytest.raises(InputFaults, match="not a folder of `specfleet breakeven`"):
         Breakeven(small, out=tmp_path / "mine").prepare()
 
 

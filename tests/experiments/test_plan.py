@@ -250,7 +250,9 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Planned, Path]:
     (folder / "small.yaml").write_text(SMALL)
     planner = Planner(folder / "small.yaml", (), folder / "out")
     planner.prepare(resume=False)
-    return planner.execute(1, lambda _: None), folder
+    found = planner.execute(1, lambda _: None)
+    planner.finish()
+    return found, folder
 
 
 def test_the_winner_is_confirmed_against_its_neighbours(planned: tuple[Planned, Path]) -> None:
@@ -344,5 +346,5 @@ def test_a_plan_that_nothing_meets_exits_with_one(
 def test_another_folder_is_left_alone(file: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
-    with pytest.raises(InputFaults, match="no plan's folder"):
+    with pytest.raises(InputFaults, match="not a folder of `specfleet plan`"):
         Planner(file, (), tmp_path / "mine").prepare(resume=False)

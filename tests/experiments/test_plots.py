@@ -82,7 +82,7 @@ def folder(path: Path, rows: Sequence[Row], axes: Mapping[str, Sequence[object]]
     """Writes the folder of a finished run."""
     path.mkdir()
     write_summary(path / "summary.csv", [{"point": f"p{i}", **row} for i, row in enumerate(rows)])
-    manifest = {"name": "test", "axes": axes, "report": report(**changes)}
+    manifest = {"specfleet": "0", "whole": True, "name": "test", "axes": axes, "report": report(**changes)}
     (path / "manifest.json").write_text(json.dumps(manifest))
     (path / "resolved.yaml").write_text(CONFIG)
     return path

@@ -86,7 +86,8 @@ def test_a_killed_worker_ends_a_command_in_a_sentence(capsys: pytest.CaptureFixt
     assert "Traceback" not in said
 
 
-def test_an_interrupt_keeps_what_is_whole_and_ends_the_workers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
+def test_whatever_ends_a_command_keeps_what_is_whole_and_ends_the_workers(tmp_path: Path, name: str) -> None:
     (tmp_path / "two.yaml").write_text(TWO_SIZES)
     command = [sys.executable, "-m", "specfleet", "run", "two.yaml", "--jobs", "2", "--no-plots", "-q"]
     running = subprocess.Popen(
@@ -98,15 +99,19 @@ def test_an_interrupt_keeps_what_is_whole_and_ends_the_workers(tmp_path: Path) -
         text=True,
         start_new_session=True,
     )
-    points = tmp_path / "results" / "two-sizes" / "points"
+    points = tmp_path / "results" / "two-sizes" / "1" / "points"
     try:
         while running.poll() is None and not list(points.glob("num*/_SUCCESS")):
             time.sleep(0.05)
-        os.killpg(running.pid, signal.SIGINT)
+        to = os.killpg if name in ("SIGINT", "SIGHUP") else os.kill  # as a terminal, a scheduler
+        to(running.pid, getattr(signal, name))
         _, said = running.communicate(timeout=60)  # ends when no worker holds the pipes any more
     finally:
         if running.poll() is None:
             os.killpg(running.pid, signal.SIGKILL)
-    assert running.returncode == 130
-    assert "interrupted: 1 of 2 simulations are whole; go on with --resume" in said
+    if name == "SIGKILL":
+        assert running.returncode == -signal.SIGKILL
+    else:
+        assert running.returncode == 130
+        assert "interrupted: 1 of 2 simulations are whole; go on with --resume" in said
     assert [path.parent.name for path in points.glob("num*/_SUCCESS")] == ["num_prompts=20,seed=0"]

@@ -83,6 +83,7 @@ def written(folder: Path, lines: tuple[object, ...] = ("a", HOSTILE, QUOTES), lo
     write_summary(folder / "summary.csv", rows)
     manifest = {
         "name": HOSTILE,
+        "whole": True,
         "specfleet": QUOTES,
         "libraries": {HOSTILE: QUOTES},
         "seeds": [1],

@@ -17,8 +17,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from jobs import JOBS, Job
 
 from specfleet.sim.calendar import crowd, quiet, stepper, trajectories
+from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.plan import CalendarRun
-from specfleet.sim.calendar.trajectories import Rules, Trajectories
+from specfleet.sim.calendar.trajectories import Trajectories
 from specfleet.sim.simulation import RunResult, simulate
 from specfleet.sim.speculation.lives import Lives
 
@@ -75,7 +76,7 @@ def draw_a_request(block: int) -> float:
     job = replace(BY_NAME["reference-spec"], requests=2560)
     scenario, table = job.scenario(), job.table()
     plan = CalendarRun(scenario, table, 0, Lives(scenario.acceptance, table, job.k, 0))
-    rules = Rules.of(plan.config, plan.longest_tokens)
+    rules = Footprints.of(plan.config, plan.longest_tokens)
     assert rules is not None
     trajectories.BLOCK = block
 

@@ -18,7 +18,7 @@ from test_timeline import HUNT, plant
 from timeline_worlds import LUCK, worlds
 
 from specfleet.sim import summarise as summarise_module
-from specfleet.sim.calendar import sights, stream, window
+from specfleet.sim.calendar import chunk_times, stream, window
 from specfleet.sim.calendar.books import ledger
 from specfleet.sim.calendar.slots import Slots
 from specfleet.sim.config import NO_CLIENT, DeploymentConfig, LoadConfig, Slo
@@ -170,7 +170,7 @@ FAULTS = {
         "cut.pop(int(places[i]))",
     ),
     "stays after a preemption are ranked too early": (
-        sights,
+        chunk_times,
         "stay.newcomers <= self._over]",
         "stay.newcomers <= self._over + 3]",
     ),

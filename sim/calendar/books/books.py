@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from specfleet.sim.calendar.books.ledger import Ledger
 from specfleet.sim.calendar.books.log import Log
-from specfleet.sim.calendar.books.members import Members, Seated, Standing
+from specfleet.sim.calendar.books.members import Drawn, Members, Standing
 from specfleet.sim.calendar.luck import I64
 from specfleet.sim.calendar.stay import NOTHING_YET, Counts, Left, Stay, StayRef, stay_of
 from specfleet.sim.calendar.trajectories import BLOCK, Trajectories
@@ -137,14 +137,14 @@ class Books:
         if not len(standing.place):
             return []
         members = self._members
-        members.seat(0, k, standing)
-        stays = members.seats(k)
+        members.draw(0, k, standing)
+        stays = members.stays(k)
         members.nobody(0)
         return stays
 
     def draw_running(
         self, standing: Standing, alive: list[bool], it: int, k: int, newcomers: int
-    ) -> tuple[Seated, list[StayRef], list[int]]:
+    ) -> tuple[Drawn, list[StayRef], list[int]]:
         """Draws and books sequences that run where iteration `it` begins.
 
         Args:
@@ -158,7 +158,7 @@ class Books:
         """
         members = self._members
         refs: list[StayRef] = []
-        seated, stays = members.seat(it, k, standing), members.seats(k)
+        drawn, stays = members.draw(it, k, standing), members.stays(k)
         for stay, goes_on in zip(stays, alive, strict=True):
             refs.append((it - 2 + len(stay.row), it - 1, stay.place, stay))
             if goes_on:
@@ -166,7 +166,7 @@ class Books:
                 self._done[stay.place] = counts._replace(chunks=counts.chunks - 1)
                 self.came_back(stay, it - 1, newcomers)
         members.nobody(it)
-        return seated, refs, [stay.rounds for stay in stays]
+        return drawn, refs, [stay.rounds for stay in stays]
 
     @property
     def _members(self) -> Members:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specfleet.sim.calendar.luck import I64, U8
-from specfleet.sim.calendar.trajectories import BLOCK, Block, Trajectories
+from specfleet.sim.calendar.trajectories import BLOCK, LifeBatch, Trajectories
 
 Counts = npt.NDArray[np.integer]
 LARGE = 1 << 15
@@ -60,7 +60,7 @@ class Ledger:
         counts[:, :old] = self._counts.reshape(self._planes, old, self.width)
         self._counts = counts.reshape(-1)
 
-    def book(self, block: Block) -> None:
+    def book(self, block: LifeBatch) -> None:
         """Counts the rounds of a block all of whose requests have their first token."""
         assert block.gains is not None
         low, starts, rounds = block.first_place, block.starts, block.rounds_column

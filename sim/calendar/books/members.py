@@ -1,4 +1,4 @@
-"""Sequences between two changes of K, or between two times of being stepped: what they did, and their seats.
+"""Sequences between two changes of K, or between two times of being stepped: what they did, and what follows.
 
 Such a change ends a *term*. Everybody who was running in it is booked for the rounds it had, and
 whoever is left is drawn again from there: all of them together, in some sixty numpy
@@ -21,7 +21,7 @@ from specfleet.sim.calendar.books.ledger import Ledger
 from specfleet.sim.calendar.footprints import differences, unused_places
 from specfleet.sim.calendar.luck import I64, U8
 from specfleet.sim.calendar.stay import Stay, StayRef
-from specfleet.sim.calendar.trajectories import BLOCK, Block, Trajectories
+from specfleet.sim.calendar.trajectories import BLOCK, LifeBatch, Trajectories
 from specfleet.sim.rules import reaches_max_tokens
 from specfleet.workloads.requests import RequestTable
 
@@ -50,12 +50,12 @@ class Standing(NamedTuple):
 
 @dataclass(slots=True)
 class Term:
-    """Sequences seated together at one K, in the iteration `begin`: a value a sequence, and flat arrays.
+    """Sequences drawn together at one K, in the iteration `begin`: a value a sequence, and flat arrays.
 
     Attributes:
         standing: of each at the beginning.
         rounds, starts: that each needs at this K; its first flat place.
-        gains, footprint: as in `Block`; gains is None at K = 0 (one token each).
+        gains, footprint: as in `LifeBatch`; gains is None at K = 0 (one token each).
         kept: tokens kept of the last round, if it has one.
         unused: place, from its first, of its row none of whose drafts can be used, or -1.
     """
@@ -87,8 +87,8 @@ class Had(NamedTuple):
     gains: I64
 
 
-class Seated(NamedTuple):
-    """What sequences seated together add to the calendars, flat; places count from their first iteration.
+class Drawn(NamedTuple):
+    """What sequences drawn together add to the calendars, flat; places count from their first iteration.
 
     Attributes:
         offsets, row, side: places, and what they get of both packed words.
@@ -101,7 +101,7 @@ class Seated(NamedTuple):
     unused: I64
 
     @classmethod
-    def nobody(cls) -> Seated:
+    def nobody(cls) -> Drawn:
         """Returns what nobody adds."""
         none = np.zeros(0, dtype=np.int64)
         return cls(none, none, None, none)
@@ -113,25 +113,25 @@ def _runs(lengths: I64) -> tuple[I64, I64]:
     return np.arange(len(of)) - (np.cumsum(lengths) - lengths)[of], of
 
 
-def _joined(stays: Rows[StayRef]) -> tuple[I64, list[tuple[Block | Stay, int]]]:
+def _joined(stays: Rows[StayRef]) -> tuple[I64, list[tuple[LifeBatch | Stay, int]]]:
     """Returns those who joined during a term, and where to find their gains and footprints.
 
     Returns:
         Place, first iteration with a row, rounds to the end and blocks held, shape `(4, n)`; and the
-        home of each with the first place of its rounds there.
+        source of each with the first place of its rounds there.
     """
     numbers = array("q")
-    homes: list[tuple[Block | Stay, int]] = []
-    for _, first, place, home in stays:
-        if isinstance(home, Block):
+    sources: list[tuple[LifeBatch | Stay, int]] = []
+    for _, first, place, source in stays:
+        if isinstance(source, LifeBatch):
             j = place % BLOCK
-            numbers.extend((place, first + 1, home.rounds[j], home.blocks[j]))
-            homes.append((home, home.start[j]))
+            numbers.extend((place, first + 1, source.rounds[j], source.blocks[j]))
+            sources.append((source, source.start[j]))
         else:
-            numbers.extend((place, first + 1, home.rounds, home.blocks))
-            homes.append((home, 0))
+            numbers.extend((place, first + 1, source.rounds, source.blocks))
+            sources.append((source, 0))
     columns: I64 = np.frombuffer(numbers, dtype=np.int64).reshape(-1, 4).T
-    return columns, homes
+    return columns, sources
 
 
 class Members:
@@ -189,14 +189,14 @@ class Members:
         """Returns who is left before iteration `now`, and what they all have had; changes nothing."""
         rules, term = self.rules[k], self.term
         pack, lag, was = rules.packing, rules.lag, term.standing
-        (new_place, new_begin, new_rounds, new_held), homes = _joined(joined)
+        (new_place, new_begin, new_rounds, new_held), sources = _joined(joined)
         place = np.concatenate([was.place, new_place])
         begin = np.concatenate([np.full(len(was.place), term.begin), new_begin])
         rounds = np.concatenate([term.rounds, new_rounds])
         final, prompt = self.final[place], self.prompt[place]
         had = np.minimum(rounds, now - begin)
         ends = np.cumsum(had)
-        prints, gains = self._rounds_had(k, had, ends, homes)
+        prints, gains = self._rounds_had(k, had, ends, sources)
         context = (prints & pack.context_mask) - rules.query
         last, some, old = np.maximum(ends - 1, 0), had > 0, len(was.place)
         if not len(prints):
@@ -216,24 +216,24 @@ class Members:
         return Standing(*(column[left] for column in standing)), Had(place, begin, had, over, before, gains)
 
     def _rounds_had(
-        self, k: int, had: I64, ends: I64, homes: list[tuple[Block | Stay, int]]
+        self, k: int, had: I64, ends: I64, sources: list[tuple[LifeBatch | Stay, int]]
     ) -> tuple[I64, I64]:
         """Returns the footprints of the rounds that a term's sequences have had, and their tokens, flat.
 
         Args:
             k: drafts of a row.
             had, ends: rounds of each sequence, and their running sum.
-            homes: where those are who joined during the term, and the first place of their rounds there.
+            sources: where those are who joined during the term, and the first place of their rounds there.
         """
         term, old = self.term, len(self.term.rounds)
         split = int(ends[old - 1]) if old else 0
         base = np.repeat(term.starts - (ends - had)[:old], had[:old]) + np.arange(split)
-        lives = [(home, low, low + n) for (home, low), n in zip(homes, had[old:].tolist(), strict=True)]
-        parts = [home.footprint[low:high] for home, low, high in lives if home.footprint is not None]
+        lives = [(source, low, low + n) for (source, low), n in zip(sources, had[old:].tolist(), strict=True)]
+        parts = [source.footprint[low:high] for source, low, high in lives if source.footprint is not None]
         gains = np.ones(int(ends[-1]) if len(ends) else 0, dtype=np.int64)
         if k:
             gains[:split] = 0 if term.gains is None else term.gains[base]
-            drawn = [home.gains[low:high] for home, low, high in lives if home.gains is not None]
+            drawn = [source.gains[low:high] for source, low, high in lives if source.gains is not None]
             gains[split:] = np.concatenate([base[:0], *drawn])
         return np.concatenate([term.footprint[base], *parts]), gains
 
@@ -255,7 +255,7 @@ class Members:
         assert self.ledger is not None
         self.ledger.book_flat(self.lane, its, tokens, gains if k else None, np.repeat(self.order[place], had))
 
-    def seat(self, now: int, k: int, standing: Standing) -> Seated:
+    def draw(self, now: int, k: int, standing: Standing) -> Drawn:
         """Seats sequences at a K, from iteration `now` on."""
         place, computed, known, asked, held = standing
         rules, lag = self.rules[k], self.rules[k].lag
@@ -279,7 +279,7 @@ class Members:
             unused = unused_places(lag, rounds, known_last, known_earlier, most, certain)
         kept = final - contexts[last]
         self.term = Term(now, standing, rounds, starts, gains, footprint, kept, unused)
-        return Seated(offsets, row[places], None if side is None else side[places], unused[unused >= 0])
+        return Drawn(offsets, row[places], None if side is None else side[places], unused[unused >= 0])
 
     def outcomes(self) -> tuple[I64, I64 | U8]:
         """Returns the places of all rounds of this term, from its beginning, and the tokens each samples."""
@@ -287,16 +287,16 @@ class Members:
         offsets, of = _runs(term.rounds)
         return offsets, np.ones_like(of) if term.gains is None else term.gains[term.starts[of] + offsets]
 
-    def seats(self, k: int) -> list[Stay]:
+    def stays(self, k: int) -> list[Stay]:
         """Returns the sequences of this term one by one."""
         term, rules = self.term, self.rules[k]
         place, computed, _, asked, held = term.standing
         side = rules.sides(term.footprint, term.starts, asked)
-        seats = []
+        stays = []
         for j, (start, rounds) in enumerate(zip(term.starts.tolist(), term.rounds.tolist(), strict=True)):
             here = slice(start, start + rounds + rules.lag + 1)
             footprint, who, blocks = term.footprint[here], int(place[j]), int(held[j])
-            seats.append(
+            stays.append(
                 Stay(
                     place=who,
                     prompt=int(self.prompt[who]),
@@ -313,7 +313,7 @@ class Members:
                     unused=int(term.unused[j]),
                 )
             )
-        return seats
+        return stays
 
     def nobody(self, now: int) -> None:
         """Begins a term without anybody."""

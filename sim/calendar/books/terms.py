@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from specfleet.sim.calendar.books.books import Books
 from specfleet.sim.calendar.books.log import Log
-from specfleet.sim.calendar.books.members import Members, Seated, Standing
+from specfleet.sim.calendar.books.members import Drawn, Members, Standing
 from specfleet.sim.calendar.packing import Packing
 from specfleet.sim.calendar.stay import Counts, Left, StayRef
 from specfleet.sim.calendar.trajectories import Trajectories
@@ -91,27 +91,27 @@ class TermBooks(Books):
 
     def draw_running(
         self, standing: Standing, alive: list[bool], it: int, k: int, newcomers: int
-    ) -> tuple[Seated, list[StayRef], list[int]]:
+    ) -> tuple[Drawn, list[StayRef], list[int]]:
         """As `Books.draw_running`; the sequences are the new term's."""
         self.go_over(it, k)
-        seated = self.draw_term(standing, it)
+        drawn = self.draw_term(standing, it)
         for place, goes_on in zip(standing.place.tolist(), alive, strict=True):
             if goes_on:
                 self._stay_of[place] = len(self.log.stays)
                 self.log.stays.append([place, it - 1, -int(self._members.rounds[place]), newcomers])
-        return seated, [], self._members.term.rounds.tolist()
+        return drawn, [], self._members.term.rounds.tolist()
 
     def close(self, it: int, refs: Rows[StayRef]) -> Standing:
         """Ends the term before iteration `it`; returns who is left."""
         return self._members.close(it, self.k, refs)
 
-    def draw_term(self, standing: Standing, it: int) -> Seated:
+    def draw_term(self, standing: Standing, it: int) -> Drawn:
         """Begins a term at the present K in iteration `it`."""
         members = self._members
         if not len(standing.place):
             members.nobody(it)
-            return Seated.nobody()
-        return members.seat(it, self.k, standing)
+            return Drawn.nobody()
+        return members.draw(it, self.k, standing)
 
     def outcomes(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.integer]]:
         """As `Members.outcomes`, of the present term."""

@@ -7,10 +7,10 @@ from typing import NamedTuple, Protocol, final
 
 from specfleet.sim.calendar.kv.pool import Holder
 from specfleet.sim.calendar.stay import Begun, Stay, StayRef
-from specfleet.sim.calendar.trajectories import Block
+from specfleet.sim.calendar.trajectories import LifeBatch
 from specfleet.sim.step import Candidate, Step
 
-Fresh = tuple[int, Block]
+Fresh = tuple[int, LifeBatch]
 """A request that has not run, and the lives drawn together of which it is one."""
 
 

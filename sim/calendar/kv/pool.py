@@ -16,7 +16,8 @@ from operator import attrgetter
 from specfleet.sim.sequence import NEVER
 
 NOBODYS, ITS_OWNERS = -1, -2
-"""Keys of runs: of blocks that nobody asks for; that one request asks for, which was thrown out."""
+"""In the place of a key, of a run of blocks in the free list: nobody asks for them; or only the request that
+held them and was thrown out."""
 
 
 class Cached:
@@ -204,8 +205,8 @@ class Pool:
             until: the iteration in which it leaves; `NEVER` if that is not known yet.
 
         Returns:
-            How many blocks leave a holder in an iteration without being given back: by then, one of two
-            that hold a block has left.
+            Blocks by iteration that one request drops then but another still holds: the caller adds them
+            to the calendar again, whose rows give back all that a request holds.
         """
         kept: dict[int, int] = {}
         idle = self._idle
@@ -238,7 +239,7 @@ class Pool:
                 found.append(block)
 
     def settle(self, holder: Holder, until: int) -> dict[int, int]:
-        """Says when a request leaves that holds its blocks already; returns the change of `hold`'s answer."""
+        """Says when a request leaves that holds its blocks already; corrects what `hold` answered."""
         kept: dict[int, int] = {}
         before = holder.before
         for index, block in enumerate(holder.blocks):

@@ -69,11 +69,11 @@ class PrivateKV(CountedKV):
 
     def joined(self, ref: StayRef) -> None:
         """As in `CountedKV`: tells the pool when it will leave, and with which blocks."""
-        last, _, place, home = ref
-        if isinstance(home, Stay):
-            release, final = int(home.row[-1]), home.final
+        last, _, place, source = ref
+        if isinstance(source, Stay):
+            release, final = int(source.row[-1]), source.final
         else:
-            release, final = int(home.row[home.end[place % BLOCK] - 1]), home.final[place % BLOCK]
+            release, final = int(source.row[source.end[place % BLOCK] - 1]), source.final[place % BLOCK]
         pack = self.crowd.pack
         holder = self._holders[place] = Holder(place, [], [])
         held = (-release >> pack.blocks) & pack.blocks_mask
@@ -108,9 +108,9 @@ class PrivateKV(CountedKV):
     def _growth(self, it: int) -> list[int]:
         """Returns the blocks that each running sequence takes in iteration `it`: read off its row."""
         bit, mask, growth = self.crowd.pack.blocks, self.crowd.pack.blocks_mask, []
-        for _, first, place, home in self.crowd.refs:
-            start = 0 if isinstance(home, Stay) else home.start[place % BLOCK]
-            change = home.row.item(start + it - first - 1)
+        for _, first, place, source in self.crowd.refs:
+            start = 0 if isinstance(source, Stay) else source.start[place % BLOCK]
+            change = source.row.item(start + it - first - 1)
             growth.append((change >> bit) & mask if change > 0 else 0)  # below 0: its end was certain
         return growth
 

@@ -65,7 +65,7 @@ class Waiting:
     stays: int
 
 
-class Sights:
+class ChunkTimes:
     """Tells a summary of requests when their client has their first and last chunk.
 
     Args:

@@ -183,7 +183,7 @@ def test_an_unforeseen_exception_is_one_sentence_with_its_details_in_a_file(
     [
         (MemoryError(), 1, "out of memory"),
         (OSError(28, "No space left on device", "x.csv"), 1, "x.csv: No space left on device"),
-        (NotADirectoryError(20, "Not a directory", "x/y"), 2, "x/y: Not a directory"),
+        (NotADirectoryError(20, "Not a directory", "x/y"), 1, "x/y: Not a directory"),
     ],
 )
 def test_what_the_system_refuses_is_no_fault_of_ours(

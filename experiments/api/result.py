@@ -153,8 +153,9 @@ class Result:
         from specfleet.experiments.words.run import run_text
 
         run = Run(self.folder / "resolved.yaml", out=self.folder)
-        baseline = run.loaded.experiment.report.baseline
-        return run_text(run, summarise(run.points, run.seeds, self.folder, baseline))
+        report = run.loaded.experiment.report
+        rows = summarise(run.points, run.seeds, self.folder, report.baseline, report.least_gain)
+        return run_text(run, rows)
 
 
 def results(folder: Path | str, whole: bool = True) -> Result:

@@ -9,7 +9,7 @@ from pathlib import Path
 from specfleet.experiments.run.results import Row, is_number, number, read_results
 from specfleet.experiments.schema.blocks.plan import PERCENTILES
 from specfleet.experiments.schema.yamlfile import read_yaml
-from specfleet.experiments.words.values import K, named, text
+from specfleet.experiments.words.values import K, named, same, text
 
 
 @dataclass(frozen=True)
@@ -75,11 +75,6 @@ class Shown:
         wanted = {key: self.baseline.get(key, row[key]) for key in self.axes}
         alike = (other for other in self.rows if all(same(other[key], wanted[key]) for key in self.axes))
         return next(alike, None)
-
-
-def same(a: object, b: object) -> bool:
-    """Whether two values of an axis are one: a table may give 0 as 0.0, and a mapping as text."""
-    return a == b or str(a) == str(b)
 
 
 def read(folder: Path) -> Shown:

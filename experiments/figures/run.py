@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import fill
@@ -15,18 +14,17 @@ from specfleet.experiments.figures.style import (
     Horizontal,
     caption,
     interval_note,
-    label,
     look,
-    noun,
     panels,
     save,
     set_vertical,
     styled,
 )
 from specfleet.experiments.run.folder import located
-from specfleet.experiments.run.results import Row, number
+from specfleet.experiments.run.results import Row, is_number, number
+from specfleet.experiments.words.names import label, noun
 from specfleet.experiments.words.values import named, text
-from specfleet.experiments.words.verdict import QUESTIONS, Crossing, crossing, crossing_sentence
+from specfleet.experiments.words.verdict import QUESTIONS, interval, reach
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -106,7 +104,7 @@ def tails(shown: Shown) -> Figure | None:
 
 
 def speedup(shown: Shown) -> Figure | None:
-    """Throughput and P99 TPOT relative to the baseline over the load, and where they cross 1."""
+    """Throughput and P99 TPOT relative to the baseline over the load, and where they stop paying."""
     along = shown.along
     lines = [line for line in shown.lines if not line.baseline]
     drawn = [key for key in SPEEDUPS if along and any(_points(line, along, key) for line in lines)]
@@ -117,70 +115,56 @@ def speedup(shown: Shown) -> Figure | None:
     marked = max(_speedup_panel(ax, shown, axis, key) for ax, key in zip(axes, drawn, strict=True))
     ratios = [number(row, key) for key in drawn for line in lines for row in _points(line, along, key)]
     high = max(1.1, max(ratios) * 1.06)
-    axes[0].set_ylim(min(0.7, min(ratios) - 0.05, 1 - 0.09 * marked * (high - 1)), high)
+    low, kept = min(0.75, min(ratios) - 0.03), 0.04 + 0.06 * marked  # for the marks, below all lines
+    axes[0].set_ylim(low - kept / (1 - kept) * (high - low) if marked else low, high)
     base = ", ".join(named(key, value) for key, value in shown.baseline.items())
     axes[0].set_ylabel(f"ratio to {base}; above 1 is better")
-    caption(figure, shown, f"speedup over {base} against {noun(along)}", *interval_note(shown))
+    bars = "Error bars: 95 % intervals of the ratio, paired by request and by seed."
+    caption(figure, shown, f"speedup over {base} against {noun(along)}", bars)
     return figure
 
 
 def _speedup_panel(ax: Axes, shown: Shown, axis: Horizontal, key: str) -> int:
-    """Draws one ratio with the verdict on each line; returns how many crossings of 1 are marked."""
+    """Draws one ratio with the verdict on each line; returns how many lines are marked where they stop."""
     lines = [line for line in shown.lines if not line.baseline]
     axis.set_up(ax)
     ax.set_title(QUESTIONS[key])
     ax.axhline(1.0, color="black", linewidth=0.9)
-    crossings: list[tuple[float, Line]] = []
+    stops: list[tuple[tuple[float, float], Line]] = []
     for i, line in enumerate(lines):
         rows = _points(line, axis.key, key)
         if not rows:
             continue
         said = [line.label] if line.label else []
-        if axis.numeric and axis.key not in shown.baseline:
-            found, last = _crossing(rows, axis, key)
-            said.append(crossing_sentence(found, last))
-            crossings += [(found.crosses_at, line)] if found.crosses_at is not None else []
+        found = reach(rows, axis.key, key) if axis.numeric and axis.key not in shown.baseline else None
+        if found is not None:
+            said.append(found.sentence())
+            stops += [(found.stops_between, line)] if found.stops_between else []
         _draw_line(ax, line, rows, axis, key, fill(": ".join(said), 62), _aside(ax, shown, i, len(lines)))
-    _mark_crossings(ax, sorted(crossings, key=lambda pair: pair[0]), axis)
+    _mark_stops(ax, stops, axis)
     if any(ax.get_legend_handles_labels()[1]):
         ax.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.16), borderaxespad=0, handlelength=3.4)
-    return len(crossings)
+    return len(stops)
 
 
-def _crossing(rows: Sequence[Row], axis: Horizontal, key: str) -> tuple[Crossing, float]:
-    """Where a line crosses 1, and the last x tested."""
-    ordered = sorted(rows, key=lambda row: axis.place(row[axis.key]))
-    places = [axis.place(row[axis.key]) for row in ordered]
-    widths = [number(row, f"{key}_ci95") if f"{key}_ci95" in row else math.nan for row in ordered]
-    return crossing(places, [number(row, key) for row in ordered], widths), places[-1]
-
-
-def _mark_crossings(ax: Axes, found: Sequence[tuple[float, Line]], axis: Horizontal) -> None:
-    """Rings where lines cross 1; below each, staggered, which line it is and at which x."""
-    lefts = sum(axis.share(place) <= 0.5 for place, _ in found)
-    for i, (place, line) in enumerate(found):
-        colour, right = look(line).color, i >= lefts
-        level = len(found) - 1 - i if right else i
-        at = f"{place:.2g}" if place < 10 else f"{place:.0f}"
-        ax.plot([place], [1.0], "o", markersize=10, markerfacecolor="none", markeredgecolor=colour, zorder=5)
+def _mark_stops(ax: Axes, found: Sequence[tuple[tuple[float, float], Line]], axis: Horizontal) -> None:
+    """Below the lines, one above the other: from the last load at which a line pays to the first at which
+    it does not."""
+    for level, ((low, high), line) in enumerate(found):
+        colour, height = look(line).color, 0.04 + 0.06 * level
+        place = ax.get_xaxis_transform()
+        ax.plot([low, high], [height, height], "|-", color=colour, linewidth=1.6, transform=place, zorder=5)
+        right = axis.share(low) > 0.3
         ax.annotate(
-            f" {line.label} crosses at {at} ",
-            xy=(place, 1.0),
-            xytext=(place, 0.02 + 0.06 * (level % 5)),
-            textcoords=("data", "axes fraction"),
+            f"{line.label} stops paying",
+            xy=(low if right else high, height),
+            xycoords=("data", "axes fraction"),
+            xytext=(-5 if right else 5, 0),
+            textcoords="offset points",
             ha="right" if right else "left",
-            va="bottom",
+            va="center",
             fontsize=8,
             color=colour,
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.5},
-            arrowprops={
-                "arrowstyle": "-",
-                "color": colour,
-                "linewidth": 0.8,
-                "shrinkA": 0,
-                "shrinkB": 5,
-                "relpos": (1.0 if right else 0.0, 0.0),
-            },
         )
 
 
@@ -238,17 +222,17 @@ def _draw_line(
     style = look(line)
     style.plot(ax, places, values, said, transform, axis.numeric)
     bars = [
-        (place, value, number(row, f"{key}_ci95"))
+        (place, value, *sides)
         for place, value, row in zip(places, values, rows, strict=True)
-        if f"{key}_ci95" in row
+        if (sides := _sides(row, key)) is not None
     ]
     if not bars:
         return values, []
-    x, y, half = zip(*bars, strict=True)
+    x, y, below, above = zip(*bars, strict=True)
     ax.errorbar(
         x,
         y,
-        yerr=half,
+        yerr=(below, above),
         fmt="none",
         color=style.color,
         elinewidth=0.8,
@@ -257,7 +241,16 @@ def _draw_line(
         alpha=0.55,
         transform=transform,
     )
-    return values, [value + width for _, value, width in bars]
+    return values, [value + up for _, value, _, up in bars]
+
+
+def _sides(row: Row, key: str) -> tuple[float, float] | None:
+    """How far the 95 % interval reaches below and above a figure; a ratio's is paired by request."""
+    found = interval(row, key)
+    if found is not None:
+        return max(number(row, key) - found[0], 0.0), max(found[1] - number(row, key), 0.0)
+    half = row.get(f"{key}_ci95")
+    return (number(row, f"{key}_ci95"),) * 2 if is_number(half) else None
 
 
 def _name_points(ax: Axes, shown: Shown, axis: Horizontal, key: str) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from specfleet.experiments.figures.data import Line, Shown
-from specfleet.experiments.figures.style import GREY, Horizontal, Look, caption, noun, panels, set_vertical
+from specfleet.experiments.figures.style import GREY, Horizontal, Look, caption, panels, set_vertical
 from specfleet.experiments.run.results import Row, number
+from specfleet.experiments.words.names import noun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from specfleet.experiments.figures.data import Line, Shown
 from specfleet.experiments.run.files import write_whole
 from specfleet.experiments.run.results import as_number, is_number
+from specfleet.experiments.words.names import label
 from specfleet.experiments.words.values import text
 
 if TYPE_CHECKING:
@@ -37,95 +37,6 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 Dashes: TypeAlias = "str | tuple[float, Sequence[float]]"
 DASHES: tuple[Dashes, ...] = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
-
-_LATENCIES = {
-    "ttft": "TTFT",
-    "tpot": "TPOT",
-    "itl": "ITL per streamed chunk",
-    "itl_per_token": "ITL per token",
-    "e2el": "end-to-end latency",
-}
-_STATISTICS = {"std": "standard deviation of"}
-_METRICS = {
-    "output_throughput": ("output throughput", "tokens/s"),
-    "total_token_throughput": ("throughput of prompt and output", "tokens/s"),
-    "output_throughput_per_gpu": ("output throughput per GPU", "tokens/s"),
-    "output_throughput_per_user": ("output throughput per running request", "tokens/s"),
-    "max_output_tokens_per_s": ("peak output throughput", "tokens/s"),
-    "request_throughput": ("request throughput", "requests/s"),
-    "request_goodput": ("goodput: requests that meet the SLO", "requests/s"),
-    "slo_attainment": ("requests that meet the SLO", "share"),
-    "duration": ("duration", "s"),
-    "completed": ("completed", "requests"),
-    "failed": ("failed", "requests"),
-    "max_concurrent_requests": ("peak concurrency", "requests"),
-    "total_input_tokens": ("prompts in all", "tokens"),
-    "total_output_tokens": ("outputs in all", "tokens"),
-    "spec_decode_acceptance_rate": ("drafted tokens that are accepted", "%"),
-    "spec_decode_acceptance_length": ("acceptance length", "tokens per verification"),
-    "spec_decode_num_drafts": ("verifications", "count"),
-    "spec_decode_draft_tokens": ("drafted", "tokens"),
-    "spec_decode_accepted_tokens": ("accepted drafts", "tokens"),
-    "acceptance_length": ("acceptance length", "tokens per verification"),
-    "tokens_per_step": ("tokens per step", "of one sequence"),
-    "verify_overhead": ("time that verification adds", "share of the plain step"),
-    "draft_overhead": ("time that drafting adds", "share of the plain step"),
-    "gain": ("gain of a step", "tokens over time, both relative to the plain step"),
-    "mean_batch": ("mean batch", "decoding sequences"),
-    "mean_running": ("mean running", "requests"),
-    "mean_waiting": ("mean waiting", "requests"),
-    "peak_kv_usage": ("peak use of the KV cache", "share"),
-    "gpu_busy": ("GPU busy", "share of the time"),
-    "preemptions": ("preemptions", "count"),
-    "rejected": ("refused", "requests"),
-    "prefix_hit_share": ("prompt tokens found in the prefix cache", "share"),
-    "drafter_off_share": ("steps past the drafter's max_model_len", "share"),
-    "steps": ("steps", "count"),
-    "kv_cache_tokens": ("KV cache", "tokens"),
-    "speedup_output_throughput": ("speedup of output throughput", "ratio to the baseline"),
-    "speedup_mean_tpot": ("speedup of mean TPOT", "ratio to the baseline"),
-    "speedup_p99_tpot": ("speedup of P99 TPOT", "ratio to the baseline"),
-    "step_ms": ("mean decoding step", "ms"),
-}
-_AXES = {
-    "max_concurrency": ("concurrency", "requests in flight"),
-    "request_rate": ("request rate", "requests/s"),
-    "num_speculative_tokens": ("K", "drafted tokens per step"),
-    "tensor_parallel_size": ("tensor parallel size", "GPUs"),
-    "replicas": ("replicas", "engines"),
-    "gpu": ("GPU", ""),
-    "max_num_seqs": ("max_num_seqs", "sequences"),
-    "input_len": ("prompt length", "tokens"),
-    "output_len": ("output length", "tokens"),
-    "burstiness": ("burstiness", "gamma shape; 1 is Poisson"),
-    "temperature": ("temperature", ""),
-}
-_UNITS = {"_ms": "ms", "_bytes": "bytes", "_bytes_per_s": "bytes/s", "_tokens": "tokens", "_len": "tokens"}
-
-
-def name_and_unit(key: str) -> tuple[str, str]:
-    """Returns what a metric, or an axis by its dotted key, is called, and its unit ('' without one)."""
-    latency = re.fullmatch(r"(mean|median|std|p[\d.]+)_(\w+?)_ms", key)
-    if latency and latency[2] in _LATENCIES:
-        statistic = _STATISTICS.get(latency[1], latency[1].replace("p", "P"))
-        return f"{statistic} {_LATENCIES[latency[2]]}", "ms"
-    last = key.rpartition(".")[2]
-    found = _METRICS.get(key) or _AXES.get(last)
-    if found:
-        return found
-    unit = next((unit for end, unit in _UNITS.items() if last.endswith(end)), "")
-    return last.removesuffix("_ms").replace("_", " "), unit
-
-
-def noun(key: str) -> str:
-    """Returns the name alone, for titles."""
-    return name_and_unit(key)[0]
-
-
-def label(key: str) -> str:
-    """Returns the name with its unit, for an axis."""
-    name, unit = name_and_unit(key)
-    return f"{name} ({unit})" if unit else name
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import TypeVar
 import yaml
 from pydantic import ValidationError
 
+from specfleet.experiments.load.baseline import plain_baseline
 from specfleet.experiments.load.gridcheck import GridCheck
 from specfleet.experiments.load.rules.acceptance import acceptance_notices
 from specfleet.experiments.load.rules.own import own_notices
@@ -223,7 +224,12 @@ def _completed(experiment: Experiment, points: list[Experiment]) -> Experiment:
         )
     experiment = experiment.model_copy(update={"plugins": _pinned(experiment.plugins)})
     report = experiment.report
-    shown = {"x": report.x or next(iter(axes), None), "lines": report.lines or next(iter(axes[1:]), None)}
+    shown: dict[str, object] = {
+        "x": report.x or next(iter(axes), None),
+        "lines": report.lines or next(iter(axes[1:]), None),
+    }
+    if report.baseline is None and (baseline := plain_baseline(experiment.sweep.axes)) is not None:
+        shown |= {"baseline": baseline}
     completed = _shared(experiment, points)
     return completed.model_copy(update={"report": Report.model_validate(report.model_dump() | shown)})
 

@@ -2,57 +2,70 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-from specfleet.experiments.figures.data import Line, Shown
-from specfleet.experiments.figures.style import noun
+from specfleet.experiments.figures.data import Shown
 from specfleet.experiments.page.data import Finished, Slice, point_name
 from specfleet.experiments.run.results import Row, is_number, number
-from specfleet.experiments.words.values import named
-from specfleet.experiments.words.verdict import Crossing, crossing, crossing_sentence, questions
-
-THROUGHPUT, TAIL = "speedup_output_throughput", "speedup_p99_tpot"
-MOST_NAMED = 4
-"""Lines named one by one in a sentence; of more, how many."""
+from specfleet.experiments.words.answer import Compared, compared, lead, load_said, not_asked
+from specfleet.experiments.words.verdict import judged, questions, reach
 
 
 def headline(run: Finished) -> str:
-    """Returns the run's answer in one sentence."""
-    if len(run.slices) == 1 or not _asks(run.shown):
-        return slice_answer(run.slices[0]) if len(run.slices) == 1 else _highest(run)
-    answers = [_throughout(part) for part in run.slices]
-    many = len(answers)
-    what = ", ".join(noun(key) for key in _others(run.shown))
-    return (
-        f"Over {many} settings ({what}), {_subject(run.shown)} pays on throughput at every "
-        f"{noun(str(run.shown.along))} tested in {sum(a for a, _ in answers)} of {many}, and on P99 TPOT in "
-        f"{sum(b for _, b in answers)} of {many}."
-    )
+    """Returns the run's answer in one sentence; of a run that was interrupted, that it was."""
+    if (missing := interruption(run)) is not None:
+        return missing
+    groups = [group for part in run.slices for group in _groups(part)]
+    at = load_said(run.experiment) if run.experiment else ""
+    if said := lead(groups, at):
+        return said
+    asks = not_asked(run.experiment) if run.experiment else ""
+    told = _best(run.shown) if len(run.slices) == 1 else _highest(run)
+    return f"{told} {asks}" if asks else told
 
 
-def slice_answer(part: Slice) -> str:
+def slice_answer(run: Finished, part: Slice) -> str:
     """Returns the answer of one slice in one sentence."""
-    given = part.shown
-    if not _asks(given):
-        return _over_points(given) or _best(given)
-    return f"{_on_throughput(given)}; {_on_the_tail(given)}."
+    at = load_said(run.experiment) if run.experiment else ""
+    return lead(_groups(part), at) or _best(part.shown)
 
 
 def verdict_rows(part: Slice) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """Returns the questions and, by line, an answer to each; both empty where nothing is compared."""
-    given = part.shown
-    if not _asks(given):
+    groups = [group for group in _groups(part) if group.load is not None]
+    if len(groups) != 1:
         return [], []
-    asked = {
-        key: said for key, said in questions(given.rows).items() if any(key in row for row in given.rows)
-    }
-    last = max(_places(given.rows, given))
+    (group,) = groups
+    assert group.load is not None
+    asked = {q: said for q, said in questions(group.rows).items() if any(judged(r, q) for r in group.others)}
     found = []
-    for line in _compared(given):
-        answers = {key: _crossing(line.rows, given, key) for key in asked}
-        found.append((line.label, [crossing_sentence(c, last) if c else "" for c in answers.values()]))
+    for label in dict.fromkeys(map(group.label, group.others)):
+        mine = [row for row in group.others if group.label(row) == label]
+        reaches = [reach(mine, group.load, question) for question in asked]
+        found.append((label, [each.sentence() if each else "" for each in reaches]))
     return list(asked.values()), found
+
+
+def interruption(run: Finished) -> str | None:
+    """Says how much of a run is there, where it was interrupted; None where all of it was tried."""
+    points, seeds, failures = (run.manifest.get(key) for key in ("points", "seeds", "failures"))
+    if not isinstance(points, list) or not isinstance(seeds, list):
+        return None
+    failed = len(failures) if isinstance(failures, dict) else 0
+    tried = len(points) * len(seeds)
+    whole = sum(int(number(row, "replications")) for row in run.rows if "replications" in row)
+    if whole + failed >= tried:
+        return None
+    return (
+        f"Interrupted: {whole} of {tried} simulations are whole, and nothing is concluded from them; "
+        "go on with --resume."
+    )
+
+
+def _groups(part: Slice) -> list[Compared]:
+    given = part.shown
+    rows = [row for row in given.rows if all(key in row for key in given.axes)]
+    return compared(rows, given.axes, given.along, given.baseline)
 
 
 def within_slo(run: Finished) -> str | None:
@@ -85,114 +98,8 @@ def _attainment(run: Finished) -> float | None:
     return None if slo is None else 100 * slo.attainment
 
 
-def _asks(given: Shown) -> bool:
-    """Whether lines are compared with a baseline line over a load of numbers."""
-    return (
-        given.along is not None
-        and bool(given.baseline)
-        and any(line.baseline for line in given.lines)
-        and any(THROUGHPUT in row for line in _compared(given) for row in line.rows)
-        and all(is_number(row[given.along]) for row in given.rows)
-    )
-
-
-def _compared(given: Shown) -> list[Line]:
-    return [line for line in given.lines if not line.baseline]
-
-
 def _places(rows: Sequence[Row], given: Shown) -> list[float]:
     return [number(row, str(given.along)) for row in rows]
-
-
-def _crossing(rows: Sequence[Row], given: Shown, key: str) -> Crossing | None:
-    usable = sorted((row for row in rows if key in row), key=lambda row: number(row, str(given.along)))
-    if not usable:
-        return None
-    widths = [number(row, f"{key}_ci95") if f"{key}_ci95" in row else math.nan for row in usable]
-    return crossing(_places(usable, given), [number(row, key) for row in usable], widths)
-
-
-def _subject(given: Shown) -> str:
-    """What is asked about: speculation, or another choice along the axis of the lines."""
-    key = next(iter(given.baseline))
-    if "speculative_config" in key:
-        return "speculation"
-    return f"a {noun(key)} other than {named(key, given.baseline[key]).rpartition(' = ')[2]}"
-
-
-def _others(given: Shown) -> list[str]:
-    lines = next(iter(given.baseline), None)
-    return [key for key in given.axes if key not in (given.along, lines)]
-
-
-def _best_by_load(given: Shown) -> list[tuple[float, str, Row]]:
-    """The line with the highest throughput ratio at each load, in order of the load."""
-    found: dict[float, list[tuple[str, Row]]] = {}
-    for line in _compared(given):
-        for row in line.rows:
-            if THROUGHPUT in row:
-                found.setdefault(number(row, str(given.along)), []).append((line.label, row))
-    return [(load, *max(found[load], key=lambda pair: number(pair[1], THROUGHPUT))) for load in sorted(found)]
-
-
-def _on_throughput(given: Shown) -> str:
-    best = _best_by_load(given)
-    load, subject = noun(str(given.along)), _subject(given)
-    ends = dict.fromkeys((0, len(best) - 1))
-    told = [f"{number(best[i][2], THROUGHPUT):.2f} times with {best[i][1]} at {best[i][0]:g}" for i in ends]
-    gains = f"at best {' and '.join(told)}"
-    found = crossing([x for x, *_ in best], [number(r, THROUGHPUT) for *_, r in best], [math.nan] * len(best))
-    if found.crosses_at is None and found.last_paying is not None:
-        return f"On throughput {subject} pays at every {load} tested, {gains}"
-    return f"On throughput {subject} {crossing_sentence(found, best[-1][0])} ({load}), {gains}"
-
-
-def _on_the_tail(given: Shown) -> str:
-    """Which lines pay on P99 TPOT, and up to where."""
-    lines = _compared(given)
-    crossings = [(line, c) for line in lines if (c := _crossing(line.rows, given, TAIL))]
-    whole = [line.label for line, c in crossings if _pays_throughout(c)]
-    if not crossings:
-        return "P99 TPOT is not compared"
-    if len(whole) == len(crossings):
-        return "on P99 TPOT it pays throughout as well"
-    if len(crossings) > MOST_NAMED:
-        return f"on P99 TPOT {len(whole)} of {len(crossings)} pay throughout"
-    last = max(_places(given.rows, given))
-    said = [f"{line.label} {crossing_sentence(c, last)}" for line, c in crossings]
-    return f"on P99 TPOT {', '.join(said)}"
-
-
-def _over_points(given: Shown) -> str | None:
-    """At how many points it pays, where the horizontal axis has no numbers; None without a baseline."""
-    lines = _compared(given)
-    points = [(line.label, row) for line in lines for row in line.rows if THROUGHPUT in row]
-    if not points or not given.baseline or not any(line.baseline for line in given.lines):
-        return None
-    label, row = max(points, key=lambda pair: number(pair[1], THROUGHPUT))
-    place = named(str(given.along), row[str(given.along)])
-    best = f"{number(row, THROUGHPUT):.2f} times with {label} at {place}"
-    pays = [sum(number(row, key) >= 1 for _, row in points if key in row) for key in (THROUGHPUT, TAIL)]
-    return (
-        f"On throughput {_subject(given)} pays at {pays[0]} of {len(points)} points, at best {best}; "
-        f"on P99 TPOT at {pays[1]}."
-    )
-
-
-def _pays_throughout(found: Crossing | None) -> bool:
-    return found is not None and found.crosses_at is None and found.last_paying is not None
-
-
-def _throughout(part: Slice) -> tuple[bool, bool]:
-    """Whether some line pays at every load, on throughput and on P99 TPOT."""
-    if not _asks(part.shown):
-        return False, False
-    lines = _compared(part.shown)
-    throughput, tail = [
-        any(_pays_throughout(_crossing(line.rows, part.shown, key)) for line in lines)
-        for key in (THROUGHPUT, TAIL)
-    ]
-    return throughput, tail
 
 
 def _best(given: Shown) -> str:

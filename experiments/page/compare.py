@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from specfleet.experiments.figures.style import name_and_unit
 from specfleet.experiments.page.data import Finished, point_name, read
 from specfleet.experiments.page.html import Html, TableCell, join, page, section, table, tag
 from specfleet.experiments.page.sections import definitions, points_table
@@ -14,6 +13,7 @@ from specfleet.experiments.run.compare import Difference, compare, pairs_of_poin
 from specfleet.experiments.run.files import write_page
 from specfleet.experiments.run.results import Row, read_results
 from specfleet.experiments.schema.yamlfile import read_yaml
+from specfleet.experiments.words.names import name_and_unit
 
 MAIN = ("mean_tpot_ms", "p99_tpot_ms")
 """Figures that the sentence at the top speaks of."""

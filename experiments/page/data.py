@@ -8,15 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specfleet.experiments.figures.data import Line, Shown, shown
-from specfleet.experiments.figures.style import DASHES, MARKERS, Horizontal, label, name_and_unit, noun
+from specfleet.experiments.figures.style import DASHES, MARKERS, Horizontal
 from specfleet.experiments.load.config import load as load_experiment
 from specfleet.experiments.load.sweep import Point, expand
 from specfleet.experiments.run.results import Row, is_number, number, read_results
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import InputFaults
 from specfleet.experiments.schema.yamlfile import read_yaml
+from specfleet.experiments.words.names import label, name_and_unit, noun
 from specfleet.experiments.words.tail import Split, read_split
 from specfleet.experiments.words.values import named, text
+from specfleet.experiments.words.verdict import interval
 
 STATISTICS = {"mean": "Mean", "median": "Median", "p90": "P90", "p95": "P95", "p99": "P99"}
 _SHORT = len("TP 16 = ")
@@ -202,7 +204,7 @@ def _line(folder: Path, line: Line, given: Shown, keys: Sequence[str]) -> dict[s
     along = given.along
     place = line.position
     columns = {key: [_value(row, key) for row in rows] for key in keys}
-    halves = {key: [_value(row, f"{key}_ci95") for row in rows] for key in keys}
+    halves = {key: [_half_width(row, key) for row in rows] for key in keys}
     return {
         "label": line.label or ("all points" if along else "the point"),
         "baseline": line.baseline,
@@ -229,6 +231,14 @@ def _place(value: object) -> object:
 
 def _value(row: Row, key: str) -> float | None:
     return number(row, key) if is_number(row.get(key)) else None
+
+
+def _half_width(row: Row, key: str) -> float | None:
+    """The longer side of a figure's 95 % interval; of a ratio, of the one paired by request."""
+    found = interval(row, key)
+    if found is None or not is_number(row.get(key)):
+        return _value(row, f"{key}_ci95")
+    return max(found[1] - number(row, key), number(row, key) - found[0])
 
 
 def point_name(row: Row, axes: Sequence[str]) -> str:

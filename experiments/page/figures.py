@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from specfleet.experiments.figures.data import Shown
 from specfleet.experiments.figures.steps import GAIN, PARTS
-from specfleet.experiments.figures.style import interval_note, noun
+from specfleet.experiments.figures.style import interval_note
 from specfleet.experiments.page.data import LATENCIES, STATISTICS, Finished
 from specfleet.experiments.page.html import Html, tag
 from specfleet.experiments.run.results import is_number
+from specfleet.experiments.words.names import noun
 from specfleet.experiments.words.tail import WORDS, read_split
 from specfleet.experiments.words.values import named
 
@@ -146,7 +147,8 @@ def _tails(run: Finished) -> Iterator[Figure]:
 def interval_text(run: Finished) -> Html | None:
     """Says what the error bars are; None where there are none."""
     said = interval_note(run.shown)
-    return tag("p", *said, class_="intervals") if said else None
+    paired = " Those of ratios are paired by request." if said and run.shown.baseline else ""
+    return tag("p", *said, paired, class_="intervals") if said else None
 
 
 def _there(run: Finished, keys: Sequence[str]) -> list[str]:

@@ -5,15 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from specfleet.experiments.figures.style import noun
-from specfleet.experiments.page.answer import headline, highest_load, slice_answer, verdict_rows, within_slo
+from specfleet.experiments.page.answer import (
+    headline,
+    highest_load,
+    interruption,
+    slice_answer,
+    verdict_rows,
+    within_slo,
+)
 from specfleet.experiments.page.data import Finished, splits_at
 from specfleet.experiments.page.figures import SPLIT_PARTS
 from specfleet.experiments.page.html import Html, TableCell, folded, listed, section, table, tag
 from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.words.backing import backing
 from specfleet.experiments.words.claims import Verdict, judge
+from specfleet.experiments.words.names import noun
 from specfleet.experiments.words.run import COLUMNS, RARE_COLUMNS
+from specfleet.experiments.words.saturation import saturation
 from specfleet.experiments.words.tail import Split, tail_sentence
 from specfleet.experiments.words.values import text
 
@@ -36,7 +44,11 @@ def answer(run: Finished) -> Html:
     """The answer in one sentence, then by line and question, then the claim."""
     lead = tag("p", _unbroken(headline(run)), class_="lead")
     slo = within_slo(run)
-    parts = [lead, tag("p", _unbroken(slo)) if slo else None, *_verdicts(run), *_claim(run)]
+    if interruption(run) is not None:
+        return tag("section", lead, id="answer", aria_label="Answer")
+    crowded = (tag("p", _unbroken(said)) for said in saturation(run.rows, run.shown.axes, run.shown.along))
+    met = tag("p", _unbroken(slo)) if slo else None
+    parts = [lead, *crowded, met, *_verdicts(run), *_claim(run)]
     return tag("section", *parts, id="answer", aria_label="Answer")
 
 
@@ -55,7 +67,7 @@ def _verdicts(run: Finished) -> Iterator[Html]:
         title = f"Up to which {load} it pays" + (f", {part.name}" if many else "")
         cells = [[TableCell(name), *(TableCell(said) for said in answers)] for name, answers in rows]
         found = table(title, [axis, *(f"on {question}" for question in asked)], cells)
-        yield folded(part.name, tag("p", _unbroken(slice_answer(part))), found) if many else found
+        yield folded(part.name, tag("p", _unbroken(slice_answer(run, part))), found) if many else found
 
 
 def _claim(run: Finished) -> Iterator[Html]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from specfleet.experiments.plan.bounds import Bound
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.capacity import Capacity
 from specfleet.experiments.plan.neighbours import Neighbour
@@ -13,6 +12,7 @@ from specfleet.experiments.plan.sensitivity import Changed
 from specfleet.experiments.plan.speculation import BestK, BreakEven
 from specfleet.experiments.plan.traffic import Traffic
 from specfleet.experiments.plan.trials import TrialFigures
+from specfleet.experiments.point.bounds import Bound
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.plan import Plan
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from specfleet.experiments.load.config import Loaded, load
-from specfleet.experiments.plan.bounds import Bound, MeanLengths, bound
 from specfleet.experiments.plan.candidates import Candidate, candidates
 from specfleet.experiments.plan.capacity import capacity
 from specfleet.experiments.plan.neighbours import BETTER, Neighbour, neighbours
@@ -18,6 +17,7 @@ from specfleet.experiments.plan.sensitivity import sensitivity
 from specfleet.experiments.plan.speculation import best_by_load, break_even
 from specfleet.experiments.plan.traffic import Traffic
 from specfleet.experiments.plan.trials import Laboratory, worst
+from specfleet.experiments.point.bounds import Bound, MeanLengths, bound
 from specfleet.experiments.point.build import requests
 from specfleet.experiments.run.folder import Manifest, ResultsFolder, figures_in, start_of_manifest
 from specfleet.experiments.run.processes import Workers

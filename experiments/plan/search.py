@@ -12,10 +12,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from specfleet.experiments.plan.bounds import Bound
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.traffic import Traffic
 from specfleet.experiments.plan.trials import Laboratory, TrialFigures, worst
+from specfleet.experiments.point.bounds import Bound
 
 TOGETHER = 4
 """Candidates simulated side by side; a constant, so that the search does not depend on the processes."""

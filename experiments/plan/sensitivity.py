@@ -7,11 +7,11 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specfleet.experiments.plan.bounds import Bound, MeanLengths, bound
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.search import Entry, Search
 from specfleet.experiments.plan.traffic import Traffic
 from specfleet.experiments.plan.trials import Laboratory
+from specfleet.experiments.point.bounds import Bound, MeanLengths, bound
 from specfleet.experiments.point.build import requests
 
 SHORTLIST = 8

@@ -19,6 +19,9 @@ from specfleet.experiments.load.sweep import Point
 from specfleet.experiments.run.cells import cell_text, text_cell
 from specfleet.experiments.run.files import FolderFault, read_object, read_table
 from specfleet.experiments.run.folder import check_whole, located, manifest_of, stale
+from specfleet.experiments.run.gains import columns, of_replications
+from specfleet.experiments.run.judged import Requests
+from specfleet.sim.statistics.verdict import LEAST_GAIN
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,19 +94,26 @@ def point_figures(folder: Path) -> Mapping[str, object]:
 
 
 def summarise(
-    points: Sequence[Point], seeds: Sequence[int], folder: Path, baseline: Mapping[str, object] | None
+    points: Sequence[Point],
+    seeds: Sequence[int],
+    folder: Path,
+    baseline: Mapping[str, object] | None,
+    least_gain: float = LEAST_GAIN,
 ) -> list[Row]:
     """Returns a row a point: axes, means over seeds, 95 % half widths, and ratios to the baseline.
 
     Ratios are taken seed by seed, on the same requests and the same luck, and then averaged. A
-    point none of whose seeds finished is left out.
+    point none of whose seeds finished is left out. Intervals and verdicts of ratios, and what an
+    open loop offered and served, come from the requests, where they were kept.
     """
+    read = Requests(folder)
     found = {
         (point.id, seed): point_figures(path)
         for point in points
         for seed in seeds
         if ((path := folder / "points" / f"{point.id},seed={seed}") / "_SUCCESS").exists()
     }
+    traffic = {p.id: read.traffic(p, [seed for seed in seeds if (p.id, seed) in found]) for p in points}
     rows: list[Row] = []
     for point in points:
         mine = [found[point.id, seed] for seed in seeds if (point.id, seed) in found]
@@ -117,7 +127,13 @@ def summarise(
                 continue
             row[key] = sum(numbers) / len(numbers)
             row[f"{key}_ci95"] = half_width_95(numbers)
-        row |= _speedups(point, points, seeds, found, baseline)
+        finished = [seed for seed in seeds if (point.id, seed) in found]
+        row |= traffic[point.id]
+        other = baseline_of(point, points, baseline) if baseline else None
+        if other is not None:
+            both = [seed for seed in finished if (other.id, seed) in found]
+            row |= _speedups(point, other, both, found, least_gain)
+            row |= read.gains(point, other, both, row, least_gain)
         rows.append(row)
     return rows
 
@@ -130,19 +146,13 @@ def baseline_of(point: Point, points: Sequence[Point], baseline: Mapping[str, ob
 
 def _speedups(
     point: Point,
-    points: Sequence[Point],
+    other: Point,
     seeds: Sequence[int],
     found: Mapping[tuple[str, int], Mapping[str, object]],
-    baseline: Mapping[str, object] | None,
+    least_gain: float,
 ) -> Row:
-    other = baseline_of(point, points, baseline) if baseline else None
-    if other is None:
-        return {}
-    pairs = [
-        (found[point.id, seed], found[other.id, seed])
-        for seed in seeds
-        if (point.id, seed) in found and (other.id, seed) in found
-    ]
+    """Returns the ratios to the baseline, seed by seed and then averaged, and what these alone settle."""
+    pairs = [(found[point.id, seed], found[other.id, seed]) for seed in seeds]
     row: Row = {}
     by_class = [key for key in (pairs[0][0] if pairs else ()) if key.startswith("class:") and "tpot" in key]
     speedups = SPEEDUPS | {f"speedup:{key}": (key, -1) for key in by_class}
@@ -155,6 +165,7 @@ def _speedups(
         if ratios:
             row[name] = sum(ratios) / len(ratios)
             row[f"{name}_ci95"] = half_width_95(ratios)
+            row |= columns(name, of_replications(ratios), least_gain)
     return row
 
 

@@ -112,7 +112,8 @@ class Run:
 
     def summary(self) -> list[Row]:
         """Summarises the finished points, writes summary.csv and manifest.json, and returns the rows."""
-        rows = summarise(self.points, self.seeds, self.folder, self.loaded.experiment.report.baseline)
+        report = self.loaded.experiment.report
+        rows = summarise(self.points, self.seeds, self.folder, report.baseline, report.least_gain)
         changed = changed_files(self._inputs)
         self.failures += [(name, "changed while the run was going on; run it again") for name in changed]
         failed = {name for name, _ in self.failures} - self._lost

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from specfleet.experiments.run.results import Row
+from specfleet.experiments.run.results import Row, is_number
 from specfleet.experiments.run.run import Run
+from specfleet.experiments.words.answer import Compared, compared, lead, load_said, not_asked
 from specfleet.experiments.words.backing import backing
 from specfleet.experiments.words.claims import claim_text
+from specfleet.experiments.words.saturation import saturation
 from specfleet.experiments.words.table import Column, table_text
 from specfleet.experiments.words.tail import at_highest_load
 from specfleet.experiments.words.values import text
-from specfleet.experiments.words.verdict import in_words
+from specfleet.experiments.words.verdict import questions, reach
 from specfleet.sim.speculation.spec import UNFIT_FOR_TAILS
 
 COLUMNS = (
@@ -29,6 +31,8 @@ COLUMNS = (
     ("draft_overhead", "draft", "{:+.0%}"),
     ("mean_batch", "batch", "{:.1f}"),
     ("slo_attainment", "SLO met", "{:.1%}"),
+    ("offered_per_s", "offered/s", "{:.2f}"),
+    ("served_per_s", "served/s", "{:.2f}"),
 )
 """Metric, heading, format. A column none of whose rows has a value is left out."""
 
@@ -38,6 +42,9 @@ RARE_COLUMNS = (
     ("drafter_off_share", "drafter off", "{:.1%}"),
 )
 """Shown only where some point has a value above zero."""
+
+
+SETTLE = "What is not settled, more requests (workload.num_prompts) or replications settle."
 
 
 def summary_table(rows: Sequence[Row], axes: Sequence[str], lines: str | None) -> str:
@@ -77,15 +84,25 @@ def _value(row: Row, key: str) -> float | None:
 
 
 def run_text(run: Run, rows: Sequence[Row]) -> str:
-    """Returns everything a run prints on stdout."""
+    """Returns everything a run prints on stdout: the answer first, and none where points are missing."""
     experiment = run.loaded.experiment
     axes = list(experiment.sweep.axes)
-    parts = [summary_table(rows, axes, experiment.report.lines), ""]
     baseline, x, lines = experiment.report.baseline, experiment.report.x, experiment.report.lines
-    if baseline and x and lines and lines in baseline and all(x in row for row in rows):
-        parts += [*in_words(rows, x, lines, baseline[lines]), ""]
-        if x != lines and all(isinstance(row[x], int | float) for row in rows):
-            parts += [*at_highest_load(run.folder, list(rows), x, lines), ""]
+    table = summary_table(rows, axes, lines)
+    if (missing := interruption(run)) is not None:
+        return "\n".join([missing, "", table])
+    groups = compared(rows, axes, x, baseline or {})
+    first = lead(groups, load_said(experiment)) or not_asked(experiment)
+    parts = [first, ""] if first else []
+    if crowded := saturation(rows, axes, x):
+        parts += [*crowded, ""]
+    parts += [table, ""]
+    if said := [sentence for group in groups for sentence in in_words(group)]:
+        unsettled = any("not settled" in sentence for sentence in said)
+        parts += [*said, *([SETTLE] if unsettled else []), ""]
+    by_line = baseline and x and lines and lines in baseline and x != lines
+    if x and lines and by_line and all(is_number(row.get(x)) for row in rows):
+        parts += [*at_highest_load(run.folder, list(rows), x, lines), ""]
     if experiment.claim is not None:
         parts += [*claim_text(experiment.claim, rows), ""]
     parts += _warnings(rows)
@@ -97,6 +114,35 @@ def run_text(run: Run, rows: Sequence[Row]) -> str:
     prompts = [_number(r, "total_input_tokens") / max(_number(r, "completed"), 1.0) for r in rows]
     parts += backing(config, sum(prompts) / len(prompts))
     return "\n".join(parts)
+
+
+def interruption(run: Run) -> str | None:
+    """Says how much of a run is there, where it was interrupted; None where all of it was tried."""
+    failed = {task for task, _ in run.failures}
+    tasks = run.tasks
+    whole = sum(task.done for task in tasks)
+    if all(task.done or task.id in failed for task in tasks):
+        return None
+    return (
+        f"Interrupted: {whole} of {len(tasks)} simulations are whole, and nothing is concluded from them; "
+        "go on with --resume."
+    )
+
+
+def in_words(group: Compared) -> list[str]:
+    """Returns a sentence a choice: where it pays on each question, over the load."""
+    if group.load is None:
+        return []
+    where = f"{group.where}: " if group.where else ""
+    asked = questions(group.rows)
+    said = []
+    for label in dict.fromkeys(map(group.label, group.others)):
+        mine = [row for row in group.others if group.label(row) == label]
+        reaches = {text: reach(mine, group.load, question) for question, text in asked.items()}
+        told = [f"on {text} it {found.sentence()}" for text, found in reaches.items() if found is not None]
+        if told:
+            said.append(f"{where}{label}: {'; '.join(told)} ({group.load.rpartition('.')[2]}).")
+    return said
 
 
 def _warnings(rows: Sequence[Row]) -> list[str]:

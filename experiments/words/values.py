@@ -60,3 +60,8 @@ def named(key: str, value: object) -> str:
     if isinstance(value, str) and not value.startswith("{"):
         return text(value)
     return f"{last.replace('_', ' ')} = {text(value)}"
+
+
+def same(a: object, b: object) -> bool:
+    """Whether two values of an axis are one: a table may give 0 as 0.0, and a mapping as text."""
+    return a == b or str(a) == str(b)

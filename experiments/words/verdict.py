@@ -1,123 +1,108 @@
-"""The answer in words: up to which load each line pays against the baseline."""
+"""Where a choice pays against the baseline over a load: up to here, not from there, not settled between."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specfleet.experiments.run.results import Row, as_number, number
-from specfleet.experiments.words.values import text as named
+from specfleet.experiments.run.gains import MEAN_TPOT, P99_TPOT, THROUGHPUT
+from specfleet.experiments.run.results import Row, as_number, is_number, number
+from specfleet.sim.statistics.verdict import Verdict
 
-QUESTIONS = {
-    "speedup_output_throughput": "throughput",
-    "speedup_mean_tpot": "mean TPOT",
-    "speedup_p99_tpot": "P99 TPOT",
-}
+QUESTIONS = {THROUGHPUT: "throughput", MEAN_TPOT: "mean TPOT", P99_TPOT: "P99 TPOT"}
+BESIDE = ("_ci95", "_low", "_high", "_verdict")
+"""Ends of the columns that say how well a ratio is known."""
+ANSWERS: dict[str, Verdict] = {"pays": "pays", "does not": "does not", "not settled": "not settled"}
 
 
 def questions(rows: Sequence[Row]) -> dict[str, str]:
     """Returns the columns of ratios to the baseline and what each asks; those of traffic classes last."""
     found = dict(QUESTIONS)
     for key in dict.fromkeys(key for row in rows for key in row):
-        if key.startswith("speedup:class:") and not key.endswith("_ci95"):
+        if key.startswith("speedup:class:") and not key.endswith(BESIDE):
             _, _, name, figure = key.split(":")
             found[key] = f"{'mean' if figure.startswith('mean') else 'P99'} TPOT of {name}"
     return found
 
 
+def judged(row: Row, question: str) -> Verdict | None:
+    """Returns the verdict on a point; None where the question is not asked of it.
+
+    An open loop that serves all that comes is not asked about its throughput.
+    """
+    return ANSWERS.get(str(row.get(f"{question}_verdict"))) if is_number(row.get(question)) else None
+
+
+def interval(row: Row, question: str) -> tuple[float, float] | None:
+    """Returns the 95 % interval of a ratio; None where nothing bounds it."""
+    low, high = row.get(f"{question}_low"), row.get(f"{question}_high")
+    return (as_number(low), as_number(high)) if is_number(low) and is_number(high) else None
+
+
 @dataclass(frozen=True)
-class Crossing:
-    """Where one line's ratio to the baseline crosses 1.
+class Reach:
+    """At which of the tested loads a choice pays.
 
     Attributes:
-        last_paying: the last tested x up to which the ratio never fell below 1; None if it starts below.
-        crosses_at: x at which it falls below 1, interpolated on a logarithmic axis; None if it never does.
-        pays_again_from: a later tested x at which it is above 1 again, or None.
-        close: the ratio at the first losing point is within its 95 % interval of 1.
+        paying, losing, unsettled: tested loads, rising.
     """
 
-    last_paying: float | None
-    crosses_at: float | None
-    pays_again_from: float | None = None
-    close: bool = False
+    paying: tuple[float, ...]
+    losing: tuple[float, ...]
+    unsettled: tuple[float, ...]
+
+    @classmethod
+    def of(cls, tested: Sequence[tuple[float, Verdict]]) -> Reach:
+        """Sorts loads by the verdict at each."""
+        at = {
+            answer: tuple(sorted(x for x, found in tested if found == answer)) for answer in ANSWERS.values()
+        }
+        return cls(at["pays"], at["does not"], at["not settled"])
+
+    @property
+    def throughout(self) -> bool:
+        """Whether it pays at every load tested."""
+        return bool(self.paying) and not self.losing and not self.unsettled
+
+    @property
+    def stops_between(self) -> tuple[float, float] | None:
+        """The last load at which it pays and the first after it at which it does not; None without both."""
+        after = [x for x in self.losing if self.paying and x > self.paying[0]]
+        if not after:
+            return None
+        return max(x for x in self.paying if x < after[0]), after[0]
+
+    def sentence(self) -> str:
+        """Says it in words, such as `pays up to 32, stops between 32 and 128`."""
+        if not self.paying and not self.losing:
+            return "is not settled at any load tested"
+        if not self.paying:
+            where = f"from {self.losing[0]:g} on" if self.unsettled else "at any load tested"
+            if self.unsettled and max(self.unsettled) > self.losing[0]:
+                where = f"at {_listed(self.losing)}"
+            return f"does not pay {where}{self._unsettled(self.unsettled)}"
+        stops = self.stops_between
+        first, last = self.paying[0], self.paying[-1]
+        begins = self.losing and self.losing[0] < first
+        if stops is None:
+            said = f"pays only from {first:g}" if begins else f"pays up to {last:g}"
+            return said + self._unsettled(self.unsettled)
+        said = f"pays from {first:g} to {stops[0]:g}" if begins else f"pays up to {stops[0]:g}"
+        said += f", stops between {stops[0]:g} and {stops[1]:g}"
+        again = [x for x in self.paying if x > stops[1]]
+        if again:
+            said += f" (pays again from {again[0]:g})"
+        return said + self._unsettled([x for x in self.unsettled if not stops[0] < x < stops[1]])
+
+    def _unsettled(self, loads: Sequence[float]) -> str:
+        return f", not settled at {_listed(loads)}" if loads else ""
 
 
-def crossing(xs: Sequence[float], ratios: Sequence[float], half_widths: Sequence[float]) -> Crossing:
-    """Finds where `ratios`, tested at increasing `xs`, first falls below 1."""
-    losing = next((i for i, ratio in enumerate(ratios) if ratio < 1.0), None)
-    if losing is None:
-        return Crossing(xs[-1], None)
-    again = next((x for x, ratio in zip(xs[losing:], ratios[losing:], strict=True) if ratio >= 1.0), None)
-    width = half_widths[losing]
-    close = not math.isnan(width) and 1.0 - ratios[losing] <= width
-    if losing == 0:
-        return Crossing(None, None, again, close)
-    before, after = ratios[losing - 1], ratios[losing]
-    share = (before - 1.0) / (before - after)
-    low, high = xs[losing - 1], xs[losing]
-    if low > 0:
-        at = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
-    else:
-        at = low + share * (high - low)
-    return Crossing(low, at, again, close)
+def _listed(loads: Sequence[float]) -> str:
+    return ", ".join(f"{x:g}" for x in loads)
 
 
-def crossing_sentence(found: Crossing, last_tested: float) -> str:
-    """Says a crossing in words."""
-    if found.last_paying is None and found.pays_again_from is not None:
-        text = f"pays only from {found.pays_again_from:g}"
-    elif found.last_paying is None:
-        text = "does not pay at any load tested"
-    elif found.crosses_at is None:
-        return f"pays up to {last_tested:g}"
-    else:
-        text = f"pays up to {found.last_paying:g}, stops at about {_rounded(found.crosses_at)}"
-        if found.pays_again_from is not None:
-            text += f" (pays again from {found.pays_again_from:g})"
-    if found.close:
-        text += " (within the noise of these replications)"
-    return text
-
-
-def _rounded(x: float) -> str:
-    return f"{x:.0f}" if x >= 10 else f"{x:.2g}"
-
-
-def verdicts(
-    rows: Sequence[Row], x: str, lines: str, baseline: object
-) -> list[tuple[object, dict[str, Crossing]]]:
-    """Returns, for each value of the axis `lines` but the baseline, its crossing by question."""
-    values = list({repr(row[lines]): row[lines] for row in rows}.values())
-    found = []
-    for value in values:
-        if value == baseline:
-            continue
-        mine = sorted((row for row in rows if row[lines] == value), key=lambda row: number(row, x))
-        answers = {}
-        for question in questions(rows):
-            usable = [row for row in mine if question in row]
-            if usable:
-                answers[question] = crossing(
-                    [number(row, x) for row in usable],
-                    [number(row, question) for row in usable],
-                    [as_number(row.get(f"{question}_ci95", math.nan)) for row in usable],
-                )
-        if answers:
-            found.append((value, answers))
-    return found
-
-
-def in_words(rows: Sequence[Row], x: str, lines: str, baseline: object) -> list[str]:
-    """Returns a sentence a line and question; none where the loads are not numbers or are the lines."""
-    if x == lines or not all(isinstance(row.get(x), int | float) for row in rows):
-        return []
-    last = max(number(row, x) for row in rows)
-    name, load = lines.rpartition(".")[2], x.rpartition(".")[2]
-    label = "K" if name == "num_speculative_tokens" else name
-    text = []
-    for value, answers in verdicts(rows, x, lines, baseline):
-        asked = questions(rows)
-        said = "; ".join(f"on {asked[q]} it {crossing_sentence(c, last)}" for q, c in answers.items())
-        text.append(f"{label} = {named(value)}: {said} ({load}).")
-    return text
+def reach(rows: Sequence[Row], x: str, question: str) -> Reach | None:
+    """Returns where the points of one line pay; None where the question is asked of none."""
+    tested = [(number(row, x), found) for row in rows if (found := judged(row, question))]
+    return Reach.of(tested) if tested else None

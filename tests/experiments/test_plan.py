@@ -18,13 +18,13 @@ from vllm_command import faults
 from specfleet.experiments.load.config import load
 from specfleet.experiments.load.rules.plan import plan_conflicts, slo_conflicts
 from specfleet.experiments.load.sweep import with_values
-from specfleet.experiments.plan.bounds import MeanLengths, bound
 from specfleet.experiments.plan.command import plan_command
 from specfleet.experiments.plan.neighbours import BETTER
 from specfleet.experiments.plan.planned import Planned
 from specfleet.experiments.plan.planner import Planner
 from specfleet.experiments.plan.traffic import Traffic, Trial, dealt
 from specfleet.experiments.plan.trials import TrialFigures, measure, scaled, worst
+from specfleet.experiments.point.bounds import MeanLengths, bound
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.plan import Slo
 from specfleet.experiments.schema.faults import InputFaults

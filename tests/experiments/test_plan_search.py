@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_toys import every, load_small
 
-from specfleet.experiments.plan.bounds import Bound
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.capacity import LoadCurve, resource
 from specfleet.experiments.plan.neighbours import steps
@@ -21,6 +20,7 @@ from specfleet.experiments.plan.search import Search, rungs
 from specfleet.experiments.plan.speculation import BestK, crossover, schedule
 from specfleet.experiments.plan.traffic import Traffic, Trial
 from specfleet.experiments.plan.trials import Laboratory, TrialFigures, trial_key
+from specfleet.experiments.point.bounds import Bound
 from specfleet.experiments.schema.blocks.experiment import Experiment
 
 # The search, on a toy laboratory

@@ -8,21 +8,23 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
+from report_runs import judged
 
 from specfleet.experiments.figures.data import Shown, read, shown
 from specfleet.experiments.figures.run import draw_run, figures, metric, speedup, tails
 from specfleet.experiments.figures.steps import PARTS, step_time, two_sides
-from specfleet.experiments.figures.style import COLOURS, Horizontal, label, look, styled
+from specfleet.experiments.figures.style import COLOURS, Horizontal, look, styled
 from specfleet.experiments.run.results import Row, number, write_summary
 from specfleet.experiments.schema.blocks.experiment import METRICS
+from specfleet.experiments.words.names import label
 from specfleet.experiments.words.values import text
-from specfleet.experiments.words.verdict import crossing
 
 LOAD, K, GPU = "workload.max_concurrency", "serve.speculative_config.num_speculative_tokens", "serve.gpu"
 LOADS, KS = (1, 8, 64), (0, 3, 5)
@@ -60,7 +62,7 @@ def point(load: float, k: int, replications: int = 1) -> Row:
     }
     if k:
         ratio = 2.0 - 0.25 * math.log2(load) + 0.01 * k
-        row |= {"speedup_output_throughput": ratio, "speedup_p99_tpot": ratio + 0.5}
+        row |= judged("speedup_output_throughput", ratio) | judged("speedup_p99_tpot", ratio + 0.5)
         row |= {"tokens_per_step": 2.5, "verify_overhead": 0.02 * load, "draft_overhead": 0.1, "gain": 1.9}
     if replications > 1:
         row |= {f"{key}_ci95": 0.05 * number(row, key) for key in ("output_throughput", "p99_tpot_ms")}
@@ -169,19 +171,20 @@ def test_ticks_are_the_tested_loads_on_a_logarithmic_axis() -> None:
     assert list(ax.get_xticks(minor=True)) == []
 
 
-def test_rings_lie_where_the_verdict_says_that_lines_cross_1() -> None:
-    run = arranged(grid())
-    throughput, tpot = made(speedup(run)).axes
-    rings = sorted(float(line.get_xdata()[0]) for line in throughput.lines if line.get_markersize() == 10)  # type: ignore[index,arg-type]
-    ratios = [[number(point(load, k), "speedup_output_throughput") for load in LOADS] for k in (3, 5)]
-    expected = [crossing(LOADS, r, [math.nan] * 3).crosses_at for r in ratios]
-    assert rings == pytest.approx(expected)
-    legend = tpot.get_legend()
+def test_marks_reach_from_the_last_paying_load_to_the_first_losing_one() -> None:
+    throughput, tpot = made(speedup(arranged(grid()))).axes
+    marks = [line.get_xdata() for line in throughput.lines if line.get_marker() == "|"]
+    assert [list(np.asarray(ends)) for ends in marks] == [[8, 64], [8, 64]]
+    texts = [legend_texts(ax) for ax in (throughput, tpot)]
+    assert texts[0] == [f"K = {k}: pays up to 8, stops between 8 and 64" for k in (3, 5)]
+    assert texts[1] == ["K = 3: pays up to 8, not settled at 64", "K = 5: pays up to 64"]
+
+
+def legend_texts(ax: Axes) -> list[str]:
+    """What a legend says, each entry on one line."""
+    legend = ax.get_legend()
     assert legend is not None
-    assert [t.get_text() for t in legend.get_texts()] == [
-        "K = 3: pays up to 64",
-        "K = 5: pays up to 64",
-    ]
+    return [entry.get_text().replace("\n", " ") for entry in legend.get_texts()]
 
 
 def test_there_is_no_speedup_without_a_baseline() -> None:

@@ -180,7 +180,9 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 def test_one_point_without_axes_says_what_it_comes_to(tmp_path: Path) -> None:
     folder = simulated(tmp_path, "sweep.axes={}", "report={}", "claim=null", "replications=1")
     run = read(folder)
-    assert re.fullmatch(r"[\d,]+ output tokens/s, mean TPOT .* tokens per verification\.", headline(run))
+    assert re.fullmatch(
+        r"[\d,]+ output tokens/s, mean TPOT .* tokens per verification\. .*\[0, 3\]'\.", headline(run)
+    )
     page = Page(write_report(folder))
     assert "lines" not in set(page.values("id")) and "fig-step" in set(page.values("id"))
 
@@ -199,7 +201,7 @@ def test_further_axes_are_settings_to_choose_from(tmp_path: Path) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest))
     run = read(folder)
     assert [part.name for part in run.slices] == ["tensor parallel size = 1", "tensor parallel size = 2"]
-    assert headline(run).startswith("Over 2 settings")
+    assert headline(run).startswith("Does a GPU other than a pay? Over 2 settings: in part in 2.")
     page = Page(write_report(folder))
     assert "slice" in set(page.values("id"))
 

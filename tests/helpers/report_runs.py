@@ -67,11 +67,18 @@ def row(load: object, line: object, place: int, at: int = 0) -> Row:
         "mean_tpot_ms": 10.0 + place,
         "p99_tpot_ms": 12.0 + place,
         "p99_ttft_ms": 100.0,
-        "speedup_output_throughput": 1.0 + 0.1 * place - 0.08 * at,
-        "speedup_p99_tpot": 1.0 + 0.1 * place - 0.08 * at,
+        **judged("speedup_output_throughput", 1.0 + 0.1 * place - 0.08 * at),
+        **judged("speedup_p99_tpot", 1.0 + 0.1 * place - 0.08 * at),
         "step_weights_ms": 5.0,
         "step_ms": 5.0,
     }
+
+
+def judged(name: str, ratio: float) -> dict[str, object]:
+    """Returns the columns of a ratio known to 0.01, and whether it pays."""
+    low, high = ratio - 0.01, ratio + 0.01
+    verdict = "pays" if low > 1.02 else "does not" if high < 1.02 else "not settled"
+    return {name: ratio, f"{name}_low": low, f"{name}_high": high, f"{name}_verdict": verdict}
 
 
 def written(folder: Path, lines: tuple[object, ...] = ("a", HOSTILE, QUOTES), loads: int = 3) -> Path:

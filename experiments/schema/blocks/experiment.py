@@ -79,7 +79,9 @@ class Report(Block):
     )
     """Metrics, one plot each."""
     baseline: dict[str, object] | None = None
-    """Axis -> the value that the others are compared with."""
+    """Axis -> the value that the others are compared with; plain decoding on an axis if left out."""
+    least_gain: Annotated[float, Field(ge=0, lt=1)] = 0.02
+    """A gain counts where its whole 95 % interval lies beyond 1 + this; 0.02 is 2 %."""
     requests: Literal["all", "none"] = "all"
     """`none` keeps figures alone, in memory that does not grow with the number of requests: no requests.csv,
     percentiles within 0.05 %. For millions of requests in an open loop."""
@@ -120,7 +122,7 @@ _FIGURES = """
     mean_batch mean_running mean_waiting peak_kv_usage gpu_busy preemptions rejected prefix_hit_share
     drafter_off_share slo_attainment output_throughput_per_gpu output_throughput_per_user kv_cache_tokens
     steps
-    speedup_output_throughput speedup_mean_tpot speedup_p99_tpot
+    speedup_output_throughput speedup_mean_tpot speedup_p99_tpot offered_per_s served_per_s
     step_ms step_weights_ms step_kv_ms step_compute_ms step_communication_ms step_launch_ms step_host_ms
     step_drafter_ms
 """

@@ -55,11 +55,13 @@ class Bound:
         rate: requests/s; 0 if the SLO cannot be met at any load.
         batch: requests decoding at that rate.
         limit: what sets it.
+        prompt_share: of the time of a token, what other requests' prompts take.
     """
 
     rate: float
     batch: float
     limit: str
+    prompt_share: float = 0.0
 
 
 def bound(config: Experiment, lengths: MeanLengths, acceptance_factor: float = 1.0) -> Bound:
@@ -84,7 +86,7 @@ def bound(config: Experiment, lengths: MeanLengths, acceptance_factor: float = 1
         return Bound(
             0.0, 0.0, f"TTFT: a prompt of {lengths.long_prompt:.0f} tokens alone takes {alone:.2f} s"
         )
-    return _most(cost, engine, lengths, length, _limit_s(config.slo, "tpot"))
+    return most(cost, engine, lengths, length, _limit_s(config.slo, "tpot"))
 
 
 def mean_length(spec: AcceptanceSpec, k: int) -> float:
@@ -98,9 +100,10 @@ def _limit_s(slo: Slo, latency: str) -> float | None:
     return None if limit is None else limit / 1e3
 
 
-def _most(
+def most(
     cost: StepCost, engine: EngineConfig, lengths: MeanLengths, length: float, tpot_s: float | None
 ) -> Bound:
+    """Returns the bound of an engine that gets `length` tokens a round, within a limit on TPOT or none."""
     q = 1 + engine.num_speculative_tokens
     caps = {
         "KV cache": engine.usable_tokens / lengths.context,
@@ -117,7 +120,9 @@ def _most(
         return Bound(0.0, 0.0, f"TPOT: one request alone takes {1e3 * token[0]:.1f} ms a token")
     chosen = int(np.argmax(np.where(allowed, rate, 0.0)))
     limit = "TPOT" if not allowed.all() else min(caps, key=lambda name: caps[name])
-    return Bound(SLACK * float(rate[chosen]), float(batch[chosen]), limit)
+    prompts = float(batch[chosen] * prompt[chosen]) / max(lengths.output - 1.0, 1.0)
+    share = prompts / float(token[chosen])
+    return Bound(SLACK * float(rate[chosen]), float(batch[chosen]), limit, share)
 
 
 def _steps(

@@ -1,0 +1,76 @@
+"""The columns of a summary that are read off the requests of a run: what was offered, served and gained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from pathlib import Path
+
+from specfleet.experiments.load.sweep import Point
+from specfleet.experiments.run.ceiling import ceiling
+from specfleet.experiments.run.gains import THROUGHPUT, gains
+from specfleet.experiments.run.traffic import Served, is_open, offered_and_served, state
+
+
+class Requests:
+    """The requests of a run's simulations, each read once.
+
+    Args:
+        folder: the run's folder. Runs that kept no requests have none of these columns.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: dict[tuple[str, int], Served | None] = {}
+        self._states: dict[str, str] = {}
+
+    def traffic(self, point: Point, seeds: Sequence[int]) -> dict[str, object]:
+        """Returns, in an open loop, what was offered and served over the window of arrivals, whether the
+        run is stationary, still filling or saturated, and the capacity by closed form with what binds it."""
+        runs = self._runs(point, seeds)
+        if runs is None or not is_open(point.config.workload):
+            return {}
+        offered, served = offered_and_served(runs)
+        row: dict[str, object] = {"offered_per_s": offered, "served_per_s": served}
+        row["state"] = self._states[point.id] = state(runs)
+        top = ceiling(point.config, seeds[0])
+        asked = point.config.workload.request_rate
+        if (asked if asked is not None and asked < inf else offered) > top.beyond_per_s:
+            row["state"] = self._states[point.id] = "saturated"
+        return row | {"capacity_per_s": top.per_s, "binds": top.binds}
+
+    def gains(
+        self, point: Point, other: Point, seeds: Sequence[int], row: Mapping[str, object], least_gain: float
+    ) -> dict[str, object]:
+        """Returns the intervals and verdicts of a point's ratios to another.
+
+        Args:
+            point, other: the point, and what it is compared with.
+            seeds: that both have finished.
+            row: the figures of the point; its traffic classes are named there.
+            least_gain: what a ratio must exceed 1 by to count.
+        """
+        open_loop = is_open(point.config.workload)
+        mine, theirs = self._runs(point, seeds), self._runs(other, seeds)
+        if mine is None or theirs is None:
+            return {f"{THROUGHPUT}_verdict": None} if open_loop else {}
+        saturated = "saturated" in (self._states.get(point.id), self._states.get(other.id))
+        found = gains(mine, theirs, _classes(row), open_loop, saturated, least_gain)
+        return {f"{THROUGHPUT}_verdict": None} | found if open_loop else found
+
+    def _runs(self, point: Point, seeds: Sequence[int]) -> list[Served] | None:
+        runs = [self._of(point.id, seed) for seed in seeds]
+        found = [run for run in runs if run is not None]
+        return found if found and len(found) == len(runs) else None
+
+    def _of(self, point: str, seed: int) -> Served | None:
+        if (point, seed) not in self._read:
+            path = self._folder / "points" / f"{point},seed={seed}" / "requests.csv"
+            self._read[point, seed] = Served.read(path) if path.is_file() else None
+        return self._read[point, seed]
+
+
+def _classes(row: Mapping[str, object]) -> list[str]:
+    """Names of the traffic classes in the order of their numbers."""
+    named = (key.split(":")[1] for key in row if key.startswith("class:") and not key.endswith("_ci95"))
+    return list(dict.fromkeys(named))

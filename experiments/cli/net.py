@@ -22,8 +22,7 @@ def unforeseen(error: Exception, arguments: Sequence[str]) -> tuple[str, int]:
         return "out of memory; ask for fewer requests or points, or set report.requests: none", 1
     if isinstance(error, OSError) and error.strerror:
         at = f"{error.filename}: " if error.filename is not None else ""
-        own = isinstance(error, NotADirectoryError | FileExistsError | FileNotFoundError | PermissionError)
-        return f"{at}{error.strerror}", 2 if own else 1
+        return f"{at}{error.strerror}", 1
     first = next(iter(str(error).splitlines()), "")
     what = f"{type(error).__name__}: {first[:200]}" if first else type(error).__name__
     where = _details(error, arguments)

@@ -67,8 +67,9 @@ def _list_faults(key: str, value: object) -> Iterator[tuple[str, str]]:
         yield key, f"is {_shown(value)}, no list"
         return
     bad = [(place, said) for place, entry in enumerate(value) for said in _not_measured(entry)]
-    above = [place for place, entry in enumerate(value) if key == RATES and (number(entry) or 0.0) > 1.0]
-    bad += [(place, f"{value[place]:g}, more than 1") for place in above if not bad]
+    if key == RATES and not bad:
+        rates = [(place, number(entry) or 0.0) for place, entry in enumerate(value)]
+        bad = [(place, f"{rate:g}, more than 1") for place, rate in rates if rate > 1.0]
     if bad:
         place, said = bad[0]
         more = f", and {len(bad) - 1} more entries like it" if len(bad) > 1 else ""

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from specfleet.experiments.cli import main as cli
 from specfleet.experiments.cli.net import UNFORESEEN
 from specfleet.experiments.load.config import load
 from specfleet.experiments.run.cells import cell_text, text_cell
-from specfleet.experiments.run.results import read_results, write_summary
+from specfleet.experiments.run.results import Results, write_summary
 from specfleet.experiments.schema.faults import InputFaults
 from specfleet.experiments.validate.bench import read_bench
 from specfleet.experiments.validate.command import validate_command
@@ -183,7 +184,7 @@ def test_an_unforeseen_exception_is_one_sentence_with_its_details_in_a_file(
     [
         (MemoryError(), 1, "out of memory"),
         (OSError(28, "No space left on device", "x.csv"), 1, "x.csv: No space left on device"),
-        (NotADirectoryError(20, "Not a directory", "x/y"), 2, "x/y: Not a directory"),
+        (NotADirectoryError(20, "Not a directory", "x/y"), 1, "x/y: Not a directory"),
     ],
 )
 def test_what_the_system_refuses_is_no_fault_of_ours(
@@ -215,8 +216,10 @@ def test_a_formula_in_an_axis_is_text_in_the_summary_and_itself_when_read(tmp_pa
     write_summary(tmp_path / "summary.csv", rows)
     with (tmp_path / "summary.csv").open() as file:
         assert list(csv.reader(file))[1] == ["p", "'=HYPERLINK(1)", "-1.5"]
-    (tmp_path / "manifest.json").write_text(json.dumps({"axes": {"serve.gpu": ["=HYPERLINK(1)"]}}))
-    assert read_results(tmp_path).rows == rows
+    read = Results(
+        tmp_path, {"axes": {"serve.gpu": ["=HYPERLINK(1)"]}}, pd.read_csv(tmp_path / "summary.csv")
+    )
+    assert read.rows == rows
 
 
 BENCH: dict[str, object] = {
@@ -242,6 +245,7 @@ IMPOSSIBLE = [
         [-0.7, None],
         "place 0 is -0.7, which nothing measures, and",
     ),
+    ("spec_decode_per_position_acceptance_rates", ["20260101", 0.5], "at place 0 is 2.0260"),
     ("input_lens", {"a": 1}, "input_lens: is {'a': 1}, no list"),
 ]
 

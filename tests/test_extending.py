@@ -120,8 +120,15 @@ def test_a_reader_of_traces_is_a_function_and_a_name(
 
 
 def test_a_figure_of_the_summary_can_be_plotted_and_the_other_way_round() -> None:
-    columns = sf.load(yaml.safe_load(FILE), {"workload.num_prompts": 8}).run().summary.columns
-    figures = {name for name in columns if "." not in name and not name.endswith("_ci95")}
+    closed = sf.load(yaml.safe_load(FILE), {"workload.num_prompts": 8})
+    few = {"workload.num_prompts": 8, "workload.max_concurrency": None, "workload.request_rate": 2.0}
+    plain = {
+        key: value for key, value in yaml.safe_load(FILE).items() if key not in ("sweep", "report", "claim")
+    }
+    opened = sf.load(plain, few)
+    columns = {*closed.run().summary.columns, *opened.run().summary.columns}
+    beside = ("_ci95", "_low", "_high", "_verdict")  # intervals, and what they settle
+    figures = {name for name in columns if "." not in name and not name.endswith(beside)}
     assert figures - METRICS == {
         "point",
         "replications",
@@ -129,6 +136,10 @@ def test_a_figure_of_the_summary_can_be_plotted_and_the_other_way_round() -> Non
         "burstiness",
         "max_concurrency",
         "num_prompts",
+        "request_rate",
+        "capacity_per_s",
+        "binds",
+        "state",
     }
     assert figures >= METRICS
 
@@ -136,6 +147,7 @@ def test_a_figure_of_the_summary_can_be_plotted_and_the_other_way_round() -> Non
 def test_the_readme_lists_every_command() -> None:
     listed = re.findall(r"^specfleet (\w+)", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
     known = [command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands]
+    known += [group.name for group in app.registered_groups if group.name]
     assert sorted(listed) == sorted(known)
 
 

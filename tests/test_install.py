@@ -142,7 +142,7 @@ def test_a_study_is_checked_and_run_beside_foreign_packages(home: Home) -> None:
     (home.work / "one.yaml").write_text(ONE_POINT)
     two = ("seed=1", "replications=2", "--jobs", "2")
     assert "results/one" in home.run("specfleet", "run", "one.yaml", *two, "--no-plots", "--quiet")
-    assert (home.work / "results" / "one" / "summary.csv").is_file()
+    assert (home.work / "results" / "one" / "1" / "summary.csv").is_file()
 
 
 def test_a_clone_without_links_says_what_to_do(tmp_path: Path) -> None:

@@ -54,8 +54,8 @@ def _of_line(label: str, rows: Sequence[Row], load: str | None) -> Iterator[str]
         yield f"Near its limit{_at(near[0], load)}, {who}{_offered(near[0])}{_most(near[0])}."
     if filling:
         yield (
-            f"Still filling when the run ended{_at(filling[0], load)}, {who}more requests "
-            "(workload.num_prompts) are needed before its latencies hold."
+            f"Still filling when the run ended{_at(filling[0], load)}: {who}its latencies hold "
+            "only with more requests (workload.num_prompts)."
         )
 
 

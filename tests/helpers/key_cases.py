@@ -331,6 +331,7 @@ OTHER_CASES = {
     "report.lines": Case(f"{WL}.max_concurrency", {**SWEPT, "report.x": "output_throughput"}, RESOLVED),
     "report.y": Case(["p99_ttft_ms"], SWEPT, RESOLVED),
     "report.baseline": Case({f"{WL}.max_concurrency": 2}, SWEPT, RESOLVED),
+    "report.least_gain": Case(0.05, SWEPT, RESOLVED),
     "report.requests": Case("none", {**PLAIN, **OPEN}, RESOLVED),
     "plan.candidates.gpu": Case(["h200-sxm"], PLAN, RESOLVED),
     "plan.candidates.tensor_parallel_size": Case([1, 2], PLAN, RESOLVED),

@@ -104,6 +104,7 @@ class ListedCrowd:
             index += 1
         step.tokens, step.rows = budget, len(batch.sequences)
         step.seats, step.free_blocks = rules.max_num_seqs - len(running), kv.free_blocks
+        step.given = budget, step.seats, step.free_blocks
         step.preempted, step.beside = bool(batch.preempted), bool(running)
         if rules.placeholders and not self.k_varies and self.waiting:
             step.pads = not any(row.is_prefill_chunk for row in batch.sequences)

@@ -35,7 +35,7 @@ class Step:
         window: keys that windowed layers see; 0: none, or nobody outgrows it.
 
     Attributes:
-        tokens, seats, free_blocks: left to give. given: the same when the step began.
+        tokens, seats, free_blocks: left to give. given: the same when those who decode had been served.
         rows: of running sequences, before anybody is let in. beside: some are running, so that the
             watermark holds.
         cap: most tokens of one sequence.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from dataclasses import replace
 
@@ -10,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from sim_toys import ToyCost, drafting
-from timeline_worlds import LUCK, engines
+from sim_toys import ToyCost, World, drafting
+from timeline_worlds import LUCK, both, differences, engines, worlds
 
 from specfleet.sim.calendar.fleet import Fleet
 from specfleet.sim.calendar.lane import Lane
@@ -28,10 +29,11 @@ from specfleet.sim.rules import (
 from specfleet.sim.scenario import Scenario
 from specfleet.sim.speculation.lives import Lives
 from specfleet.sim.speculation.policy import PolicySpec
-from specfleet.sim.step import Candidate, Step
+from specfleet.sim.step import Admission, Candidate, Life, Step
 from specfleet.workloads.requests import RequestTable
 
 CONFIGS = st.sampled_from([0, 1, 4, 7]).flatmap(engines)
+ADMISSIONS = Step.admissions
 TOKENS = st.lists(st.integers(1, 3000), min_size=1, max_size=20)
 
 
@@ -180,3 +182,26 @@ def test_whoever_runs_is_listed_without_being_touched(policy: PolicySpec | None,
     left = crowd.leave(lane.at.it)
     assert [sequence._replace(counts=row.counts) for sequence, row in zip(listed, left, strict=True)] == left
     assert len(left) > 2
+
+
+def one_at_most(self: Step, waiting: Iterable[Candidate[Life]]) -> Iterator[Admission[Life]]:
+    """`Step.admissions` with a switch of one's own: it lets in one request a step."""
+    for admission in ADMISSIONS(self, waiting):
+        yield admission
+        if self.given[1] - self.seats >= 1:
+            return
+
+
+@settings(max_examples=60, deadline=None)
+@given(worlds(loops=("open", "closed"), crowded=True), st.integers(0, 2**32))
+def test_a_rule_put_into_the_budget_of_a_step_is_obeyed_by_both_crowds(world: World, seed: int) -> None:
+    before, _ = both(world, seed)
+    assume(before.stepped_share == 0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Step, "admissions", one_at_most)
+        ours, theirs = both(world, seed)
+    assert ours.stepped_share == 0.0
+    assert not differences(ours, theirs)
+    admitted_s = ours.requests["admitted_s"][ours.requests["preemptions"] == 0]
+    if world.engine.max_num_seqs > 1 and not world.engine.async_scheduling and world.deployment.replicas == 1:
+        assert len(np.unique(admitted_s)) == len(admitted_s)

@@ -30,7 +30,7 @@ class Request(Sequence):
         counted: it belongs to the measured part of the run.
         temperature: of its sampling.
         confidence: survival by position that its drafter expects of its own drafts.
-        by_place: accepted and proposals belong to output tokens written, not to successive rounds.
+        by_output_position: accepted and proposals belong to output tokens written, not to successive rounds.
     """
 
     __slots__ = (
@@ -38,14 +38,14 @@ class Request(Sequence):
         "accepted_tokens",
         "admitted_s",
         "arrived_s",
-        "by_place",
+        "by_output_position",
         "cached_tokens",
         "chunks",
         "confidence",
         "counted",
         "draft_tokens",
+        "first_chunk_rank",
         "first_iteration",
-        "first_place",
         "first_token_s",
         "last_iteration",
         "proposals",
@@ -67,7 +67,7 @@ class Request(Sequence):
         counted: bool = True,
         temperature: float = 0.0,
         confidence: tuple[float, ...] = (),
-        by_place: bool = False,
+        by_output_position: bool = False,
     ) -> None:
         super().__init__(id, prompt_tokens, max_tokens, stop_at, priority, segments)
         self.accepted = accepted
@@ -75,9 +75,9 @@ class Request(Sequence):
         self.counted = counted
         self.temperature = temperature
         self.confidence = confidence
-        self.by_place = by_place
+        self.by_output_position = by_output_position
         self.arrived_s = self.admitted_s = self.first_token_s = inf
-        self.first_place = 0
+        self.first_chunk_rank = 0
         self.first_iteration = -1
         self.cached_tokens = 0
         self.chunks = 0
@@ -297,8 +297,8 @@ class Engine:
             else:
                 assert isinstance(sequence, Request)
                 turn = sequence.verifications
-                place = sequence.num_tokens - sequence.prompt_tokens if sequence.by_place else turn
-                agreed = sequence.accepted[place] if place < len(sequence.accepted) else 0
+                nth = sequence.num_output_tokens if sequence.by_output_position else turn
+                agreed = sequence.accepted[nth] if nth < len(sequence.accepted) else 0
                 sequence.verifications = turn + 1
                 if agreed > drafts:
                     agreed = drafts
@@ -355,19 +355,19 @@ class Engine:
         if self._proposes:
             self._propose(batch)
         gaps = [0] * (self.config.num_speculative_tokens + 2)
-        place, previous, current = 0, self.iterations - 1, self.iterations
+        rank, previous, current = 0, self.iterations - 1, self.iterations
         for sequence, kept in zip(batch.sequences, outcome.kept, strict=True):
             if not kept:
                 continue
             assert isinstance(sequence, Request)
-            place += 1
+            rank += 1
             sequence.chunks += 1
             if sequence.last_iteration == previous and sequence.chunks > 1:
                 if sequence.counted:
                     gaps[kept] += 1
             elif sequence.chunks == 1:
                 sequence.first_token_s = now
-                sequence.first_place = place
+                sequence.first_chunk_rank = rank
                 sequence.first_iteration = current
             else:
                 gap = now - self._ends_s[sequence.last_iteration]
@@ -375,8 +375,8 @@ class Engine:
                 self.recorder.odd_gap(now, gap, kept, place_in_time, sequence.counted)
             sequence.last_iteration = current
             if sequence.state == FINISHED:
-                self.finished.append((sequence, place))
-        self._record(flight, place, sum(outcome.kept), gaps)
+                self.finished.append((sequence, rank))
+        self._record(flight, rank, sum(outcome.kept), gaps)
         self._ends_s.append(now)
         self.iterations += 1
 
@@ -388,7 +388,7 @@ class Engine:
             found = samples
             if samples and isinstance(sequence, Request) and sequence.proposals is not None:
                 written = sequence.num_tokens - sequence.prompt_tokens
-                step = written if sequence.by_place else sequence.samplings
+                step = written if sequence.by_output_position else sequence.samplings
                 sequence.samplings += 1
                 found = step < len(sequence.proposals) and bool(sequence.proposals[step])
             counts.append(drafts if found else 0)

@@ -34,10 +34,10 @@ class RequestMaker:
         )
         accepted, proposals = b"", None
         confidence: tuple[float, ...] = ()
-        by_place = False
+        by_output_position = False
         if self.lives is not None:
             accepted, proposals = self.lives.accepted(row), self.lives.proposals(row)
-            by_place = self.lives.process(row).by_output_position
+            by_output_position = self.lives.process(row).by_output_position
             if self.with_confidence:
                 confidence = self.lives.confidence(row)
         return Request(
@@ -52,7 +52,7 @@ class RequestMaker:
             counted=row >= self.num_warmups,
             temperature=float(table.temperature[row]),
             confidence=confidence,
-            by_place=by_place,
+            by_output_position=by_output_position,
         )
 
 

@@ -47,7 +47,7 @@ class EngineServer:
         ended, self.engine.finished = self.engine.finished, []
         for request, rank in ended:
             self._note(request)
-            yield Answer(request.id, request.first_token_s, request.first_place, self._now, rank)
+            yield Answer(request.id, request.first_token_s, request.first_chunk_rank, self._now, rank)
 
     def _note(self, request: Request) -> None:
         self._recorder.request(

@@ -215,7 +215,7 @@ class Stepper:
             place = self._note(request)
             self.crowd.log.last_rank[place] = rank
             if (watch := self.crowd.ends.watch) is not None:
-                watch.report(Ended(place, watch.first_rank(place) or request.first_place, rank))
+                watch.report(Ended(place, watch.first_rank(place) or request.first_chunk_rank, rank))
 
     def _note(self, request: Request) -> int:
         """Writes down what a request has had so far; returns its place."""
@@ -227,10 +227,10 @@ class Stepper:
         if request.chunks:
             if place in self._fresh:
                 self._fresh.discard(place)
-                log.first_rank[place] = request.first_place
+                log.first_rank[place] = request.first_chunk_rank
                 crowd.books.begun_elsewhere(place, request.first_iteration)
                 if crowd.ends.watch is not None:
-                    crowd.ends.watch.begun(place, request.first_place)
+                    crowd.ends.watch.begun(place, request.first_chunk_rank)
             self.members.verifications[place] = request.verifications
             numbers = request.verifications, request.accepted_tokens, request.chunks, request.draft_tokens
             crowd.books.stepped(place, Counts(*numbers), request.last_iteration)

@@ -141,10 +141,10 @@ def test_no_import_closes_a_circle() -> None:
     assert circles(straight) == []
 
 
-@pytest.mark.parametrize(("importer", "imported"), sorted(IN_CIRCLES))
-def test_an_import_excused_for_its_circle_is_in_one(importer: str, imported: str) -> None:
-    assert imported in arrows()[importer]
-    assert any({importer, imported} <= circle for circle in circles(arrows()))
+def test_an_import_excused_for_its_circle_is_in_one() -> None:
+    for importer, imported in IN_CIRCLES:
+        assert imported in arrows()[importer]
+        assert any({importer, imported} <= circle for circle in circles(arrows()))
 
 
 def room(module: str) -> str | None:

@@ -198,7 +198,8 @@ class CalendarCrowd:
         rounds = high - low - 1 - self.footprints.lag
         if block.side is not None:
             calendar.side[entry : entry + high - low] += block.side[low:high]
-        calendar.expect_outcomes(entry, None if block.gains is None else block.gains[low:high], rounds)
+        if len(calendar.outcomes):
+            calendar.expect_outcomes(entry, None if block.gains is None else block.gains[low:high], rounds)
         if self.tracks:
             self.newcomers += 1
             self.refs.append((it + high - low - 1, it, place, block))

@@ -122,9 +122,10 @@ class Lane:
         Args:
             n: rows that decode. pieces: of prompts. queue: requests that wait.
         """
-        at, log, rules = self.at, self.log, self.rules
+        at, log, rules, plans = self.at, self.log, self.rules, self.plans
+        window, lag, flying = rules.window, rules.lag, at.flying
         it, i, k, acc, begin = at.it, at.i, at.k, at.acc, at.now
-        following = k if self.plans is None else self._drafts(n, pieces, queue)
+        following = k if plans is None else self._drafts(n, pieces, queue)
         context, beyond, passes = acc & self._context_mask, 0, self.passes_at[following]
         if (
             rules.notes_unused
@@ -133,7 +134,7 @@ class Lane:
         ):
             passes = 1
             log.one_pass.append(it)
-        if rules.window:
+        if window:
             beyond = self.calendar.side_sum & self._context_mask
         in_window, ones, drafts, chunk, pairs = context - beyond, 0, n * k, 0, 0
         if pieces:
@@ -150,22 +151,22 @@ class Lane:
         if queue:
             log.waiting.extend((it, queue))
             self.waiting.ending = 0
-        if at.flying:
+        if flying:
             begin = at.last_end
-        elif rules.lag or begin != at.last_end:
+        elif lag or begin != at.last_end:
             log.wakes.append(it)
             log.wake_s.append(begin)
         end = begin + self.cost.seconds(new_shape(StepShape, numbers))
         log.end_s.append(end)
         log.sums.append(acc)
-        if rules.window:
+        if window:
             log.beyond.append(context - in_window)
-        if self.plans is not None and self.plans.learns:
+        if plans is not None and plans.learns:
             outcomes = self.calendar.outcomes[i].tolist()
-            self.plans.note(it, seen(k, outcomes, n + pieces, pieces > 0, end - begin))
-        self.ends.committed = it - 1 - at.flying
+            plans.note(it, seen(k, outcomes, n + pieces, pieces > 0, end - begin))
+        self.ends.committed = it - 1 - flying
         at.it, at.i, at.last_end, at.now = it + 1, i + 1, end, end
-        if rules.lag:
+        if lag:
             at.now, at.flying = begin, True
         if following != k:
             self.crowd.change_k(following)

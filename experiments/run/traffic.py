@@ -76,8 +76,13 @@ class Served:
 
     @property
     def tpot_s(self) -> F64:
-        """Time per output token after the first; 0 for a request of one token."""
-        return np.asarray((self.last_s - self.first_s) / np.maximum(self.output_tokens - 1.0, 1.0))
+        """Time per output token after the first, to a nanosecond; 0 for a request of one token.
+
+        Times are kept to a nanosecond, and as floats ever more coarsely as a run goes on: without rounding,
+        equal requests would differ by when they came, and the interval of a percentile take that for memory.
+        """
+        tokens = np.maximum(self.output_tokens - 1.0, 1.0)
+        return np.asarray(np.round((self.last_s - self.first_s) / tokens, 9))
 
     @cached_property
     def steady(self) -> Startup:

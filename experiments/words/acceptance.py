@@ -1,4 +1,4 @@
-"""What is said of the two acceptance rates wherever both are printed."""
+"""What is said of conditional acceptance and draft acceptance rate wherever both are printed."""
 
 BOTH_RIGHT = (
     "Both are right: 1 + K r counts accepted over drafted, whatever the traffic; (1 - a^(K+1))/(1 - a) asks "

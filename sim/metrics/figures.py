@@ -62,14 +62,14 @@ class SpecDecode:
     counters; rounds without a proposal are not drafts.
 
     Attributes:
-        acceptance_rate: per cent of the draft tokens that were accepted.
+        draft_acceptance_rate: per cent of the draft tokens that were accepted.
         acceptance_length: 1 + accepted drafts a verification; 0 without one.
         num_drafts: verifications.
         draft_tokens, accepted_tokens: how many.
         per_position_acceptance_rates: share of the verifications that accepted 1 draft, 2, ... or more.
     """
 
-    acceptance_rate: float
+    draft_acceptance_rate: float
     acceptance_length: float
     num_drafts: int
     draft_tokens: int
@@ -89,7 +89,7 @@ class SpecDecode:
         accepted = int(counts @ np.arange(len(counts)))
         reached = np.cumsum(counts[::-1])[::-1][1:]
         return cls(
-            acceptance_rate=100.0 * accepted / draft_tokens if draft_tokens else 0.0,
+            draft_acceptance_rate=100.0 * accepted / draft_tokens if draft_tokens else 0.0,
             acceptance_length=1.0 + accepted / rounds if rounds else 0.0,
             num_drafts=rounds,
             draft_tokens=draft_tokens,
@@ -98,8 +98,9 @@ class SpecDecode:
         )
 
     def as_dict(self) -> dict[str, Value]:
-        """Returns the values under vLLM's keys, such as `spec_decode_acceptance_rate`."""
-        values = {f"spec_decode_{name}": value for name, value in asdict(self).items()}
+        """Returns the values under vLLM's keys; its `acceptance_rate` is the draft acceptance rate."""
+        theirs = {"draft_acceptance_rate": "acceptance_rate"}
+        values = {f"spec_decode_{theirs.get(name, name)}": value for name, value in asdict(self).items()}
         return values | {
             "spec_decode_per_position_acceptance_rates": list(self.per_position_acceptance_rates)
         }

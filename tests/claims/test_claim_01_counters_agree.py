@@ -30,7 +30,7 @@ def test_acceptance_length_is_one_plus_the_sum_of_the_positions_for_any_acceptan
     point = expand(load_experiment(PRESET, [f"acceptance={process}", "workload.num_prompts=60"]))[0].config
     drafts = benchmark(simulate(build(point).scenario, requests(point, 0), 0)).spec_decode
     assert drafts is not None
-    length, rate = drafts.acceptance_length, drafts.acceptance_rate / 100
+    length, rate = drafts.acceptance_length, drafts.draft_acceptance_rate / 100
     positions = np.array(drafts.per_position_acceptance_rates)
     assert length == pytest.approx(1 + 5 * rate, rel=1e-12)
     assert length == pytest.approx(1 + positions.sum(), rel=1e-12)

@@ -206,7 +206,7 @@ def test_the_figures_of_speculation_fit_each_other(world: World, seed: int) -> N
     if rounds:
         assert length == pytest.approx(1 + accepted / rounds)
         assert sum(positions) == pytest.approx(length - 1)
-        assert drafts.acceptance_rate == pytest.approx(100 * accepted / drafts.draft_tokens)
+        assert drafts.draft_acceptance_rate == pytest.approx(100 * accepted / drafts.draft_tokens)
 
 
 def test_the_example_of_vllms_documentation() -> None:

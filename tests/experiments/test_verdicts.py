@@ -253,14 +253,16 @@ def test_a_crowded_engine_serves_no_more_than_the_closed_form_and_little_less(tm
 
 
 def test_equal_requests_stay_equal_however_long_the_run() -> None:
-    sent_s = np.arange(20_000) * 1.7
+    sent_s: F64 = np.arange(20_000, dtype=np.float64) * 1.7
 
     def alone(step_s: float) -> Served:
         """One user, equal answers: times kept to a nanosecond, as a run's requests are."""
         n, tokens = len(sent_s), 250.0
         first_s = np.round(sent_s + 0.037, 9)
         last_s = np.round(first_s + (tokens - 1.0) * step_s, 9)
-        return Served(np.arange(n) * 1.0, np.zeros(n), np.full(n, tokens), sent_s, first_s, last_s)
+        return Served(
+            np.arange(n, dtype=np.float64), np.zeros(n), np.full(n, tokens), sent_s, first_s, last_s
+        )
 
     plain, fast = alone(0.00672345678), alone(0.0048)
     assert len(np.unique(plain.tpot_s)) == 1

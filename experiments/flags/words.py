@@ -1,0 +1,189 @@
+"""A server's command among other text: from what a user pasted to the words of one command.
+
+Taken are shell text with continuations and comments, `VAR=value` and wrappers before the command, containers
+with or without the image's entry point, `python -m ...`, and the `command:` and `args:` of a manifest.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+import yaml
+
+from specfleet.experiments.flags.faults import LineFault
+
+VLLM, SGLANG, BENCH = "vllm", "sglang", "vllm bench"
+
+_MODULES = {
+    "vllm.entrypoints.openai.api_server": VLLM,
+    "vllm.entrypoints.api_server": VLLM,
+    "vllm.entrypoints.cli.main": VLLM,
+    "sglang.launch_server": SGLANG,
+}
+_IMAGE = re.compile(r"(?:[\w.-]+(?::\d+)?/)?(?:[\w.-]+/)*(vllm|sglang)[\w.-]*(?::[\w.+-]+)?(?:@\S+)?")
+_CONTAINERS = ("docker", "podman", "nerdctl")
+_END = {"&&", "||", ";", "|", "&", ">", ">>", "2>", "2>&1", "&>", "<", ")"}
+_QUOTES = str.maketrans({"\u201c": '"', "\u201d": '"', "\u2018": "'", "\u2019": "'", "\u00a0": " ", "\r": ""})
+"""What web pages make of quotes and blanks."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command.
+
+    Attributes:
+        engine: `vllm`, `sglang` or `vllm bench`.
+        words: its arguments; of a vLLM server with `serve` before them, written or meant.
+        environment: variables set before it.
+    """
+
+    engine: str
+    words: tuple[str, ...]
+    environment: dict[str, str]
+
+
+def commands(text: str) -> list[Command]:
+    """The servers and benchmarks that a text starts.
+
+    Raises:
+        LineFault: the text has an open quote, or starts none of them.
+    """
+    text = text.translate(_QUOTES)
+    found = [command for words in _lines(text) if (command := _command(words)) is not None]
+    found = found or [c for line in _manifest(text) for words in _lines(line) if (c := _command(words))]
+    if not found:
+        first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+        said = f"the text begins {first[:60]!r}" if first else "the text is empty"
+        message = f"no `vllm serve MODEL ...` or `python -m sglang.launch_server ...` in it; {said}"
+        raise LineFault("no_command", "", message)
+    return found
+
+
+def _lines(text: str) -> Iterator[list[str]]:
+    """The words of each command of a shell text."""
+    words: list[str] = []
+    for part in _parts(re.sub(r"\\\n", " ", text)):
+        try:
+            split = shlex.split(part)
+        except ValueError as error:
+            if not re.search("vllm|sglang", part):
+                continue
+            raise LineFault("open_quote", "", f"{str(error).lower()}; close it") from None
+        for word in split:
+            if word in _END:
+                yield words
+                words = []
+            elif word.startswith("#"):
+                break
+            elif word.endswith(";"):
+                yield [*words, word[:-1]]
+                words = []
+            else:
+                words.append(word)
+        yield words
+        words = []
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Lines, a line end within quotes taken as part of the line; comment lines left out."""
+    here, quote, escaped = "", "", False
+    for mark in text + "\n":
+        if mark == "\n" and not quote:
+            if not here.lstrip().startswith("#"):
+                yield here
+            here = ""
+            continue
+        here += mark
+        if escaped:
+            escaped = False
+        elif mark == "\\" and quote != "'":
+            escaped = True
+        elif quote:
+            quote = "" if mark == quote else quote
+        elif mark in "'\"" and not here.lstrip().startswith("#"):
+            quote = mark
+    if here.strip():
+        yield here.rstrip("\n")
+
+
+def _command(words: list[str]) -> Command | None:
+    """The command of a line, None where it starts nothing we know."""
+    environment: dict[str, str] = {}
+    for i, word in enumerate(words):
+        if match := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", word, re.DOTALL):
+            environment[match[1]] = match[2]
+        if (found := _starts(words, i)) is not None:
+            engine, rest = found
+            return Command(engine, tuple(rest), environment)
+    return None
+
+
+def _starts(words: list[str], i: int) -> tuple[str, list[str]] | None:
+    """The engine that a word starts, and its arguments."""
+    name, rest = PurePath(words[i]).name, words[i + 1 :]
+    if name == "vllm" and rest[:1] == ["serve"]:
+        return VLLM, rest
+    if name == "benchmark_serving.py" or (name == "vllm" and rest[:2] == ["bench", "serve"]):
+        return BENCH, rest[2:] if name == "vllm" else rest
+    if words[i] == "-m" and rest and rest[0] in _MODULES:
+        engine, after = _MODULES[rest[0]], rest[1:]
+        return engine, (["serve", *after] if engine == VLLM and after[:1] != ["serve"] else after)
+    if name == "sglang" and rest[:1] == ["serve"]:
+        return SGLANG, rest[1:]
+    return _in_container(words, i)
+
+
+def _in_container(words: list[str], i: int) -> tuple[str, list[str]] | None:
+    """An image whose own entry point is the server: what follows it are the server's arguments."""
+    image, rest = _IMAGE.fullmatch(words[i]), words[i + 1 :]
+    if image is None or not any(container in words[:i] for container in _CONTAINERS):
+        return None
+    if any(_starts(words, j) for j in range(i + 1, len(words))):
+        return None
+    if image[1] == VLLM and rest:
+        return VLLM, rest if rest[0] == "serve" else ["serve", *rest]
+    return None
+
+
+def _manifest(text: str) -> Iterator[str]:
+    """The commands of a Kubernetes or Compose manifest, as shell text."""
+    if not re.search(r"^\s*-?\s*(command|args)\s*:", text, re.MULTILINE):
+        return
+    try:
+        documents = list(yaml.safe_load_all(text))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return
+    for document in documents:
+        for block in _blocks(document):
+            yield from _started(block)
+
+
+def _blocks(value: Any) -> Iterator[dict[str, Any]]:
+    """Mappings with a command, wherever they stand."""
+    if isinstance(value, dict):
+        if "command" in value or "args" in value:
+            yield value
+        for child in value.values():
+            yield from _blocks(child)
+    elif isinstance(value, list):
+        for child in value:
+            yield from _blocks(child)
+
+
+def _started(block: dict[str, Any]) -> Iterator[str]:
+    """What a container starts: its command, or its arguments behind the image's entry point."""
+    words: list[str] = []
+    for key in ("command", "args"):
+        given = block.get(key) or []
+        words += shlex.split(given) if isinstance(given, str) else [str(word) for word in given]
+    if "-c" in words[:-1] or "-lc" in words[:-1]:
+        yield words[-1]
+        return
+    yield shlex.join(words)
+    if isinstance(block.get("image"), str):
+        yield shlex.join(["docker", "run", block["image"], *words])

@@ -94,7 +94,8 @@ def resolved(experiment: Experiment) -> str:
 def _said(process: Process, data: dict[str, object]) -> dict[str, object]:
     """What a process says: the keys of the shipped ones, or the parameters of one of one's own."""
     if process.process is None:
-        return {key: value for key, value in data.items() if key != "process"}
+        left = {"process"} | ({"concentration"} if process.spread_unknown else set())
+        return {key: value for key, value in data.items() if key not in left}
     return {"source": process.source, "process": process.process, **process.own}
 
 

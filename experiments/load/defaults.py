@@ -10,7 +10,7 @@ import math
 from specfleet.experiments.point.acceptance_specs import written_out
 from specfleet.experiments.point.draft_trees import resolved_tree
 from specfleet.experiments.schema import lookups
-from specfleet.experiments.schema.blocks.acceptance import Process
+from specfleet.experiments.schema.blocks.acceptance import SEEN_CONCENTRATIONS, Process
 from specfleet.experiments.schema.blocks.experiment import Experiment, Report, Sweep
 from specfleet.experiments.schema.blocks.policy import DraftPolicy
 from specfleet.experiments.schema.blocks.serve import Method, Serve, SpeculativeConfig
@@ -193,9 +193,14 @@ def _process(given: Process, k: int) -> Process:
     if given.process is not None:
         return given.model_copy(update=with_defaults("acceptance", given.process, given.own))
     given = written_out(given)
+    update: dict[str, object] = {}
     if given.measured_at_k is None and (given.acceptance_length or given.draft_acceptance_rate):
-        return given.model_copy(update={"measured_at_k": k})
-    return given
+        update["measured_at_k"] = k
+    if given.spread_unknown:
+        update["concentration_range"] = SEEN_CONCENTRATIONS
+    elif given.concentration_range is not None and "concentration" not in given.model_fields_set:
+        update["concentration"] = given.concentration_range[0]
+    return given.model_copy(update=update) if update else given
 
 
 def _workload(given: Workload) -> Workload:

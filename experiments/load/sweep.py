@@ -7,11 +7,13 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar
 
 from specfleet.experiments.load.defaults import filled
+from specfleet.experiments.schema.blocks.acceptance import processes
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.overrides import key_path
 from specfleet.experiments.schema.structure import replaced
@@ -24,6 +26,9 @@ MAX_POINTS = 100_000
 
 _MAX_ID = 120
 """Characters of a point's name: a folder bears it."""
+
+_SPREAD = "spread"
+"""What a point's name ends in at an end of its range of spreads."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,35 @@ class Point:
     id: str
     axes: Mapping[str, Value]
     config: Experiment
+
+    @cached_property
+    def ends(self) -> tuple[Point, ...]:
+        """The point at the ends of its `acceptance.concentration_range`, on the same requests and luck: what
+        bounds its P99. None where the spread between requests is given."""
+        given = processes(self.config.acceptance)
+        ranges = {name: process.concentration_range for name, process in given.items()}
+        found = []
+        for end, label in enumerate(("widest", "narrowest")):
+            if all(r is None or r[end] == given[name].concentration for name, r in ranges.items()):
+                continue
+            at = {
+                name: process.at_concentration(r[end] if (r := ranges[name]) else None)
+                for name, process in given.items()
+            }
+            acceptance = at if isinstance(self.config.acceptance, dict) else at[""]
+            config = self.config.model_copy(update={"acceptance": acceptance})
+            found.append(replace(self, id=f"{self.id},{_SPREAD}={label}", config=config))
+        return tuple(found)
+
+    def at_end_of(self, other: Point) -> Point:
+        """Returns this point at the end of its range at which another one stands; itself without a range."""
+        label = other.id.rpartition(f",{_SPREAD}=")[2]
+        return next((end for end in self.ends if end.id.endswith(f",{_SPREAD}={label}")), self)
+
+
+def with_ends(points: Sequence[Point]) -> tuple[Point, ...]:
+    """Points, and what bounds the P99 of those whose spread between requests is not known."""
+    return tuple(one for point in points for one in (point, *point.ends))
 
 
 def expand(experiment: Experiment) -> tuple[Point, ...]:

@@ -8,6 +8,7 @@ from specfleet.experiments.figures.data import Shown
 from specfleet.experiments.page.data import Finished, Slice, point_name
 from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.words.answer import Compared, compared, lead, load_said, not_asked
+from specfleet.experiments.words.band import banded
 from specfleet.experiments.words.verdict import judged, questions, reach
 
 
@@ -125,5 +126,5 @@ def _ms(value: float) -> str:
 def _figures(row: Row) -> str:
     """A point's throughput and the latencies it has."""
     latencies = {"mean_tpot_ms": "mean TPOT", "p99_tpot_ms": "P99 TPOT", "p99_ttft_ms": "P99 TTFT"}
-    said = [f"{word} {_ms(number(row, key))} ms" for key, word in latencies.items() if key in row]
+    said = [f"{word} {banded(row, key, _ms)} ms" for key, word in latencies.items() if key in row]
     return ", ".join([f"{number(row, 'output_throughput'):,.0f} output tokens/s", *said])

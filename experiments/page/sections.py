@@ -18,6 +18,7 @@ from specfleet.experiments.page.figures import SPLIT_PARTS
 from specfleet.experiments.page.html import Html, TableCell, folded, listed, section, table, tag
 from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.words.backing import backing
+from specfleet.experiments.words.band import banded
 from specfleet.experiments.words.claims import Verdict, judge
 from specfleet.experiments.words.names import noun
 from specfleet.experiments.words.run import COLUMNS, RARE_COLUMNS
@@ -141,7 +142,7 @@ def _figure_cell(row: Row, key: str, form: str) -> TableCell:
     value = row.get(key)
     if not is_number(value) or (key in ("verify_overhead", "draft_overhead") and "gain" not in row):
         return TableCell("", math.nan)
-    return TableCell(form.format(value), number(row, key))
+    return TableCell(banded(row, key, form.format), number(row, key))
 
 
 def tail(run: Finished) -> tuple[list[str], Html] | None:

@@ -23,6 +23,8 @@ def written_out(given: Process) -> Process:
     if profile is None:
         return given
     own = {key: getattr(given, key) for key in given.model_fields_set if key != "profile"}
+    if "concentration" in own:
+        own.setdefault("concentration_range", None)
     stated = {"source": f"profile {name}: {profile.source}", **own, "profile": None}
     return profile.model_copy(update=stated)
 

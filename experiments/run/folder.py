@@ -288,10 +288,11 @@ def start_of_manifest(kind: str, experiment: Experiment, overrides: Iterable[Ove
 
 def task_names(manifest: Manifest) -> list[str]:
     """Returns the names of a run's folders below `points/`, as its manifest has them."""
-    points, seeds = (manifest.get(key) for key in ("points", "seeds"))
+    points, ends, seeds = (manifest.get(key) for key in ("points", "ends", "seeds"))
     if not isinstance(points, Sequence) or not isinstance(seeds, Sequence):
         return []
-    names = [f"{point},seed={seed}" for point in points for seed in seeds]
+    every = [*points, *(ends if isinstance(ends, Sequence) else ())]
+    names = [f"{point},seed={seed}" for point in every for seed in seeds]
     return [name for name in names if Path(name).name == name]
 
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
-from specfleet.experiments.load.sweep import Point
+from specfleet.experiments.load.sweep import Point, with_ends
+from specfleet.experiments.run.band import bands
 from specfleet.experiments.run.cells import cell_text, text_cell
 from specfleet.experiments.run.files import FolderFault, read_object, read_table
 from specfleet.experiments.run.folder import check_whole, located, manifest_of, stale
@@ -104,12 +105,13 @@ def summarise(
 
     Ratios are taken seed by seed, on the same requests and the same luck, and then averaged. A
     point none of whose seeds finished is left out. Intervals and verdicts of ratios, and what an
-    open loop offered and served, come from the requests, where they were kept.
+    open loop offered and served, come from the requests, where they were kept. Where the spread between
+    requests is not known, P99 is a band (`run.band`).
     """
     read = Requests(folder)
     found = {
         (point.id, seed): point_figures(path)
-        for point in points
+        for point in with_ends(points)
         for seed in seeds
         if ((path := folder / "points" / f"{point.id},seed={seed}") / "_SUCCESS").exists()
     }
@@ -119,23 +121,36 @@ def summarise(
         mine = [found[point.id, seed] for seed in seeds if (point.id, seed) in found]
         if not mine:
             continue
-        row: Row = {"point": point.id, **point.axes, "replications": len(mine)}
-        for key in mine[0]:
-            values = [figures.get(key) for figures in mine]
-            numbers = [float(v) for v in values if isinstance(v, int | float)]
-            if key in NOT_SUMMARISED or key in ("date", "label") or len(numbers) < len(mine):
-                continue
-            row[key] = sum(numbers) / len(numbers)
-            row[f"{key}_ci95"] = half_width_95(numbers)
+        row: Row = {"point": point.id, **point.axes, "replications": len(mine), **_means(mine)}
         finished = [seed for seed in seeds if (point.id, seed) in found]
         row |= traffic[point.id]
         other = baseline_of(point, points, baseline) if baseline else None
+
+        def ratios(one: Point, plain: Point, row: Row = row) -> Row:
+            both = [seed for seed in seeds if (one.id, seed) in found and (plain.id, seed) in found]
+            row = row | _speedups(one, plain, both, found, least_gain)
+            return row | read.gains(one, plain, both, row, least_gain)
+
         if other is not None:
-            both = [seed for seed in finished if (other.id, seed) in found]
-            row |= _speedups(point, other, both, found, least_gain)
-            row |= read.gains(point, other, both, row, least_gain)
-        rows.append(row)
+            row = ratios(point, other)
+        ends = []
+        for end in point.ends:
+            if all((end.id, seed) in found for seed in finished):
+                at = _means([found[end.id, seed] for seed in finished])
+                ends.append(at if other is None else at | ratios(end, other.at_end_of(end), at))
+        rows.append(row | bands(row, ends))
     return rows
+
+
+def _means(figures: Sequence[Mapping[str, object]]) -> Row:
+    """Returns the mean over seeds of each figure that is a number, with the half width of its interval."""
+    row: Row = {}
+    for key in figures[0]:
+        numbers = [float(v) for one in figures if isinstance(v := one.get(key), int | float)]
+        if key not in (*NOT_SUMMARISED, "date", "label") and len(numbers) == len(figures):
+            row[key] = sum(numbers) / len(numbers)
+            row[f"{key}_ci95"] = half_width_95(numbers)
+    return row
 
 
 def baseline_of(point: Point, points: Sequence[Point], baseline: Mapping[str, object]) -> Point | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from specfleet.experiments.load.config import Loaded, load, resolved
 from specfleet.experiments.load.rules.own import used
-from specfleet.experiments.load.sweep import Point, expand
+from specfleet.experiments.load.sweep import Point, expand, with_ends
 from specfleet.experiments.run.files import sha256_of, write_bytes, write_text, write_whole
 from specfleet.experiments.run.folder import (
     Manifest,
@@ -78,7 +78,7 @@ class Run:
     @property
     def tasks(self) -> list[Task]:
         """Every simulation of the run."""
-        return tasks(self.points, len(self.seeds), self.seeds[0], self.folder)
+        return tasks(with_ends(self.points), len(self.seeds), self.seeds[0], self.folder)
 
     def prepare(self, resume: bool) -> list[Task]:
         """Makes the folder ready, for this process alone, and returns what is left to run.
@@ -139,6 +139,7 @@ class Run:
             "axes": {key: list(values) for key, values in experiment.sweep.axes.items()},
             "report": experiment.report.model_dump(),
             "points": [point.id for point in self.points],
+            **({"ends": ends} if (ends := [end.id for point in self.points for end in point.ends]) else {}),
             "failures": dict(self.failures),
             "notices": list(self.loaded.notices),
             "inputs": self._inputs,

@@ -10,6 +10,7 @@ from math import inf
 from specfleet.experiments.run.gains import MEAN_TPOT, P99_TPOT, THROUGHPUT
 from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.experiments.words.band import STATE_IT, banded, by_spread
 from specfleet.experiments.words.names import noun
 from specfleet.experiments.words.values import named, same, text
 from specfleet.experiments.words.verdict import QUESTIONS, Reach, interval, judged
@@ -208,7 +209,10 @@ def _at_one_load(group: Compared, at: str) -> str:
     else:
         said = f"not settled, {label}: "
     said += ", ".join(_change(group, best, question) for question in reversed(group.asked))
-    if answer == "not settled":
+    open_yet = [q for q in group.asked if judged(best, q) == "not settled"]
+    if any(by_spread(best, question) for question in open_yet):
+        said += f"; {STATE_IT}"
+    elif answer == "not settled":
         said += "; more requests (workload.num_prompts) or replications settle it"
     where = ", ".join(part for part in (group.where, at) if part)
     return f"At {where}: {said}." if where else f"{said[0].upper()}{said[1:]}."
@@ -247,9 +251,10 @@ def _change(group: Compared, row: Row, question: str) -> str:
     """A figure before and after, with the interval of the ratio where that is not settled."""
     figure, plain = FIGURES[question], group.plain(row)
     unit = "tok/s" if question == THROUGHPUT else "ms"
-    said = f"{QUESTIONS[question]} {_amount(number(row, figure))} {unit}"
+    after = banded(row, figure, _amount)
+    said = f"{QUESTIONS[question]} {after} {unit}"
     if plain is not None and is_number(plain.get(figure)):
-        before, after = _amount(number(plain, figure)), _amount(number(row, figure))
+        before = banded(plain, figure, _amount)
         said = f"{QUESTIONS[question]} {before} -> {after} {unit}"
     bounds = interval(row, question)
     if judged(row, question) == "not settled":

@@ -9,6 +9,7 @@ from specfleet.experiments.run.results import Row, is_number
 from specfleet.experiments.run.run import Run
 from specfleet.experiments.words.answer import Compared, compared, lead, load_said, not_asked
 from specfleet.experiments.words.backing import backing
+from specfleet.experiments.words.band import BANDS, banded, has_bands, settling
 from specfleet.experiments.words.claims import claim_text
 from specfleet.experiments.words.saturation import saturation
 from specfleet.experiments.words.table import Column, table_text
@@ -44,9 +45,6 @@ RARE_COLUMNS = (
 """Shown only where some point has a value above zero."""
 
 
-SETTLE = "What is not settled, more requests (workload.num_prompts) or replications settle."
-
-
 def summary_table(rows: Sequence[Row], axes: Sequence[str], lines: str | None) -> str:
     """Returns the summary as a table of plain text, a gap between the values of the axis `lines`."""
     shown = [column for column in COLUMNS if any(isinstance(row.get(column[0]), float) for row in rows)]
@@ -60,7 +58,8 @@ def summary_table(rows: Sequence[Row], axes: Sequence[str], lines: str | None) -
         if lines and previous is not None and row[lines] != previous:
             body.append([])
         previous = row[lines] if lines else None
-        body.append([*(text(row.get(axis, "")) for axis in axes), *(_value(row, key) for key, _, _ in shown)])
+        figures = [_cell(row, key, form) for key, _, form in shown]
+        body.append([*(text(row.get(axis, "")) for axis in axes), *figures])
     return table_text(columns, body)
 
 
@@ -74,13 +73,13 @@ def _number(row: Row, key: str) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def _value(row: Row, key: str) -> float | None:
+def _cell(row: Row, key: str, form: str) -> str | None:
     value = row.get(key)
     if not isinstance(value, int | float) or math.isnan(value):
         return None
     if key in ("verify_overhead", "draft_overhead") and "gain" not in row:
         return None
-    return value
+    return banded(row, key, form.format)
 
 
 def run_text(run: Run, rows: Sequence[Row]) -> str:
@@ -96,10 +95,10 @@ def run_text(run: Run, rows: Sequence[Row]) -> str:
     parts = [first, ""] if first else []
     if crowded := saturation(rows, axes, x):
         parts += [*crowded, ""]
-    parts += [table, ""]
+    parts += [table, *([BANDS] if has_bands(rows) else []), ""]
     if said := [sentence for group in groups for sentence in in_words(group)]:
         unsettled = any("not settled" in sentence for sentence in said)
-        parts += [*said, *([SETTLE] if unsettled else []), ""]
+        parts += [*said, *(settling(rows, list(questions(rows))) if unsettled else []), ""]
     by_line = baseline and x and lines and lines in baseline and x != lines
     if x and lines and by_line and all(is_number(row.get(x)) for row in rows):
         parts += [*at_highest_load(run.folder, list(rows), x, lines), ""]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specfleet.experiments.run.band import LEAST, MOST, UNSETTLED_BY
 from specfleet.experiments.run.gains import MEAN_TPOT, P99_TPOT, THROUGHPUT
 from specfleet.experiments.run.results import Row, as_number, is_number, number
 from specfleet.sim.statistics.verdict import Verdict
 
 QUESTIONS = {THROUGHPUT: "throughput", MEAN_TPOT: "mean TPOT", P99_TPOT: "P99 TPOT"}
-BESIDE = ("_ci95", "_low", "_high", "_verdict")
+BESIDE = ("_ci95", "_low", "_high", "_verdict", LEAST, MOST, UNSETTLED_BY)
 """Ends of the columns that say how well a ratio is known."""
 ANSWERS: dict[str, Verdict] = {"pays": "pays", "does not": "does not", "not settled": "not settled"}
 

@@ -171,7 +171,7 @@ def test_golden_profiles_stay_within_the_noise_of_their_curves_at_every_k(shared
 def test_every_profile_runs_as_it_is_and_says_where_it_comes_from(name: str) -> None:
     stated = acceptance_profile(name)
     assert len(stated.source) > 40
-    assert "concentration" in stated.model_fields_set and not math.isinf(stated.concentration)
+    assert not stated.spread_unknown and not math.isinf(stated.concentration)
     assert not list(process_conflicts(stated, None, "acceptance"))
     lengths = process(profile(name), 3, 0, np.arange(20, 400)).survival.sum(axis=1)
     assert (lengths > 0).any()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from specfleet.experiments.load.config import load, load_experiment, resolved
 from specfleet.experiments.load.sweep import expand
-from specfleet.experiments.schema.blocks.acceptance import Process
+from specfleet.experiments.schema.blocks.acceptance import SEEN_CONCENTRATIONS, Process
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import Fault, InputFaults
 from specfleet.experiments.schema.lookups import acceptance_profile, acceptance_profile_names
@@ -184,7 +184,8 @@ def test_an_acceptance_profile_is_written_out_with_its_source_and_spread(tmp_pat
     assert isinstance(found, Process)
     assert found.by_position == acceptance_profile(name).by_position
     assert found.source.startswith(f"profile {name}: ")
-    assert "concentration" in acceptance_profile(name).model_fields_set
+    measured = acceptance_profile(name).model_fields_set
+    assert "concentration" in measured or acceptance_profile(name).concentration_range == SEEN_CONCENTRATIONS
 
 
 def test_what_was_assumed_is_noticed(tmp_path: Path) -> None:

@@ -25,7 +25,9 @@ serve:
   max_num_seqs: 32
   num_gpu_blocks_override: 20000
   speculative_config: {method: eagle3, model: yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, num_speculative_tokens: 3}
-acceptance: {chat: {by_position: [0.7, 0.5, 0.35]}, code: {by_position: [0.8, 0.7, 0.6]}}
+acceptance:
+  chat: {by_position: [0.7, 0.5, 0.35], concentration: 18}
+  code: {by_position: [0.8, 0.7, 0.6], concentration: 18}
 slo: {ttft_ms: 100, tpot_ms: 10}
 deployment: {replicas: 2}
 workload: {input_len: 300, output_len: 60, request_rate: 30, num_prompts: 400, num_warmups: 40,

@@ -35,7 +35,7 @@ serve:
   gpu: h100-sxm
   speculative_config:
     {method: eagle3, model: yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, num_speculative_tokens: 3}
-acceptance: {by_position: [0.7, 0.5, 0.36], source: a test}
+acceptance: {by_position: [0.7, 0.5, 0.36], concentration: 18, source: a test}
 workload: {input_len: 200, output_len: 60, max_concurrency: 4, num_prompts: 40}
 sweep: {axes: {serve.speculative_config.num_speculative_tokens: [0, 3]}}
 """

@@ -228,6 +228,7 @@ ACCEPTANCE_CASES = {
     "profile": Case("eagle3-llama-3.3-70b-code-edit", {AC: {"profile": "eagle-llama-3.1-8b-chat"}}),
     "measured_at_k": Case(5, {AC: {"acceptance_length": 2.2, "concentration": 18, "measured_at_k": 3}}),
     "concentration": Case(2.0),
+    "concentration_range": Case([9, 40], {AC: {"conditional_acceptance": 0.7}}),
     "low_atom.weight": Case(0.6, {f"{AC}.low_atom": {"weight": 0.1, "low": 0.1, "high": 0.3}}),
     "low_atom.low": Case(0.29, {f"{AC}.low_atom": {"weight": 0.5, "low": 0.0, "high": 0.3}}),
     "low_atom.high": Case(0.6, {f"{AC}.low_atom": {"weight": 0.5, "low": 0.1, "high": 0.2}}),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from specfleet.experiments.load.rules.base import Conflict
+from specfleet.experiments.point.acceptance_specs import written_out
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.acceptance import QUANTITIES, Process
 from specfleet.experiments.schema.blocks.serve import SpeculativeConfig
@@ -17,6 +18,7 @@ _LOOK_UP_KEYS = ("proposal_probability", "proposal_persistence", "hot_cold")
 """Keys that belong to method ngram."""
 
 _EXACT = (
+    "concentration_range",
     "low_atom",
     "burst",
     "hot_cold",
@@ -67,10 +69,11 @@ def acceptance_notices(process: Process, block: str, ngram: bool, hot: bool) -> 
     if process.replay is None and process.process is None:
         if process.all_alike:
             yield f"{block}.concentration is .inf, all requests alike: means are right, P99 is too good"
-        elif "concentration" not in process.model_fields_set and process.profile is None:
+        elif written_out(process).spread_unknown:
             yield (
-                f"{block}.concentration is not given; {process.concentration:g} is assumed, the spread of a "
-                "70B EAGLE-3 drafter on code edits"
+                f"{block}.concentration is not given: figures are for {process.concentration:g}, the spread "
+                "of a 70B EAGLE-3 drafter on code edits, and P99 is a band from there to all requests alike; "
+                "state it, or measure it (specfleet calibrate)"
             )
         found = process.proposal_probability is not None or process.hot_cold is not None
         if ngram and not found and process.profile is None:
@@ -116,7 +119,23 @@ def _process(process: Process, block: str) -> Iterator[Conflict]:
     if atom is not None and atom.low > atom.high:
         message = f"low, {atom.low:g}, is above high, {atom.high:g}; swap them"
         yield Conflict.at(message, f"{block}.low_atom.low", f"{block}.low_atom.high")
+    yield from _range_of_spread(process, block)
     yield from _nodes(process, block)
+
+
+def _range_of_spread(process: Process, block: str) -> Iterator[Conflict]:
+    """From wide to narrow, with the spread of the figures inside."""
+    if process.concentration_range is None:
+        return
+    widest, narrowest = process.concentration_range
+    key = f"{block}.concentration_range"
+    if widest >= narrowest:
+        yield Conflict.at(
+            f"must rise from the widest spread to the narrowest; {widest:g} is not below {narrowest:g}", key
+        )
+    elif "concentration" in process.model_fields_set and not widest <= process.concentration <= narrowest:
+        message = f"does not hold concentration, {process.concentration:g}; widen it, or leave one out"
+        yield Conflict.at(message, key, f"{block}.concentration")
 
 
 def _nodes(process: Process, block: str) -> Iterator[Conflict]:

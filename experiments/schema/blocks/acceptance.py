@@ -27,9 +27,14 @@ QUANTITIES = (
 DEFAULT_CONCENTRATION = 18.0
 """Spread of a Llama-70B EAGLE-3 chain on code edits; requests always differ unless `.inf` is asked for."""
 
+SEEN_CONCENTRATIONS = (DEFAULT_CONCENTRATION, math.inf)
+"""The spreads that served runs of model drafters were found to have: from Llama-70B on code edits (18) over
+Qwen3-32B on MT-Bench (50) to Qwen3-32B on code edits cut at 200 tokens (200 and more, all alike)."""
+
 
 Multiplier: TypeAlias = Annotated[float, Field(le=1e3)]
 _Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+_Concentration: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=True)]
 
 
 class LowAtom(Block):
@@ -109,8 +114,11 @@ class Process(Block):
     """A process of your own by name; its parameters stand beside it."""
     measured_at_k: Drafts | None = None
     """K of the measurement; the experiment's own K if it has only one."""
-    concentration: Annotated[float, Field(gt=0, allow_inf_nan=True)] = DEFAULT_CONCENTRATION
+    concentration: _Concentration = DEFAULT_CONCENTRATION
     """Spread between requests: small is wide, `.inf` makes all alike."""
+    concentration_range: tuple[_Concentration, _Concentration] | None = None
+    """From the widest to the narrowest spread that it may be: P99 figures are a band over it. What was seen
+    in measurements, [18, .inf], where no `concentration` is given."""
     low_atom: LowAtom | None = None
     decay: Fraction = 1.0
     """Factor on the conditional acceptance from one position to the next; 1 where `by_position` is given."""
@@ -143,6 +151,18 @@ class Process(Block):
     def own(self) -> dict[str, object]:
         """Parameters of a process that is not shipped."""
         return self.__pydantic_extra__
+
+    @property
+    def spread_unknown(self) -> bool:
+        """Whether how much requests differ is neither given nor recorded."""
+        given = self.model_fields_set & {"concentration", "concentration_range"}
+        return not given and self.replay is None and self.process is None
+
+    def at_concentration(self, concentration: float | None) -> Process:
+        """The same with this spread, given; as it is where there is none."""
+        if concentration is None:
+            return self
+        return self.model_copy(update={"concentration": concentration, "concentration_range": None})
 
     @property
     def all_alike(self) -> bool:

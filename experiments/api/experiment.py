@@ -70,10 +70,11 @@ class Experiment:
     def check(self) -> str:
         """Returns the points and what fits in memory, as `specfleet check` prints them."""
         from specfleet.experiments.run.check import checked
+        from specfleet.experiments.words.check import check_text
 
         name = self.name if isinstance(self.given, Mapping) else str(self.given)
         with as_user_errors():
-            return checked(name, self._loaded, self.points)[0]
+            return check_text(checked(name, self._loaded, self.points))
 
     def run(self, jobs: int = 1, out: Path | str | None = None, progress: bool = False) -> Result:
         """Simulates every point.

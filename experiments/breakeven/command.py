@@ -8,9 +8,11 @@ from pathlib import Path
 
 from specfleet.experiments.breakeven.figures import draw_breakeven
 from specfleet.experiments.breakeven.question import Breakeven
-from specfleet.experiments.breakeven.report import breakeven_text, write_breakeven
+from specfleet.experiments.breakeven.report import breakeven_facts, breakeven_text, write_breakeven
 from specfleet.experiments.run.processes import default_jobs
 from specfleet.experiments.run.progress import Reporter
+from specfleet.experiments.words.as_json import json_text
+from specfleet.experiments.words.width import say
 
 
 def breakeven_command(
@@ -21,6 +23,7 @@ def breakeven_command(
     tolerance: float = 0.01,
     plots: bool = True,
     quiet: bool = False,
+    as_json: bool = False,
 ) -> int:
     """Searches, prints the answer, and writes breakeven.json, breakeven.csv and plots/.
 
@@ -41,12 +44,16 @@ def breakeven_command(
         print("interrupted: nothing is written; start again", file=sys.stderr)
         return 130
     if any(k for _, k, _ in this.found):
-        print(breakeven_text(this))
+        if as_json:
+            print(json_text({"folder": str(this.folder)} | breakeven_facts(this)))
+        else:
+            say(breakeven_text(this))
         write_breakeven(this)
         if plots:
             draw_breakeven(this)
         this.finish()
-        print(f"results: {this.folder}")
+        if not as_json:
+            print(f"results: {this.folder}")
     if this.failures:
         print(f"{len(this.failures)} searches failed: {this.failures[0][1]}", file=sys.stderr)
         return 1

@@ -108,7 +108,7 @@ def break_even_table(this: Breakeven, found: Sequence[Threshold], questions: Seq
                 ]
             )
     headings = ["K", load_name(this), *questions, "length", "round", "closed a", "closed r", "file's a"]
-    return table_text([*headings, f"its {questions[0]} x plain"], rows)
+    return table_text([*headings, f"its {questions[0]} x plain"], rows, keys=2)
 
 
 def load_name(this: Breakeven) -> str:
@@ -213,8 +213,15 @@ def write_breakeven(this: Breakeven) -> None:
     found = answers(this)
     rows = [_row(this, answer) for answer in found]
     write_whole(this.folder / "breakeven.csv", partial(_write_rows, rows=rows))
+    write_whole(this.folder / "breakeven.json", partial(write_json, content=breakeven_facts(this)))
+
+
+def breakeven_facts(this: Breakeven) -> dict[str, object]:
+    """Returns everything that was found as plain values."""
+    found = answers(this)
+    rows = [_row(this, answer) for answer in found]
     questions = list(dict.fromkeys(answer.question for answer in found))
-    content = {
+    return {
         "specfleet": __version__,
         "name": this.loaded.experiment.name,
         "overrides": list(this.overrides),
@@ -236,7 +243,6 @@ def write_breakeven(this: Breakeven) -> None:
         "num_speculative_tokens_per_batch_size": {q: schedule_for(this, q) for q in questions},
         "curves": list(_curves(this, questions)),
     }
-    write_whole(this.folder / "breakeven.json", partial(write_json, content=content))
 
 
 def _write_rows(path: Path, rows: Sequence[Mapping[str, object]]) -> None:

@@ -14,6 +14,7 @@ from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
 from specfleet.experiments.validate.bench import read_bench
 from specfleet.experiments.validate.points import MeasuredPoint
 from specfleet.experiments.words.table import Column, table_text
+from specfleet.experiments.words.width import say
 
 NUMBER_COLUMNS = (Column(left=True, width=24), Column(width=9), Column(left=True))
 RESULT_COLUMNS = (
@@ -56,7 +57,7 @@ def calibrate_command(
     except Unidentified as reason:
         print(f"cannot calibrate: {reason}", file=sys.stderr)
         return 1
-    print(calibration_text(points, found))
+    say(calibration_text(points, found))
     written = [out]
     out.write_text(profile_yaml(points[0], found), encoding="utf-8")
     if found.by_position:

@@ -16,6 +16,7 @@ Overrides = Annotated[
     typer.Argument(metavar="[key=value]...", help="Changes to the file, for example serve.max_num_seqs=64."),
 ]
 Jobs = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Processes (default: all cores).")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
 
 

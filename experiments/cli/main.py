@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from specfleet.experiments.cli import studies as cli_studies
-from specfleet.experiments.cli.base import File, Jobs, Overrides, Quiet, fail, plain_errors
+from specfleet.experiments.cli.base import AsJson, File, Jobs, Overrides, Quiet, fail, plain_errors
 from specfleet.experiments.cli.endings import ended_alike
 from specfleet.experiments.cli.results import results
 
@@ -54,13 +54,16 @@ def run(
         bool, typer.Option("--resume", help="Go on with the latest; keep what is finished.")
     ] = False,
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the figures.")] = True,
+    as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Simulate every point of an experiment; print the table, write a results folder with plots."""
     from specfleet.experiments.run.processes import default_jobs
     from specfleet.experiments.run.progress import Reporter
     from specfleet.experiments.run.run import Run
-    from specfleet.experiments.words.run import run_text
+    from specfleet.experiments.words.as_json import json_text
+    from specfleet.experiments.words.run import run_facts, run_text
+    from specfleet.experiments.words.width import say
 
     with plain_errors():
         this = Run(file, overrides or (), out)
@@ -77,12 +80,16 @@ def run(
         with plain_errors():
             rows = this.summary()
             if rows:
-                print(run_text(this, rows))
+                if as_json:
+                    print(json_text(run_facts(this, rows)))
+                else:
+                    say(run_text(this, rows))
                 if plots and this.whole:
                     _draw(this.folder)
     finally:
         this.release()
-    print(f"results: {this.folder}")
+    if not as_json:
+        print(f"results: {this.folder}")
     if interrupted:
         whole = sum(task.done for task in this.tasks)
         fail(f"interrupted: {whole} of {len(this.tasks)} simulations are whole; go on with --resume", 130)
@@ -107,14 +114,20 @@ def _say_stale(*runs: Path) -> None:
 
 
 @app.command()
-def check(file: File, overrides: Overrides = None) -> None:
+def check(file: File, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Validate an experiment, print its points and what fits in memory; run nothing."""
-    from specfleet.experiments.run.check import check_text
+    from specfleet.experiments.run.check import check as checked
+    from specfleet.experiments.words.as_json import json_text
+    from specfleet.experiments.words.check import check_text
+    from specfleet.experiments.words.width import say
 
     with plain_errors():
-        text, fits = check_text(file, overrides or ())
-    print(text)
-    if not fits:
+        found = checked(file, overrides or ())
+    if as_json:
+        print(json_text(found.facts()))
+    else:
+        say(check_text(found))
+    if not found.fits:
         raise typer.Exit(2)
 
 
@@ -130,13 +143,14 @@ def explain(
     """Show where one decoding step's time goes, with and without drafts."""
     from specfleet.experiments.run.explain import explain_file
     from specfleet.experiments.words.explain import explain_text
+    from specfleet.experiments.words.width import say
 
     with plain_errors():
         try:
             said = explain_file(file, overrides or (), batch, context, k)
         except ValueError as error:
             fail(str(error), 2)
-        print(explain_text(said))
+        say(explain_text(said))
         if figure is not None:
             from specfleet.experiments.figures.explain import draw_explanation
 
@@ -163,11 +177,12 @@ def compare(
     """Compare two runs request by request on common random numbers: differences with intervals."""
     from specfleet.experiments.run.compare import NotComparable
     from specfleet.experiments.words.compare import compare_text
+    from specfleet.experiments.words.width import say
 
     with plain_errors():
         try:
             _say_stale(a, b)
-            print(compare_text(a, b))
+            say(compare_text(a, b))
             if html is not None:
                 from specfleet.experiments.page.compare import write_comparison
 
@@ -271,8 +286,11 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(command: Callable[[], object], arguments: Sequence[str]) -> None:
+    from specfleet.experiments.words.width import fitting
+
     try:
-        command()
+        with fitting():
+            command()
     except BrokenPipeError:
         sys.stderr.close()
     except KeyboardInterrupt:

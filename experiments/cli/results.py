@@ -25,6 +25,7 @@ def list_results(
     """List runs, plans and break-even searches: number, date, simulations, whether whole, what differs."""
     from specfleet.experiments.run.listing import listing
     from specfleet.experiments.words.results import listing_text
+    from specfleet.experiments.words.width import say
 
     with plain_errors():
-        print(listing_text(listing(base, name)))
+        say(listing_text(listing(base, name)))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from specfleet.experiments.cli.base import File, Jobs, Overrides, Quiet, fail, plain_errors
+from specfleet.experiments.cli.base import AsJson, File, Jobs, Overrides, Quiet, fail, plain_errors
 
 
 def validate(
@@ -143,13 +143,14 @@ def breakeven(
     ] = None,
     tolerance: Annotated[float, typer.Option(help="Width at which the search for acceptance stops.")] = 0.01,
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the figures.")] = True,
+    as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Find the acceptance at which speculation stops paying at each load, and the best K."""
     from specfleet.experiments.breakeven.command import breakeven_command
 
     with plain_errors():
-        code = breakeven_command(file, overrides or (), jobs, out, tolerance, plots, quiet)
+        code = breakeven_command(file, overrides or (), jobs, out, tolerance, plots, quiet, as_json)
     raise typer.Exit(code)
 
 

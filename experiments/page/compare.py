@@ -13,6 +13,7 @@ from specfleet.experiments.run.compare import Difference, compare, pairs_of_poin
 from specfleet.experiments.run.files import write_page
 from specfleet.experiments.run.results import Row, read_results
 from specfleet.experiments.schema.yamlfile import read_yaml
+from specfleet.experiments.words.compare import IDENTICAL
 from specfleet.experiments.words.names import name_and_unit
 
 MAIN = ("mean_tpot_ms", "p99_tpot_ms")
@@ -82,6 +83,8 @@ def _point_names(runs: tuple[Finished, Finished]) -> Mapping[str, str]:
 
 def comparison_sentence(found: Sequence[Difference], names: Mapping[str, str]) -> str:
     """Says in one sentence how B differs from A in mean and P99 TPOT."""
+    if all(d.identical for d in found):
+        return f"{IDENTICAL}."
     said = [_of_figure([d for d in found if d.name == name], name) for name in MAIN]
     many = len(names) > 1
     return f"{f'Over {len(names)} points, ' if many else ''}B's {' and its '.join(said)}."
@@ -93,7 +96,9 @@ def _of_figure(found: Sequence[Difference], name: str) -> str:
         return f"{noun} is {_told(found[0])}"
     lower = sum(d.high < 0.0 for d in found)
     higher = sum(d.low > 0.0 for d in found)
-    counts = {"lower": lower, "higher": higher, "not settled": len(found) - lower - higher}
+    same = sum(d.identical for d in found)
+    rest = len(found) - lower - higher - same
+    counts = {"lower": lower, "higher": higher, "identical": same, "not settled": rest}
     said = ", ".join(
         f"{word} at {'every point' if n == len(found) else n}" for word, n in counts.items() if n
     )
@@ -102,6 +107,8 @@ def _of_figure(found: Sequence[Difference], name: str) -> str:
 
 
 def _told(d: Difference) -> str:
+    if d.identical:
+        return "identical to A's"
     if not d.settled:
         return f"not settled ({d.difference:+.2f} ms, 95 % interval {d.low:+.2f} to {d.high:+.2f})"
     word = "lower" if d.difference < 0 else "higher"
@@ -127,7 +134,7 @@ def _differences(found: Sequence[Difference], names: Mapping[str, str]) -> Itera
     )
     note = (
         "Left of zero B is faster. Bars: 95 % intervals from resampled pairs of the same request. "
-        "Grey and hollow: not settled."
+        "Grey and hollow: not settled, or identical."
     )
     caption = tag("figcaption", tag("h3", "B less A"), tag("p", note))
     yield tag("figure", caption, tag("div", class_="panels"), id="fig-differences")
@@ -146,7 +153,7 @@ def _radios(name: str, options: Mapping[str, str], legend: str) -> Html:
 
 
 def _row(d: Difference, point: str) -> list[TableCell]:
-    word = ("B faster" if d.difference < 0 else "B slower") if d.settled else "not settled"
+    word = _verdict(d)
     ratio = TableCell(f"{d.b / d.a:.3f}", d.b / d.a) if d.a else TableCell("")
     return [
         TableCell(point),
@@ -159,6 +166,12 @@ def _row(d: Difference, point: str) -> list[TableCell]:
         TableCell(word),
         TableCell(f"{d.pairs:,}", float(d.pairs)),
     ]
+
+
+def _verdict(d: Difference) -> str:
+    if d.identical:
+        return "identical"
+    return ("B faster" if d.difference < 0 else "B slower") if d.settled else "not settled"
 
 
 def _side_by_side(runs: tuple[Finished, Finished]) -> Html:
@@ -230,7 +243,7 @@ def _payload(found: Sequence[Difference], names: Mapping[str, str]) -> dict[str,
                 "b": d.b,
                 "low": d.low,
                 "high": d.high,
-                "settled": d.settled,
+                "verdict": _verdict(d),
             }
         )
     return {"rows": rows}

@@ -21,8 +21,8 @@ from specfleet.experiments.words.backing import backing
 from specfleet.experiments.words.band import banded
 from specfleet.experiments.words.claims import Verdict, judge
 from specfleet.experiments.words.names import noun
-from specfleet.experiments.words.run import COLUMNS, RARE_COLUMNS
 from specfleet.experiments.words.saturation import saturation
+from specfleet.experiments.words.summary import Figure, figures_shown
 from specfleet.experiments.words.tail import Split, tail_sentence
 from specfleet.experiments.words.values import text
 
@@ -105,32 +105,18 @@ def points_table(rows: Sequence[Row], axes: Sequence[str], leading: Mapping[int,
         axes: their keys, the first columns.
         leading: a further first column by position, such as the run; None for none.
     """
-    shown = [column for column in COLUMNS if any(is_number(row.get(column[0])) for row in rows)]
-    shown += [c for c in RARE_COLUMNS if any(is_number(r.get(c[0])) and number(r, c[0]) > 0 for r in rows)]
+    shown = figures_shown(rows)
     named_axes = [noun(axis) for axis in axes]
     first = ["run"] if leading is not None else []
-    headings = [*first, *named_axes, *_full_headings(shown)]
+    headings = [*first, *named_axes, *(figure.name or figure.heading for figure in shown)]
     body = []
     for place, row in enumerate(rows):
         cells = [TableCell(leading[place])] if leading is not None else []
         cells += [axis_cell(row.get(axis)) for axis in axes]
-        cells += [_figure_cell(row, key, form) for key, _, form in shown]
+        cells += [_figure_cell(row, figure) for figure in shown]
         body.append(cells)
     caption = "All points; select a heading to sort" if len(rows) > 1 else "The point"
     return table(caption, headings, body, row_headings=len(first) + len(axes))
-
-
-def _full_headings(shown: Sequence[tuple[str, str, str]]) -> Iterator[str]:
-    """The printed table's headings; `P99` and `x plain` with what they are of."""
-    of = ""
-    for key, heading, _ in shown:
-        if heading.startswith("P99") and heading == "P99":
-            yield f"P99 {of}"
-        elif heading == "x plain":
-            yield "throughput, x plain" if key == "speedup_output_throughput" else "P99 TPOT, x plain"
-        else:
-            of = heading
-            yield heading
 
 
 def axis_cell(value: object) -> TableCell:
@@ -138,11 +124,11 @@ def axis_cell(value: object) -> TableCell:
     return TableCell(text(value), float(value) if is_number(value) else None)
 
 
-def _figure_cell(row: Row, key: str, form: str) -> TableCell:
-    value = row.get(key)
-    if not is_number(value) or (key in ("verify_overhead", "draft_overhead") and "gain" not in row):
+def _figure_cell(row: Row, figure: Figure) -> TableCell:
+    value = row.get(figure.key)
+    if not is_number(value) or (figure.key in ("verify_overhead", "draft_overhead") and "gain" not in row):
         return TableCell("", math.nan)
-    return TableCell(banded(row, key, form.format), number(row, key))
+    return TableCell(banded(row, figure.key, figure.form.format), number(row, figure.key))
 
 
 def tail(run: Finished) -> tuple[list[str], Html] | None:

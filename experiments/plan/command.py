@@ -13,6 +13,7 @@ from specfleet.experiments.plan.report import plan_text
 from specfleet.experiments.plan.write import write_plan
 from specfleet.experiments.run.processes import WorkerLost, default_jobs
 from specfleet.experiments.run.progress import Reporter
+from specfleet.experiments.words.width import say
 
 SAY_EVERY_S = 5.0
 
@@ -48,7 +49,7 @@ def plan_command(
     except WorkerLost as lost:
         print(f"{lost}; what is simulated is kept: go on with --resume", file=sys.stderr)
         return 1
-    print(plan_text(planned))
+    say(plan_text(planned))
     write_plan(planned, planner.folder)
     if plots and planned.winner is not None:
         draw_plan(planned, planner.folder)

@@ -70,7 +70,7 @@ class StepTotals:
         split = {f"step_{name}_ms": 1e3 * seconds / self._steps for name, seconds in self._terms.items()}
         return split | {"step_ms": sum(split.values())}
 
-    def overheads(self, accepted: int) -> dict[str, float]:
+    def overheads(self, accepted: int, verifications: int) -> dict[str, float]:
         """Returns the two sides of the trade, each relative to the plain step at the same batch and context.
 
         Over the steps without a prompt chunk, or all of them where there are none: a prompt chunk costs the
@@ -82,8 +82,12 @@ class StepTotals:
         `tokens_per_step / (1 + verify_overhead + draft_overhead)`: what a decoding step gains. Under load
         the user gains less, since prompts take their share of the time whatever is drafted.
 
+        `proposed_share`: of the rounds in which a sequence decodes, those that verify drafts; below 1 where
+        the drafter finds nothing to propose, or is off.
+
         Args:
             accepted: drafts accepted in the run.
+            verifications: rounds with drafts in the run.
         """
         if not self._steps or self._plain_cost is None:
             return {}
@@ -95,6 +99,7 @@ class StepTotals:
             "draft_overhead": draft,
             "tokens_per_step": per_step,
             "gain": per_step / (1.0 + verify + draft),
+            "proposed_share": verifications / self._decoding,
         }
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,101 @@ from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import Serve
 from specfleet.hardware.memory import GIB, DoesNotFit, KvBudget
 
-MANY = 12
+
+@dataclass(frozen=True)
+class CheckedPoint:
+    """A point, and what its engine has room for.
+
+    Attributes:
+        point: the point.
+        requests: simulated; None is all of a trace.
+        engine_named: whether the file says which build; else one is assumed.
+        budget: its memory; None where the weights do not fit.
+        refusal: why the engine would not start; None where it would.
+        mean_tokens: of a request, prompt and output together; None for an empty trace.
+    """
+
+    point: Point
+    requests: int | None
+    engine_named: bool
+    budget: KvBudget | None
+    refusal: str | None
+    mean_tokens: float | None
+
+    @property
+    def serve(self) -> Serve:
+        """What is served."""
+        return self.point.config.serve
+
+    @property
+    def least_utilization(self) -> float | None:
+        """Least `gpu_memory_utilization` whose pool holds the concurrency at full length; None without."""
+        clients, length = self.point.config.workload.max_concurrency, self.serve.max_model_len
+        if not clients or not length or self.budget is None:
+            return None
+        return self.budget.utilization_for(clients, length)
+
+    def facts(self) -> dict[str, object]:
+        """Returns it as plain values."""
+        budget, length = self.budget, self.serve.max_model_len
+        found: dict[str, object] = {
+            "point": self.point.id,
+            "axes": dict(self.point.axes),
+            "requests": self.requests,
+            "engine": self.serve.engine,
+            "engine_assumed": not self.engine_named,
+            "max_num_batched_tokens": self.serve.max_num_batched_tokens,
+            "max_num_seqs": self.serve.max_num_seqs,
+            "max_model_len": length,
+            "fits": self.refusal is None,
+            "refusal": self.refusal,
+            "mean_request_tokens": self.mean_tokens,
+            "least_gpu_memory_utilization": self.least_utilization,
+        }
+        if budget is None:
+            return found
+        return found | {
+            "memory_gib": {label: size / GIB for label, size in budget.lines},
+            "kv_bytes_per_token": budget.bytes_per_token,
+            "num_gpu_blocks": budget.num_gpu_blocks,
+            "block_size": budget.block_size,
+            "kv_cache_tokens": budget.printed_tokens(length),
+            "max_model_len_requests": budget.max_concurrency(length) if length else None,
+        }
 
 
-def check_text(file: Path, overrides: Sequence[str]) -> tuple[str, bool]:
-    """Returns what to print, and whether every point fits.
+@dataclass(frozen=True)
+class Checked:
+    """An experiment whose points are known and whose memory is added up.
+
+    Attributes:
+        name: of its file.
+        loaded: the experiment.
+        points: each with its memory.
+    """
+
+    name: str
+    loaded: Loaded
+    points: tuple[CheckedPoint, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether every engine would start."""
+        return all(point.refusal is None for point in self.points)
+
+    def facts(self) -> dict[str, object]:
+        """Returns it as plain values, the answer first."""
+        return {
+            "fits": self.fits,
+            "file": self.name,
+            "replications": self.loaded.experiment.replications,
+            "notices": list(self.loaded.notices),
+            "points": [point.facts() for point in self.points],
+        }
+
+
+def check(file: Path, overrides: Sequence[str]) -> Checked:
+    """Loads a file and adds up the memory of its points.
 
     Raises:
         InputFaults: with everything that is wrong with the file.
@@ -27,79 +118,22 @@ def check_text(file: Path, overrides: Sequence[str]) -> tuple[str, bool]:
     return checked(str(file), loaded, expand(loaded.experiment))
 
 
-def checked(name: str, loaded: Loaded, points: Sequence[Point]) -> tuple[str, bool]:
-    """Returns `check_text` of a loaded experiment, called `name`."""
-    replications = loaded.experiment.replications
-    parts = [f"{name}: {len(points)} points x {replications} replications"]
-    parts += [f"note: {notice}" for notice in loaded.notices]
-    engine_named = "engine" in loaded.experiment.serve.model_fields_set or "serve.engine" in points[0].axes
-    parts += ["", *_points(points), ""]
-    budgets, fits = _budgets(points, engine_named)
-    return "\n".join([*parts, *budgets]), fits
+def checked(name: str, loaded: Loaded, points: Sequence[Point]) -> Checked:
+    """Returns `check` of a loaded experiment, called `name`."""
+    named = "engine" in loaded.experiment.serve.model_fields_set or "serve.engine" in points[0].axes
+    return Checked(name, loaded, tuple(_checked(point, named) for point in points))
 
 
-def _points(points: Sequence[Point]) -> list[str]:
-    lines = []
-    for point in points[:MANY]:
-        workload = point.config.workload
-        lines.append(f"  {point.id}: {counted_requests(workload) or 'all'} requests")
-    return lines + ([f"  .. and {len(points) - MANY} more"] if len(points) > MANY else [])
-
-
-def _budgets(points: Sequence[Point], engine_named: bool) -> tuple[list[str], bool]:
-    """Returns the memory of each different engine and load among the points, and whether all start."""
-    by_text: dict[str, list[str]] = {}
-    fits = True
-    for point in points:
-        text, starts = memory_text(point.config, engine_named)
-        fits &= starts
-        by_text.setdefault(text, []).append(point.id)
-    lines = []
-    for text, ids in by_text.items():
-        named = ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} more"
-        lines += [f"Memory of one GPU, {named}:", text, ""]
-    return lines[:-1], fits
-
-
-def memory_text(config: Experiment, engine_named: bool = True) -> tuple[str, bool]:
-    """Returns the budget of a point line by line with what it holds, and whether the engine would start."""
-    serve = config.serve
-    assert serve.max_model_len, "defaults are filled in"
-    lines = [_engine_line(serve, engine_named)]
+def _checked(point: Point, engine_named: bool) -> CheckedPoint:
+    config = point.config
+    assert config.serve.max_model_len, "defaults are filled in"
+    count = counted_requests(config.workload)
     try:
-        budget = pool(serve)
+        budget = pool(config.serve)
     except DoesNotFit as error:
-        return "\n".join([*lines, str(error)]), False
-    lines += [budget.render(serve.max_model_len), *_load_lines(config, budget)]
-    return "\n".join(lines), budget.refusal(serve.max_model_len) is None
-
-
-def _engine_line(serve: Serve, engine_named: bool) -> str:
-    """Returns which build is assumed, and the two limits that set its profiling peak."""
-    assumed = "" if engine_named else " (assumed: serve.engine is not given)"
-    return (
-        f"engine {serve.engine}{assumed}, "
-        f"max_num_batched_tokens {serve.max_num_batched_tokens:,}, max_num_seqs {serve.max_num_seqs:,}"
-    )
-
-
-def _load_lines(config: Experiment, budget: KvBudget) -> Iterator[str]:
-    """What the pool means for this workload: its own mean length, and the memory of its concurrency."""
-    length = config.serve.max_model_len
-    mean = mean_tokens(config)
-    if mean is not None:
-        yield f"{budget.concurrency_line(mean)} (this workload's mean)"
-    clients = config.workload.max_concurrency
-    if not clients or not length:
-        return
-    share = budget.utilization_for(clients, length)
-    if share is not None:
-        size = clients * budget.request_bytes(length) / GIB
-        more = ", more than the GPU has" if share > 1.0 else ""
-        yield (
-            f"Least gpu_memory_utilization for {clients:,} requests of {length:,} tokens "
-            f"({size:.2f} GiB): {share:.3f}{more}"
-        )
+        return CheckedPoint(point, count, engine_named, None, str(error), None)
+    refusal = budget.refusal(config.serve.max_model_len)
+    return CheckedPoint(point, count, engine_named, budget, refusal, mean_tokens(config))
 
 
 def mean_tokens(config: Experiment) -> float | None:

@@ -59,6 +59,11 @@ class Difference:
         """Whether the interval excludes no difference."""
         return self.low > 0.0 or self.high < 0.0
 
+    @property
+    def identical(self) -> bool:
+        """Whether there is no difference at all, however the pairs are drawn."""
+        return self.low == self.high == self.difference == 0.0
+
 
 def pairs_of_points(a: Results, b: Results) -> list[tuple[str, str]]:
     """Returns the points to compare: those of the same name, or the only point of each run.

@@ -124,7 +124,9 @@ def _in_full(config: Experiment, built: Built, seed: int) -> Files:
     engine = {
         **_loads(figures, load),
         **totals.split(),
-        **totals.overheads(int(result.requests["accepted_tokens"].sum())),
+        **totals.overheads(
+            *(int(result.requests[name].sum()) for name in ("accepted_tokens", "verifications"))
+        ),
         "tpot_split": tpot_split(result, built.plain_cost),
         **intervals(result),
         "slo_attainment": figures.slo_attainment,
@@ -159,7 +161,7 @@ def _summed_up(config: Experiment, built: Built, seed: int) -> Files:
     engine = {
         **_loads(figures, load),
         **totals.split(),
-        **totals.overheads(summary.all.accepted),
+        **totals.overheads(summary.all.accepted, summary.all.verifications),
         "slo_attainment": figures.slo_attainment,
         **_rates(figures, load, built),
         "steps": summary.steps,

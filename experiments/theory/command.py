@@ -7,6 +7,7 @@ from pathlib import Path
 
 from specfleet.experiments.theory.question import ALPHAS, DRAFTS, Theory
 from specfleet.experiments.theory.tables import theory_text
+from specfleet.experiments.words.width import say
 
 
 def theory_command(
@@ -34,7 +35,7 @@ def theory_command(
         overhead,
         target_speedup,
     )
-    print(theory_text(asked))
+    say(theory_text(asked))
     if figure is not None:
         # Here, because figures bring the schema and the simulator with them, and the tables need neither.
         from specfleet.experiments.theory.figures import draw_theory

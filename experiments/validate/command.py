@@ -15,6 +15,7 @@ from specfleet.experiments.validate.report import validation_text
 from specfleet.experiments.validate.runs import METHODS
 from specfleet.experiments.validate.score import block
 from specfleet.experiments.validate.validation import Validation, read_points, validate
+from specfleet.experiments.words.width import say
 
 MODES = ("given", "predicted")
 
@@ -56,7 +57,10 @@ def validate_command(
     )
     for error, n in sorted((result.errors - readout.errors).items()):
         print(f"error: {n} row{'s' if n > 1 else ''}: {error}", file=sys.stderr)
-    print(json.dumps(result.json(), indent=1) if as_json else validation_text(result))
+    if as_json:
+        print(json.dumps(result.json(), indent=1))
+    else:
+        say(validation_text(result))
     if figure is not None and result.scored:
         for path in draw_validation(result.scored, figure):
             print(f"figure: {path}", file=sys.stderr)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from specfleet.experiments.run.compare import Difference, compare
 from specfleet.experiments.run.folder import located
 from specfleet.experiments.words.table import Column, table_text
+
+IDENTICAL = "Identical: every request took the same time in both runs"
 
 COLUMNS = (
     Column("figure", left=True),
@@ -14,7 +17,7 @@ COLUMNS = (
     Column("B", "{:.2f}"),
     Column("B - A", "{:+.2f}"),
     Column("95 % interval"),
-    Column("B / A", "{:.3f}"),
+    Column("B / A", "{:.3f}", rank=1),
     Column(left=True),
 )
 
@@ -23,11 +26,19 @@ def compare_text(a: Path, b: Path) -> str:
     """Returns the differences as a table a point, each marked where it is not settled."""
     found = compare(a, b)
     parts = [f"A = {located(a)}\nB = {located(b)}"]
+    if all(difference.identical for difference in found):
+        return f"{parts[0]}\n\n{IDENTICAL} ({_pairs(found)})."
     for point in dict.fromkeys(difference.point for difference in found):
         mine = [difference for difference in found if difference.point == point]
         table = table_text(COLUMNS, [_row(difference) for difference in mine])
         parts.append(f"{point}: {mine[0].pairs} pairs of requests\n{table}")
     return "\n\n".join(parts)
+
+
+def _pairs(found: Sequence[Difference]) -> str:
+    pairs = {difference.point: difference.pairs for difference in found}
+    points = f" at {len(pairs)} points" if len(pairs) > 1 else ""
+    return f"{sum(pairs.values()):,} pairs of requests{points}"
 
 
 def _row(d: Difference) -> list[object]:
@@ -36,4 +47,4 @@ def _row(d: Difference) -> list[object]:
 
 
 def _mark(d: Difference) -> list[str]:
-    return [] if d.settled else ["not settled"]
+    return [] if d.settled else ["identical" if d.identical else "not settled"]

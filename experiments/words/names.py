@@ -36,6 +36,7 @@ _METRICS = {
     "tokens_per_step": ("tokens per step", "of one sequence"),
     "verify_overhead": ("time that verification adds", "share of the plain step"),
     "draft_overhead": ("time that drafting adds", "share of the plain step"),
+    "proposed_share": ("rounds that verify drafts", "share"),
     "gain": ("gain of a step", "tokens over time, both relative to the plain step"),
     "mean_batch": ("mean batch", "decoding sequences"),
     "mean_running": ("mean running", "requests"),

@@ -2,84 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from specfleet.experiments.run.results import Row, is_number
 from specfleet.experiments.run.run import Run
 from specfleet.experiments.words.answer import Compared, compared, lead, load_said, not_asked
 from specfleet.experiments.words.backing import backing
-from specfleet.experiments.words.band import BANDS, banded, has_bands, settling
-from specfleet.experiments.words.claims import claim_text
+from specfleet.experiments.words.band import BANDS, has_bands, settling
+from specfleet.experiments.words.claims import claim_text, judge
 from specfleet.experiments.words.saturation import saturation
-from specfleet.experiments.words.table import Column, table_text
+from specfleet.experiments.words.summary import class_table, summary_table
 from specfleet.experiments.words.tail import at_highest_load
-from specfleet.experiments.words.values import text
 from specfleet.experiments.words.verdict import questions, reach
 from specfleet.sim.speculation.spec import UNFIT_FOR_TAILS
-
-COLUMNS = (
-    ("output_throughput", "output tok/s", "{:,.0f}"),
-    ("speedup_output_throughput", "x plain", "{:.2f}"),
-    ("mean_ttft_ms", "TTFT ms", "{:,.0f}"),
-    ("p99_ttft_ms", "P99", "{:,.0f}"),
-    ("mean_tpot_ms", "TPOT ms", "{:.1f}"),
-    ("p99_tpot_ms", "P99", "{:.1f}"),
-    ("speedup_p99_tpot", "x plain", "{:.2f}"),
-    ("p99_itl_ms", "P99 ITL", "{:,.0f}"),
-    ("acceptance_length", "acc. length", "{:.2f}"),
-    ("verify_overhead", "verify", "{:+.0%}"),
-    ("draft_overhead", "draft", "{:+.0%}"),
-    ("mean_batch", "batch", "{:.1f}"),
-    ("slo_attainment", "SLO met", "{:.1%}"),
-    ("offered_per_s", "offered/s", "{:.2f}"),
-    ("served_per_s", "served/s", "{:.2f}"),
-)
-"""Metric, heading, format. A column none of whose rows has a value is left out."""
-
-RARE_COLUMNS = (
-    ("preemptions", "preempted", "{:,.0f}"),
-    ("rejected", "refused", "{:,.0f}"),
-    ("drafter_off_share", "drafter off", "{:.1%}"),
-)
-"""Shown only where some point has a value above zero."""
-
-
-def summary_table(rows: Sequence[Row], axes: Sequence[str], lines: str | None) -> str:
-    """Returns the summary as a table of plain text, a gap between the values of the axis `lines`."""
-    shown = [column for column in COLUMNS if any(isinstance(row.get(column[0]), float) for row in rows)]
-    shown += [column for column in RARE_COLUMNS if any(_number(row, column[0]) > 0 for row in rows)]
-    headings = ["K" if axis.endswith("num_speculative_tokens") else axis.rpartition(".")[2] for axis in axes]
-    columns = [*map(Column, headings), *(Column(heading, form) for _, heading, form in shown)]
-    body: list[list[object]] = []
-    ordered = sorted(rows, key=lambda row: _position(rows, row, lines)) if lines else list(rows)
-    previous: object = None
-    for row in ordered:
-        if lines and previous is not None and row[lines] != previous:
-            body.append([])
-        previous = row[lines] if lines else None
-        figures = [_cell(row, key, form) for key, _, form in shown]
-        body.append([*(text(row.get(axis, "")) for axis in axes), *figures])
-    return table_text(columns, body)
-
-
-def _position(rows: Sequence[Row], row: Row, lines: str) -> int:
-    values = [other[lines] for other in rows]
-    return values.index(row[lines])
 
 
 def _number(row: Row, key: str) -> float:
     value = row.get(key)
     return float(value) if isinstance(value, int | float) else 0.0
-
-
-def _cell(row: Row, key: str, form: str) -> str | None:
-    value = row.get(key)
-    if not isinstance(value, int | float) or math.isnan(value):
-        return None
-    if key in ("verify_overhead", "draft_overhead") and "gain" not in row:
-        return None
-    return banded(row, key, form.format)
 
 
 def run_text(run: Run, rows: Sequence[Row]) -> str:
@@ -91,11 +31,12 @@ def run_text(run: Run, rows: Sequence[Row]) -> str:
     if (missing := interruption(run)) is not None:
         return "\n".join([missing, "", table])
     groups = compared(rows, axes, x, baseline or {})
-    first = lead(groups, load_said(experiment)) or not_asked(experiment)
-    parts = [first, ""] if first else []
+    parts = [first, ""] if (first := _answer(run, groups)) else []
     if crowded := saturation(rows, axes, x):
         parts += [*crowded, ""]
     parts += [table, *([BANDS] if has_bands(rows) else []), ""]
+    if by_class := class_table(rows, axes, lines):
+        parts += [by_class, ""]
     if said := [sentence for group in groups for sentence in in_words(group)]:
         unsettled = any("not settled" in sentence for sentence in said)
         parts += [*said, *(settling(rows, list(questions(rows))) if unsettled else []), ""]
@@ -104,15 +45,54 @@ def run_text(run: Run, rows: Sequence[Row]) -> str:
         parts += [*at_highest_load(run.folder, list(rows), x, lines), ""]
     if experiment.claim is not None:
         parts += [*claim_text(experiment.claim, rows), ""]
-    parts += _warnings(rows)
-    configs = [point.config.serve.speculative_config for point in run.points]
-    if any(config is not None and config.rejection_sample_method == "synthetic" for config in configs):
-        parts += [f"Warning: {UNFIT_FOR_TAILS}.", ""]
+    if warned := _warnings(run, rows):
+        parts += [*(f"Warning: {sentence}" for sentence in warned), ""]
+    return "\n".join([*parts, *_backing(run, rows)])
+
+
+def run_facts(run: Run, rows: Sequence[Row]) -> dict[str, object]:
+    """Returns what a run says as plain values, the answer first: null where points are missing.
+
+    `points` are the rows of summary.csv. Where it was not interrupted, `verdicts` are sentences by choice and
+    `claim_reproduced` is null without a claim.
+    """
+    experiment = run.loaded.experiment
+    axes = list(experiment.sweep.axes)
+    groups = compared(rows, axes, experiment.report.x, experiment.report.baseline or {})
+    missing = interruption(run)
+    found: dict[str, object] = {
+        "answer": _answer(run, groups) or None if missing is None else None,
+        "interrupted": missing,
+        "name": experiment.name,
+        "folder": str(run.folder),
+        "seeds": list(run.seeds),
+        "axes": axes,
+        "notices": list(run.loaded.notices),
+        "failures": dict(run.failures),
+        "points": list(rows),
+    }
+    if missing is not None:
+        return found
+    claim = experiment.claim
+    return found | {
+        "verdicts": [sentence for group in groups for sentence in in_words(group)],
+        "saturation": saturation(rows, axes, experiment.report.x),
+        "claim_reproduced": None if claim is None else all(v.holds for v in judge(claim, rows)),
+        "warnings": _warnings(run, rows),
+        "backing": _backing(run, rows),
+    }
+
+
+def _answer(run: Run, groups: Sequence[Compared]) -> str:
+    experiment = run.loaded.experiment
+    return lead(groups, load_said(experiment)) or not_asked(experiment)
+
+
+def _backing(run: Run, rows: Sequence[Row]) -> list[str]:
     drafting = [p.config for p in run.points if p.config.serve.speculative_config is not None]
     config = drafting[0] if drafting else run.points[0].config
     prompts = [_number(r, "total_input_tokens") / max(_number(r, "completed"), 1.0) for r in rows]
-    parts += backing(config, sum(prompts) / len(prompts))
-    return "\n".join(parts)
+    return backing(config, sum(prompts) / len(prompts))
 
 
 def interruption(run: Run) -> str | None:
@@ -144,17 +124,18 @@ def in_words(group: Compared) -> list[str]:
     return said
 
 
-def _warnings(rows: Sequence[Row]) -> list[str]:
+def _warnings(run: Run, rows: Sequence[Row]) -> list[str]:
     said = []
     off = max(_number(row, "drafter_off_share") for row in rows)
     if off > 0:
         said.append(
-            f"Warning: in up to {off:.0%} of a point's steps the longest sequence was past the drafter's "
+            f"in up to {off:.0%} of a point's steps the longest sequence was past the drafter's "
             "max_model_len, so the drafter did not run; speculative_config.max_model_len sets the limit."
         )
     refused = sum(_number(row, "rejected") for row in rows)
     if refused:
-        said.append(
-            f"Warning: {refused:.0f} requests could never fit and were refused; see engine.json of the point."
-        )
-    return [*said, ""] if said else []
+        said.append(f"{refused:.0f} requests could never fit and were refused; see engine.json of the point.")
+    configs = [point.config.serve.speculative_config for point in run.points]
+    if any(config is not None and config.rejection_sample_method == "synthetic" for config in configs):
+        said.append(f"{UNFIT_FOR_TAILS}.")
+    return said

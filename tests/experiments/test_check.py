@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from specfleet.experiments.run.check import check_text
+from specfleet.experiments.run.check import check as checked
 from specfleet.experiments.schema.blocks.memory import Memory, given
 from specfleet.experiments.schema.faults import InputFaults
+from specfleet.experiments.words.as_json import json_text
+from specfleet.experiments.words.check import check_text
 from specfleet.hardware.memory import GIB
 
 SERVE = "model: llama-3.1-8b-instruct, gpu: h100-sxm, max_model_len: 8192, gpu_memory_utilization: 0.95"
@@ -18,7 +21,8 @@ WORKLOAD = "num_prompts: 8, max_concurrency: 4, input_len: 700, output_len: 100"
 def check(tmp_path: Path, serve: str = SERVE, workload: str = WORKLOAD, more: str = "") -> tuple[str, bool]:
     file = tmp_path / "experiment.yaml"
     file.write_text(f"name: check\nserve: {{{serve}}}\nworkload: {{{workload}}}\n{more}", encoding="utf-8")
-    return check_text(file, ())
+    found = checked(file, ())
+    return check_text(found), found.fits
 
 
 def test_the_lines_of_vllm_are_there(tmp_path: Path) -> None:
@@ -92,3 +96,34 @@ def test_the_memory_block_speaks_gib() -> None:
     found = given(Memory(device_gib=79.19, available_gib=6.51))
     assert found is not None and found.available == round(6.51 * GIB)
     assert (found.device, found.weights) == (round(79.19 * GIB), None)
+
+
+def test_a_sweep_says_what_differs_between_its_points_and_the_rest_once(tmp_path: Path) -> None:
+    axes = "workload.max_concurrency: [1, 4, 64, 256], serve.max_num_seqs: [64, 128]"
+    text, _ = check(tmp_path, more=f"sweep: {{axes: {{{axes}}}}}\n")
+    assert "workload.max_concurrency: 1, 4, 64, 256" in text and "serve.max_num_seqs: 64, 128" in text
+    assert text.count("\nweights ") == 1 and text.count("\nusable ") == 1
+    first, second = (block.splitlines() for block in text.split("Memory of one GPU, ")[1:])
+    assert (
+        first[0] == "max num seqs = 64:" and second[0] == "max num seqs = 128, what differs from the first:"
+    )
+    assert not {line for line in second[1:-2] if "mean" not in line} & set(first)
+    assert "for 1 to 256 requests of 8,192 tokens (1.00 to 256.00 GiB)" in text
+    assert "more than the GPU has from" in text and len(text.splitlines()) < 40
+
+
+def test_the_points_are_there_as_plain_values(tmp_path: Path) -> None:
+    file = tmp_path / "experiment.yaml"
+    more = "sweep: {axes: {workload.max_concurrency: [1, 400]}}\n"
+    file.write_text(f"name: check\nserve: {{{SERVE}}}\nworkload: {{{WORKLOAD}}}\n{more}", encoding="utf-8")
+    facts = json.loads(json_text(checked(file, ()).facts()))
+    assert facts["fits"] and [point["axes"] for point in facts["points"]] == [
+        {"workload.max_concurrency": 1},
+        {"workload.max_concurrency": 400},
+    ]
+    first, second = facts["points"]
+    assert first["kv_cache_tokens"] == second["kv_cache_tokens"] > 0
+    assert first["least_gpu_memory_utilization"] < 1 < second["least_gpu_memory_utilization"]
+    assert first["memory_gib"]["KV cache"] == pytest.approx(
+        first["num_gpu_blocks"] * first["block_size"] * first["kv_bytes_per_token"] / GIB, rel=1e-3
+    )

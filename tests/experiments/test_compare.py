@@ -43,6 +43,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_a_run_does_not_differ_from_itself(runs: tuple[Path, Path]) -> None:
     for found in compare(runs[0], runs[0]):
         assert found.difference == found.low == found.high == 0.0 and not found.settled
+        assert found.identical
 
 
 def test_a_clear_gain_is_settled_and_signed(runs: tuple[Path, Path]) -> None:
@@ -63,9 +64,17 @@ def test_runs_of_other_requests_are_not_compared(runs: tuple[Path, Path], tmp_pa
         compare(runs[0], seeds)
 
 
-def test_the_table_names_both_runs_and_marks_what_is_not_settled(runs: tuple[Path, Path]) -> None:
+def test_identical_runs_are_called_identical(runs: tuple[Path, Path]) -> None:
     text = compare_text(runs[0], runs[0])
-    assert str(runs[0]) in text and text.count("not settled") == 6
+    assert str(runs[0]) in text and "not settled" not in text
+    assert text.endswith("Identical: every request took the same time in both runs (60 pairs of requests).")
+
+
+def test_the_table_names_both_runs_and_marks_what_is_not_settled(runs: tuple[Path, Path]) -> None:
+    text = compare_text(*runs)
+    unsettled = sum(not found.settled and not found.identical for found in compare(*runs))
+    assert all(str(run) in text for run in runs) and text.count("not settled") == unsettled
+    assert "dentical" not in text and len(text.splitlines()) == 3 + 2 + 6
 
 
 def test_a_split_adds_up_and_its_driver_is_its_largest_growth(runs: tuple[Path, Path]) -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specfleet.experiments.words.table import Column, table_text
+from specfleet.experiments.words.width import fitted, fitting, terminal_columns
 
 WORD = st.text("abz019[]/:;\\+-%{}", min_size=1, max_size=30)
 
@@ -64,5 +65,73 @@ def test_there_is_no_line_of_headings_without_headings() -> None:
 
 
 def test_a_row_longer_than_the_columns_is_refused() -> None:
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(ValueError, match="longer"):
         table_text(["a"], [["1", "2"]])
+
+
+@given(tables(), st.integers(40, 90), st.integers(0, 4))
+def test_a_table_fits_its_room_and_no_word_is_broken(
+    table: tuple[list[Column], list[list[str]]], room: int, indent: int
+) -> None:
+    columns, rows = table
+    text = table_text(columns, rows, indent=indent, room=room)
+    words = [word for row in [[column.heading for column in columns], *rows] for word in row]
+    widths = [max(c.width, len(c.heading), *(len(row[i]) for row in rows), 0) for i, c in enumerate(columns)]
+    least = indent + widths[0] + max([2 + width for width in widths[1:]], default=0)
+    assert all(len(line) <= max(room, least) for line in text.split("\n"))
+    assert set(text.split()) == set(words)
+
+
+def test_what_does_not_fit_gives_way_by_its_rank_and_is_named() -> None:
+    columns = [
+        Column("concurrency"),
+        Column("output tok/s"),
+        Column("P99", rank=2, name="P99 of the time to the first token"),
+        Column("batch", rank=1),
+    ]
+    rows = [["1", "12345678", "12345678", "12345678"]]
+    assert "Left out" not in table_text(columns, rows, room=60)
+    assert table_text(columns, rows, room=40).split("\n") == [
+        "               output",
+        "concurrency     tok/s     batch",
+        "          1  12345678  12345678",
+        "Left out here: P99 of the time to the",
+        "first token.",
+    ]
+
+
+def test_a_wide_table_goes_on_below_with_the_columns_that_name_its_rows() -> None:
+    columns = ["K", "load", *(f"column{i}" for i in range(6))]
+    rows = [[str(k), "16", *(f"{10 * k + i}" for i in range(6))] for k in (1, 2)]
+    first, second = table_text(columns, rows, room=40, keys=2).split("\n\n")
+    assert [line.split() for line in first.split("\n")][1] == ["1", "16", "10", "11", "12"]
+    assert [line.split() for line in second.split("\n")][2] == ["2", "16", "23", "24", "25"]
+
+
+def test_long_texts_go_on_below_and_a_text_among_the_rows_stands_by_itself() -> None:
+    columns = [Column("what", left=True), Column("ms")]
+    rows = ["K = 3", ["prompts of other requests in its steps, and so on", "1.0"], [], ["b", "2.0"]]
+    lines = table_text(columns, rows, room=40).split("\n")
+    assert lines[0].split() == ["what", "ms"] and lines[1] == "K = 3"
+    assert all(len(line) <= 40 for line in lines) and len(lines) == 6 and lines[4] == ""
+
+
+@given(st.text(st.characters(codec="ascii", exclude_categories=["C"]), max_size=300), st.integers(40, 120))
+def test_prose_is_broken_between_words_only(text: str, columns: int) -> None:
+    broken = fitted(text, columns)
+    assert broken.split() == text.split()
+    longest = max(map(len, text.split()), default=0)
+    indent = len(text) - len(text.lstrip())
+    assert all(len(line) <= max(columns, longest + indent) for line in broken.split("\n"))
+    assert fitted(text, None) == text
+
+
+def test_the_environment_says_how_wide_a_terminal_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert terminal_columns() is None
+    with fitting():
+        assert terminal_columns() == 80
+        monkeypatch.setenv("COLUMNS", "7")
+        assert terminal_columns() == 40
+        monkeypatch.delenv("COLUMNS")
+        assert terminal_columns() is None

@@ -142,7 +142,8 @@ class Workshop:
             program.write_text(f'#!/bin/sh\nexec "{sys.executable}"{arguments} "$@"\n')
             program.chmod(0o755)
         path = f"{programs}{os.pathsep}{os.environ['PATH']}"
-        self.environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "110"}
+        self.environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}
+        self.environment.pop("COLUMNS", None)
         if measurements:
             self.environment["SPECFLEET_SHARED"] = str(measurements)
         self._notebook: subprocess.Popen[str] | None = None
@@ -175,7 +176,7 @@ class Workshop:
             self._notebook = subprocess.Popen(
                 [sys.executable, str(Path(__file__).with_name("docs_cells.py"))],
                 cwd=self.folder,
-                env=self.environment,
+                env=self.environment | {"COLUMNS": "110"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

@@ -12,12 +12,13 @@ from key_cases import BASE, CASES, ELSEWHERE, FIGURES, NEEDED, ONLY, REFUSED, Ar
 
 from specfleet.experiments.load.config import load, load_experiment, resolved
 from specfleet.experiments.load.sweep import expand
-from specfleet.experiments.run.check import check_text
+from specfleet.experiments.run.check import check
 from specfleet.experiments.run.explain import explain_file
 from specfleet.experiments.run.runner import run_task, tasks
 from specfleet.experiments.schema.faults import InputFaults
 from specfleet.experiments.schema.structure import known_keys
 from specfleet.experiments.schema.yamlfile import KeyPath
+from specfleet.experiments.words.check import check_text
 from specfleet.experiments.words.explain import explain_text
 
 AGAIN = ("plan.candidates.drafting.speculative_config.", "plan.candidates.drafting.acceptance.")
@@ -104,7 +105,7 @@ def test_every_key_is_accepted_and_changes_what_it_should(file: Path, key: str) 
     again = file.with_name("again.yaml")
     again.write_text(text)
     assert resolved(load_experiment(again)) == text, "what is printed is read back"
-    check_text(file, after)
+    check_text(check(file, after))
     if key != "report.requests":
         assert explain_text(explain_file(file, after, 1, 200, None))
     if case.seen == NEEDED:

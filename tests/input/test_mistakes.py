@@ -168,7 +168,7 @@ def test_an_unforeseen_exception_is_one_sentence_with_its_details_in_a_file(
     path = tmp_path / "x.yaml"
     path.write_text(HEAD)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("specfleet.experiments.run.check.check_text", fails)
+    monkeypatch.setattr("specfleet.experiments.run.check.check", fails)
     with pytest.raises(SystemExit) as ended:
         cli.main(["check", str(path)])
     said = capsys.readouterr().err
@@ -198,7 +198,7 @@ def test_what_the_system_refuses_is_no_fault_of_ours(
     def fails(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("specfleet.experiments.run.check.check_text", fails)
+    monkeypatch.setattr("specfleet.experiments.run.check.check", fails)
     with pytest.raises(SystemExit) as ended:
         cli.main(["check", str(tmp_path / "x.yaml")])
     assert (ended.value.code, said in capsys.readouterr().err) == (code, True)

@@ -4,9 +4,9 @@
 const state = { statistic: "mean", unit: "percent" };
 const metrics = [...new Set(data.rows.map((row) => row.metric))];
 const names = [...new Set(data.rows.map((row) => row.point))];
-const verdict = (row) => (row.settled ? (row.b < row.a ? "B faster" : "B slower") : "not settled");
-const COLOURS = { "B faster": "var(--line-0)", "B slower": "var(--line-1)", "not settled": "var(--quiet)" };
-const SYMBOLS = { "B faster": d3.symbolCircle, "B slower": d3.symbolTriangle, "not settled": d3.symbolCircle };
+const verdict = (row) => row.verdict;
+const COLOURS = { "B faster": "var(--line-0)", "B slower": "var(--line-1)", "not settled": "var(--quiet)", identical: "var(--quiet)" };
+const SYMBOLS = { "B faster": d3.symbolCircle, "B slower": d3.symbolTriangle, "not settled": d3.symbolCircle, identical: d3.symbolCircle };
 
 /** Panels of differences, one a latency, the same scale in each where it is per cent. */
 function panels(width) {
@@ -62,7 +62,7 @@ function differenceMarks(rows) {
         Plot.ruleY(group, { y: "y", x1: "left", x2: "right", stroke: COLOURS[said], strokeWidth: 2, strokeOpacity: 0.7 }),
         Plot.dot(group, {
           x: "x", y: "y", r: 4.2, symbol: SYMBOLS[said], stroke: COLOURS[said], strokeWidth: 1.6,
-          fill: said === "not settled" ? "var(--ground)" : COLOURS[said],
+          fill: said === "not settled" || said === "identical" ? "var(--ground)" : COLOURS[said],
         }),
       ];
     }),

@@ -119,9 +119,9 @@ _FIGURES = """
     output_throughput total_token_throughput max_output_tokens_per_s max_concurrent_requests
     spec_decode_acceptance_rate spec_decode_acceptance_length spec_decode_num_drafts spec_decode_draft_tokens
     spec_decode_accepted_tokens acceptance_length tokens_per_step verify_overhead draft_overhead gain
-    mean_batch mean_running mean_waiting peak_kv_usage gpu_busy preemptions rejected prefix_hit_share
-    drafter_off_share slo_attainment output_throughput_per_gpu output_throughput_per_user kv_cache_tokens
-    steps
+    proposed_share mean_batch mean_running mean_waiting peak_kv_usage gpu_busy preemptions rejected
+    prefix_hit_share drafter_off_share slo_attainment output_throughput_per_gpu output_throughput_per_user
+    kv_cache_tokens steps
     speedup_output_throughput speedup_mean_tpot speedup_p99_tpot offered_per_s served_per_s
     step_ms step_weights_ms step_kv_ms step_compute_ms step_communication_ms step_launch_ms step_host_ms
     step_drafter_ms

@@ -1,0 +1,155 @@
+"""What `specfleet check` prints: of a sweep, what differs between its points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from specfleet.experiments.run.check import Checked, CheckedPoint
+from specfleet.experiments.words.values import named, text
+from specfleet.hardware.memory import GIB
+
+MANY = 12
+"""Values of an axis, or groups of points, that are named; of more, how many."""
+
+
+def check_text(found: Checked) -> str:
+    """Returns the axes, the requests, and the memory of one GPU: whole once, then what is not the same."""
+    replications = found.loaded.experiment.replications
+    parts = [f"{found.name}: {len(found.points)} points x {replications} replications"]
+    parts += [f"note: {notice}" for notice in found.loaded.notices]
+    return "\n".join([*parts, "", *_points(found.points), "", *_memory(found.points)])
+
+
+def _points(points: Sequence[CheckedPoint]) -> Iterator[str]:
+    axes = points[0].point.axes
+    if not axes:
+        yield f"  {points[0].point.id}: {points[0].requests or 'all'} requests"
+        return
+    for axis in axes:
+        values = list({repr(p.point.axes[axis]): text(p.point.axes[axis]) for p in points}.values())
+        yield f"  {axis}: {_listed(values)}"
+    groups = by(points, lambda point: point.requests or "all")
+    said = [f"{_counted(n)}{f' at {where}' if where else ''}" for n, where, _ in groups]
+    yield f"  requests: {_listed(said, '; ')}"
+
+
+def _counted(requests: object) -> str:
+    return f"{requests:,}" if isinstance(requests, int) else str(requests)
+
+
+def _listed(words: Sequence[str], between: str = ", ") -> str:
+    more = f"{between}and {len(words) - MANY} more" if len(words) > MANY else ""
+    return between.join(words[:MANY]) + more
+
+
+def by(
+    points: Sequence[CheckedPoint], value: Callable[[CheckedPoint], object]
+) -> list[tuple[object, str, list[CheckedPoint]]]:
+    """Returns each different value, where it holds in the axes that it depends on, and its points.
+
+    Where all points have one value, nothing is said of where.
+    """
+    axes = list(points[0].point.axes)
+    values = [value(point) for point in points]
+    for axis in list(axes):
+        others = [other for other in axes if other != axis]
+        if _decide(points, values, others):
+            axes = others
+    found: dict[object, list[CheckedPoint]] = {}
+    for point, its in zip(points, values, strict=True):
+        found.setdefault(its, []).append(point)
+    return [(its, _where(mine, axes), mine) for its, mine in found.items()]
+
+
+def _decide(points: Sequence[CheckedPoint], values: Sequence[object], axes: Sequence[str]) -> bool:
+    """Whether these axes decide the value."""
+    seen: dict[tuple[str, ...], object] = {}
+    keys = (tuple(repr(point.point.axes[axis]) for axis in axes) for point in points)
+    return all(seen.setdefault(key, its) == its for key, its in zip(keys, values, strict=True))
+
+
+def _where(points: Sequence[CheckedPoint], axes: Sequence[str]) -> str:
+    """The values of these axes at some points, such as `K = 1, K = 3`."""
+    if len(axes) == 1:
+        values = list(dict.fromkeys(named(axes[0], point.point.axes[axes[0]]) for point in points))
+        start = values[0].partition(" = ")[0] + " = "
+        if len(values) > 1 and all(value.startswith(start) for value in values):
+            values = [values[0], *(value.removeprefix(start) for value in values[1:])]
+        return _listed(values)
+    words = dict.fromkeys(", ".join(named(a, point.point.axes[a]) for a in axes) for point in points)
+    return _listed(list(words), "; ")
+
+
+def _memory(points: Sequence[CheckedPoint]) -> Iterator[str]:
+    """The budgets that differ, each with what its pool means for the load."""
+    first: tuple[str, ...] = ()
+    groups = by(points, _budget_lines)
+    for place, (lines, where, mine) in enumerate(groups[:MANY]):
+        assert isinstance(lines, tuple)
+        shown = [line for line in lines if line not in first]
+        differ = ", what differs from the first" if first and len(shown) < len(lines) else ""
+        if place:
+            yield ""
+        at = where if mine[0].point.axes else mine[0].point.id
+        yield f"Memory of one GPU{f', {at}' if at else ''}{differ}:"
+        yield from shown
+        yield from _load_lines(mine)
+        first = first or lines
+    if len(groups) > MANY:
+        yield f"\n(and {len(groups) - MANY} other budgets: specfleet check --json has them)"
+
+
+def _budget_lines(point: CheckedPoint) -> tuple[str, ...]:
+    """The budget line by line, after the build and the two limits that set its profiling peak."""
+    serve = point.serve
+    assumed = "" if point.engine_named else " (assumed: serve.engine is not given)"
+    engine = (
+        f"engine {serve.engine}{assumed}, "
+        f"max_num_batched_tokens {serve.max_num_batched_tokens:,}, max_num_seqs {serve.max_num_seqs:,}"
+    )
+    if point.budget is None:
+        return engine, str(point.refusal)
+    return engine, *point.budget.render(serve.max_model_len).splitlines()
+
+
+def _load_lines(points: Sequence[CheckedPoint]) -> Iterator[str]:
+    """What the pool means for this workload: its own mean length, and the memory of its concurrency."""
+    lines = (
+        f"{point.budget.concurrency_line(point.mean_tokens)} (this workload's mean)"
+        for point in points
+        if point.budget is not None and point.mean_tokens is not None
+    )
+    means = list(dict.fromkeys(lines))
+    yield from means[:MANY]
+    if len(means) > MANY:
+        yield f"(and {len(means) - MANY} other means)"
+    by_length: dict[int, dict[int, CheckedPoint]] = {}
+    for point in points:
+        clients, length = point.point.config.workload.max_concurrency, point.serve.max_model_len
+        if clients and length and point.least_utilization is not None:
+            by_length.setdefault(length, {}).setdefault(clients, point)
+    for length, by_clients in by_length.items():
+        yield _utilization(length, dict(sorted(by_clients.items())))
+
+
+def _utilization(length: int, by_clients: dict[int, CheckedPoint]) -> str:
+    """The least utilization at the smallest and at the largest concurrency."""
+    shares = {clients: point.least_utilization or 0.0 for clients, point in by_clients.items()}
+    sizes = [
+        clients * point.budget.request_bytes(length) / GIB
+        for clients, point in by_clients.items()
+        if point.budget is not None
+    ]
+    over = [clients for clients, share in shares.items() if share > 1.0]
+    clients = list(shares)
+    counts, size, share = f"{clients[0]:,}", f"{sizes[0]:.2f}", f"{shares[clients[0]]:.3f}"
+    if len(clients) > 1:
+        counts += f" to {clients[-1]:,}"
+        size += f" to {sizes[-1]:.2f}"
+        share += f" to {shares[clients[-1]]:.3f}"
+    more = ", more than the GPU has" if over else ""
+    if over and len(clients) > 1:
+        more += f" from {over[0]:,} on"
+    return (
+        f"Least gpu_memory_utilization for {counts} requests of {length:,} tokens ({size} GiB): {share}{more}"
+    )

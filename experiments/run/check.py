@@ -79,7 +79,7 @@ class CheckedPoint:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedFile:
     """An experiment whose points are known and whose memory is added up.
 
     Attributes:
@@ -108,7 +108,7 @@ class Checked:
         }
 
 
-def check(file: Path, overrides: Sequence[str]) -> Checked:
+def check(file: Path, overrides: Sequence[str]) -> CheckedFile:
     """Loads a file and adds up the memory of its points.
 
     Raises:
@@ -118,10 +118,10 @@ def check(file: Path, overrides: Sequence[str]) -> Checked:
     return checked(str(file), loaded, expand(loaded.experiment))
 
 
-def checked(name: str, loaded: Loaded, points: Sequence[Point]) -> Checked:
+def checked(name: str, loaded: Loaded, points: Sequence[Point]) -> CheckedFile:
     """Returns `check` of a loaded experiment, called `name`."""
     named = "engine" in loaded.experiment.serve.model_fields_set or "serve.engine" in points[0].axes
-    return Checked(name, loaded, tuple(_checked(point, named) for point in points))
+    return CheckedFile(name, loaded, tuple(_checked(point, named) for point in points))
 
 
 def _checked(point: Point, engine_named: bool) -> CheckedPoint:

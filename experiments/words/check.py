@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from specfleet.experiments.run.check import Checked, CheckedPoint
+from specfleet.experiments.run.check import CheckedFile, CheckedPoint
 from specfleet.experiments.words.values import named, text
 from specfleet.hardware.memory import GIB
 
@@ -12,7 +12,7 @@ MANY = 12
 """Values of an axis, or groups of points, that are named; of more, how many."""
 
 
-def check_text(found: Checked) -> str:
+def check_text(found: CheckedFile) -> str:
     """Returns the axes, the requests, and the memory of one GPU: whole once, then what is not the same."""
     replications = found.loaded.experiment.replications
     parts = [f"{found.name}: {len(found.points)} points x {replications} replications"]

@@ -34,6 +34,7 @@ class Answer(NamedTuple):
         row: of the request table.
         first_token_s, finished_s: when its first and its last chunk left the engine.
         first_rank, last_rank: of these chunks within their steps, from 1.
+        failed: it ended with an error; nothing of it is measured.
     """
 
     row: int
@@ -41,6 +42,7 @@ class Answer(NamedTuple):
     first_rank: int
     finished_s: float
     last_rank: int
+    failed: bool = False
 
 
 class Sends:
@@ -123,14 +125,17 @@ class Client:
 
     def answered(self, answer: Answer) -> None:
         """Notes what the client saw of a finished request; its user is free after the turn-round."""
-        row, first_s, first_rank, finished_s, last_rank = answer
+        row, first_s, first_rank, finished_s, last_rank, failed = answer
+        if failed:
+            self.refused(row, finished_s)
+            return
         config = self.config
         self._first_chunk_s[row] = first_s + config.receive_s + config.chunk_s * first_rank
         self._last_chunk_s[row] = last = finished_s + config.receive_s + config.chunk_s * last_rank
         self._answers.pop(row).happen(last + config.turn_s)
 
     def refused(self, row: int, now: float) -> None:
-        """A request was refused on arrival: the user hears of it and sends the next one."""
+        """A request was refused, or given up: the user hears of it and sends the next one."""
         self._answers.pop(row).happen(now + self.config.receive_s + self.config.turn_s)
 
     def times(self) -> dict[str, F64]:

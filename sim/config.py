@@ -69,6 +69,69 @@ class SpeculativeConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SglangConfig:
+    """What SGLang's scheduler is set up with and vLLM's is not, in the names of SGLang's arguments.
+
+    Of `EngineConfig` it takes `max_num_seqs` (`max_running_requests`), `max_model_len` (`context_length`),
+    `block_size` (`page_size`), `enable_prefix_caching` (the radix cache), `async_scheduling` (overlap) and
+    the pool; vLLM's token budget and its switches say nothing here.
+
+    Args:
+        chunked_prefill_size: tokens of prompts in a batch; -1: prompts are not cut.
+        max_prefill_tokens: the same where they are not cut.
+        prefill_max_requests: requests of a prefill batch, or None.
+        enable_mixed_chunk: running requests ride along in prefill batches.
+        schedule_policy: `fcfs` or `lpm` (longest cached prefix first).
+        schedule_conservativeness: factor on the share of their outputs that running requests are expected
+            to write.
+        enable_priority_scheduling: by priority, then by time of entry; larger values first unless
+            `schedule_low_priority_values_first`.
+        priority_scheduling_preemption_threshold: a waiting request displaces a running one if its priority is
+            higher by more than this, and only where the list of requests is full.
+        disable_priority_preemption: nobody is displaced.
+        retraction_policy: `length` (fewest outputs first) or `priority`.
+        speculative_num_steps, speculative_eagle_topk: depth of the draft (0: that of a chain), branches.
+
+    Raises:
+        ValueError: for settings no engine would start with, all of them in one message.
+    """
+
+    chunked_prefill_size: int = 8192
+    max_prefill_tokens: int = 16384
+    prefill_max_requests: int | None = None
+    enable_mixed_chunk: bool = False
+    schedule_policy: str = "fcfs"
+    schedule_conservativeness: float = 1.0
+    enable_priority_scheduling: bool = False
+    schedule_low_priority_values_first: bool = False
+    priority_scheduling_preemption_threshold: int = 10
+    disable_priority_preemption: bool = False
+    retraction_policy: str = "length"
+    speculative_num_steps: int = 0
+    speculative_eagle_topk: int = 1
+
+    def __post_init__(self) -> None:
+        faults = []
+        if self.schedule_policy not in ("fcfs", "lpm"):
+            faults.append(f"schedule_policy is {self.schedule_policy!r}; use 'fcfs' or 'lpm'")
+        if self.retraction_policy not in ("length", "priority"):
+            faults.append(f"retraction_policy is {self.retraction_policy!r}; use 'length' or 'priority'")
+        if not self.schedule_conservativeness > 0.0:
+            faults.append(
+                f"schedule_conservativeness is {self.schedule_conservativeness}; it must be positive"
+            )
+        if self.max_prefill_tokens < 1:
+            faults.append(f"max_prefill_tokens is {self.max_prefill_tokens}; it must be at least 1")
+        if faults:
+            raise ValueError("; ".join(faults))
+
+    @property
+    def preempts(self) -> bool:
+        """Whether a waiting request may displace a running one."""
+        return self.enable_priority_scheduling and not self.disable_priority_preemption
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """One engine replica: limits, and the scheduler's rules as named switches.
 
@@ -98,6 +161,7 @@ class EngineConfig:
         skips_unused_drafts: no drafter pass in a step none of whose drafts can be used.
         speculative: the drafting method, or None.
         sliding_window: keys that the model's windowed layers see, tokens; 0: it has none.
+        sglang: set: SGLang's scheduler decides, with these settings; None: vLLM's.
 
     Raises:
         ValueError: for limits no engine would start with, all of them in one message.
@@ -124,6 +188,7 @@ class EngineConfig:
     skips_unused_drafts: bool = True
     speculative: SpeculativeConfig | None = None
     sliding_window: int = 0
+    sglang: SglangConfig | None = None
 
     def __post_init__(self) -> None:
         faults = []

@@ -18,6 +18,7 @@ from specfleet.sim.errors import Stall
 from specfleet.sim.recorder import Recorder
 from specfleet.sim.scheduler import Scheduler
 from specfleet.sim.sequence import FINISHED, NEVER, Batch, Sequence
+from specfleet.sim.sglang.scheduler import SglangScheduler
 from specfleet.sim.speculation.policy import Policy
 
 
@@ -107,12 +108,12 @@ class Flight:
         "waiting",
     )
 
-    def __init__(self, batch: Batch, scheduler: Scheduler) -> None:
+    def __init__(self, batch: Batch, scheduler: Scheduler | SglangScheduler) -> None:
         self.batch = batch
         self.sampled: list[int] = []
         self.reroll = 0
         self.start_s = self.end_s = inf
-        self.running, self.waiting = len(scheduler.running), len(scheduler.waiting)
+        self.running, self.waiting = scheduler.num_running, len(scheduler.waiting)
         self.kv_blocks_used = scheduler.kv.total_blocks - scheduler.kv.free_blocks
         self.shape: StepShape | None = None
         self.noted = False
@@ -142,9 +143,11 @@ class Engine:
         self.recorder = recorder
         self.replica = replica
         self.policy = policy
-        self.scheduler = Scheduler(config, policy)
+        make = SglangScheduler if config.sglang is not None else Scheduler
+        self.scheduler: Scheduler | SglangScheduler = make(config, policy)
         self.inbox: deque[Request] = deque()
         self.finished: list[tuple[Request, int]] = []
+        self.aborted: list[Request] = []
         self.iterations = 0
         self._ends_s = array("d")
         self._flights: deque[Flight] = deque()
@@ -158,25 +161,8 @@ class Engine:
         return not (self._flights or self.inbox or len(self.scheduler))
 
     def refusal(self, request: Sequence) -> str | None:
-        """Returns why a request could never be served here, or None.
-
-        At its end it may hold prompt, output and the drafts of the steps in flight.
-        """
-        config, total = self.config, request.prompt_tokens + request.max_tokens
-        if total > config.max_model_len:
-            return f"prompt + max_tokens = {total} exceeds max_model_len {config.max_model_len}"
-        rules, drafts = self.scheduler.rules, config.num_speculative_tokens
-        most, budget, slots = rules.most_slots(total), config.max_num_batched_tokens, rules.draft_slots
-        if not config.enable_chunked_prefill and total + slots > budget:
-            more = f" and {slots} draft slots" if slots else ""
-            return f"without chunked prefill, prompt + max_tokens = {total}{more} exceed a step of {budget}"
-        if rules.row_charge(drafts) + slots > budget:
-            return f"1 + {drafts} drafts and the drafter's slots exceed a step of {budget} tokens"
-        if most > config.usable_tokens:
-            return (
-                f"prompt + max_tokens and drafts need {most} KV tokens, the pool has {config.usable_tokens}"
-            )
-        return None
+        """Returns why a request could never be served here, or None."""
+        return self.scheduler.refusal(request)
 
     def turn(self, now: float) -> float:
         """Advances at `now`: when the oldest batch ends, or when a request arrives at an idle engine.
@@ -205,8 +191,10 @@ class Engine:
         flights, scheduler = self._flights, self.scheduler
         while len(flights) < self._depth and len(scheduler):
             batch = scheduler.schedule(now)
+            if batch.aborted:
+                self._give_up(batch)
             if not batch.sequences:
-                if batch.preempted:
+                if batch.preempted and not (flights and self.config.sglang is not None):
                     continue
                 break
             for sequence in batch.new:
@@ -223,7 +211,14 @@ class Engine:
             return flights[0].end_s
         if len(scheduler):
             raise Stall(self._diagnosis(now))
+        scheduler.rest()
         return inf
+
+    def _give_up(self, batch: Batch) -> None:
+        """Notes requests that the scheduler ended with an error."""
+        for sequence in batch.aborted:
+            assert isinstance(sequence, Request)
+            self.aborted.append(sequence)
 
     @property
     def has_preempted(self) -> bool:
@@ -258,6 +253,7 @@ class Engine:
         """
         self._ends_s = ends_s
         self.iterations = len(ends_s)
+        assert isinstance(self.scheduler, Scheduler)
         self.scheduler.take_over(running, waiting)
         if flight is not None:
             last = Flight(flight[0], self.scheduler)

@@ -77,6 +77,35 @@ class Scheduler:
         self._arrivals += 1
         self.waiting.add(sequence)
 
+    @property
+    def num_running(self) -> int:
+        """Sequences that have been admitted."""
+        return len(self.running)
+
+    def rest(self) -> None:
+        """Learns that there is nothing to do: vLLM keeps nothing that an idle time would change."""
+
+    def refusal(self, request: Sequence) -> str | None:
+        """Returns why a request could never be served here, or None.
+
+        At its end it may hold prompt, output and the drafts of the steps in flight.
+        """
+        config, total = self.config, request.prompt_tokens + request.max_tokens
+        if total > config.max_model_len:
+            return f"prompt + max_tokens = {total} exceeds max_model_len {config.max_model_len}"
+        rules, drafts = self.rules, config.num_speculative_tokens
+        most, budget, slots = rules.most_slots(total), config.max_num_batched_tokens, rules.draft_slots
+        if not config.enable_chunked_prefill and total + slots > budget:
+            more = f" and {slots} draft slots" if slots else ""
+            return f"without chunked prefill, prompt + max_tokens = {total}{more} exceed a step of {budget}"
+        if rules.row_charge(drafts) + slots > budget:
+            return f"1 + {drafts} drafts and the drafter's slots exceed a step of {budget} tokens"
+        if most > config.usable_tokens:
+            return (
+                f"prompt + max_tokens and drafts need {most} KV tokens, the pool has {config.usable_tokens}"
+            )
+        return None
+
     def take_over(self, running: Rows[Sequence], waiting: Rows[Sequence]) -> None:
         """Starts with sequences in the middle of their lives, each in its order and with its blocks."""
         self.crowd.running = list(running)

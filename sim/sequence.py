@@ -22,6 +22,9 @@ class Sequence:
         segments: the prompt as `(stream, n)`, the first n tokens of each stream; None is a
             private stream. Two prompts share a prefix as far as their segments say.
         output_stream: names the stream its output tokens belong to.
+
+    Attributes:
+        ignore_eos: it is known to write `max_tokens` tokens; only SGLang's estimates read it.
     """
 
     __slots__ = (
@@ -29,6 +32,7 @@ class Sequence:
         "block_keys",
         "drafts_are_void",
         "id",
+        "ignore_eos",
         "is_prefill_chunk",
         "max_tokens",
         "num_blocks",
@@ -71,6 +75,7 @@ class Sequence:
         self.num_computed_tokens = 0
         self.num_drafts = 0
         self.drafts_are_void = False
+        self.ignore_eos = False
         self.num_output_placeholders = 0
         self.num_in_flight_tokens = 0
         self.num_stale_tokens = 0
@@ -124,10 +129,12 @@ class Batch:
         skips_drafts: no draft proposed after this step could be used, so the drafter does not run.
         drafter_too_short: longest sequence plus K exceed the drafter's positions: it does not run.
         prompts: a row computes a piece of a prompt.
+        aborted: sequences ended with an error, for lack of KV blocks; in `preempted` too.
         planned_drafts: drafts a policy wants proposed after the step, a number a row; None is K for all.
     """
 
     __slots__ = (
+        "aborted",
         "cached",
         "drafter_too_short",
         "new",
@@ -154,6 +161,7 @@ class Batch:
         self.new: list[Sequence] = []
         self.resumed: list[Sequence] = []
         self.preempted: list[Sequence] = []
+        self.aborted: list[Sequence] = []
         self.cached: list[tuple[Sequence, int]] = []
         self.padded: list[Sequence] = []
         self.total_tokens = 0

@@ -23,10 +23,14 @@ class EngineServer:
         engine: the state machine.
         make: makes the request of a row.
         recorder: gets the row of every request that ends.
+        refusals: reasons for which requests were refused or given up, with counts; added to.
     """
 
-    def __init__(self, engine: Engine, make: RequestMaker, recorder: Recorder) -> None:
+    def __init__(
+        self, engine: Engine, make: RequestMaker, recorder: Recorder, refusals: dict[str, int]
+    ) -> None:
         self.engine = engine
+        self.refusals = refusals
         self._make = make
         self._recorder = recorder
         self._now = 0.0
@@ -43,7 +47,13 @@ class EngineServer:
         return self.engine.turn(now)
 
     def answers(self) -> Iterator[Answer]:
-        """Yields who ended in the iteration that ended at the last turn, and notes their rows."""
+        """Yields who ended at the last turn, or was given up there, and notes their rows."""
+        for request in self.engine.aborted:
+            reason = "SGLang ended it for lack of KV, with every other request retracted"
+            self.refusals[reason] = self.refusals.get(reason, 0) + 1
+            self._recorder.request(request.id, status=REJECTED, arrived_s=request.arrived_s)
+            yield Answer(request.id, 0.0, 0, self._now, 0, failed=True)
+        self.engine.aborted = []
         ended, self.engine.finished = self.engine.finished, []
         for request, rank in ended:
             self._note(request)
@@ -86,11 +96,11 @@ class Engines:
         self._table = table
         self._recorder = Recorder(len(table), scenario.engine.num_speculative_tokens + 1)
         make = RequestMaker(table, lives, scenario.load.num_warmups, scenario.policy is not None)
+        self.refusals: dict[str, int] = {}
         self.servers = [
-            EngineServer(self._engine(scenario, replica), make, self._recorder)
+            EngineServer(self._engine(scenario, replica), make, self._recorder, self.refusals)
             for replica in range(scenario.deployment.replicas)
         ]
-        self.refusals: dict[str, int] = {}
 
     def _engine(self, scenario: Scenario, replica: int) -> Engine:
         k = scenario.engine.num_speculative_tokens

@@ -163,6 +163,7 @@ def _reaches_the_drafters(run: CalendarRun) -> bool:
 
 
 REFUSED = (
+    Refusal(EngineConfig, ("sglang",), lambda run: run.config.sglang is not None, "SGLang's scheduler"),
     Refusal(
         Scenario,
         (),

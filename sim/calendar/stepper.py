@@ -281,6 +281,7 @@ class Stepper:
         for column in (log.sums, log.beyond) if crowd.footprints.window else (log.sums,):
             column.frombytes(bytes(8 * (it - began)))
         places = [self._note(row) for row in running]
+        assert isinstance(scheduler, Scheduler)
         thrown_out = self._take_back_queue(scheduler, partial)
         computed = [row.num_computed_tokens for row in running]
         columns = [np.array(column, dtype=np.int64) for column in (places, computed, known, asked, held)]

@@ -204,6 +204,7 @@ class Notes:
         def handed_over(*position: Any) -> Engine:
             engine = hand_over(*position)
             self.stepping = True
+            assert isinstance(engine.scheduler, Scheduler)
             self._listen_to_scheduler(engine.scheduler)
             return engine
 

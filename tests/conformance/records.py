@@ -15,6 +15,7 @@ FIELDS = [
     *("free_after_schedule", "free_end", "num_running", "num_waiting"),
 ]
 DETAIL_FIELDS = ["state_end", "running_order", "waiting_order", "sched_rows"]
+SGLANG_DETAIL_FIELDS = ["ntr", "ntr_end", "chunked", "full", "running", "waiting", "kv_end"]
 SPARSE: dict[str, list[int]] = {"padded": []}
 """Fields left out of a step when empty."""
 SAMPLED = 3
@@ -43,7 +44,7 @@ class Differences:
     @property
     def detail(self) -> int:
         """Mismatches of state and order."""
-        return sum(self.wrong[name] for name in DETAIL_FIELDS)
+        return sum(self.wrong[name] for name in (*DETAIL_FIELDS, *SGLANG_DETAIL_FIELDS))
 
     def note(self, name: str, line: str) -> None:
         """Counts one."""
@@ -57,14 +58,18 @@ class Differences:
         self.lines += other.lines
 
 
-def differences(trace: Trace, ours: Iterable[Step], in_part: bool = False) -> Differences:
+def differences(
+    trace: Trace, ours: Iterable[Step], in_part: bool = False, fields: Iterable[str] | None = None
+) -> Differences:
     """Compares steps with those of a trace, field by field as far as the trace has them.
 
     Args:
         trace: with what was recorded.
         ours: from the first step on, and beyond the last if we go on then.
         in_part: ours may end before theirs.
+        fields: those compared; None: vLLM's.
     """
+    names = [*FIELDS, *DETAIL_FIELDS] if fields is None else [*fields]
     found, mine = Differences(), iter(ours)
     for theirs in trace["steps"]:
         our = next(mine, None)
@@ -73,20 +78,20 @@ def differences(trace: Trace, ours: Iterable[Step], in_part: bool = False) -> Di
                 found.note("truncated", f"step {theirs['step']}: ours had finished")
             return found
         found.steps += 1
-        for name, expected in _recorded(theirs):
+        for name, expected in _recorded(theirs, names):
             if not _agree(name, expected, our.get(name)):
                 line = f"step {theirs['step']}: {name}: theirs {expected}, ours {our.get(name)}"
                 found.note(name, line)
-    if next(mine, None) is not None and not trace["truncated"]:
+    if next(mine, None) is not None and not trace.get("truncated"):
         found.note("truncated", f"after step {found.steps - 1}: theirs had finished, ours goes on")
     return found
 
 
-def _recorded(step: Step) -> Iterator[tuple[str, Any]]:
-    """Yields the fields that a step has, and what they say."""
-    for name in [*FIELDS, *DETAIL_FIELDS]:
+def _recorded(step: Step, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Yields the fields that a step has, and what they say. A field that is there and empty says so."""
+    for name in names:
         expected = step.get(name, SPARSE.get(name))
-        if expected is not None and (name not in SPARSE or "new" in step):
+        if name in step or (expected is not None and "new" in step):
             yield name, expected
 
 

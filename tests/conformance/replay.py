@@ -1,4 +1,4 @@
-"""Replays recorded decisions of the real vLLM scheduler through ours and counts the differences.
+"""Replays recorded decisions of the real vLLM and SGLang schedulers through ours and counts the differences.
 
     python tests/conformance/replay.py PATH... [--strict] [--crowd listed|calendar|both]
 
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import calendar_replay
+import sglang_replay
 from calendar_engine import NotTaken
 from records import Differences, Step, Trace, differences
 
@@ -188,6 +189,8 @@ class Replay:
 
 def compare(trace: Trace) -> Differences:
     """Replays one trace through the scheduler, which lists who decodes."""
+    if sglang_replay.is_sglang(trace):
+        return sglang_replay.compare(trace)
     return differences(trace, Replay(trace).steps())
 
 
@@ -226,6 +229,9 @@ def replay_calendar(files: list[Path]) -> Differences:
     found, taken, stepped, left_out = Differences(), 0, 0, list[str]()
     for file in files:
         trace = json.loads(file.read_text())
+        if sglang_replay.is_sglang(trace):
+            left_out.append(f"not taken: {file.name}: SGLang's scheduler is stepped")
+            continue
         try:
             one = calendar_replay.compare(trace, engine_config(trace))
         except NotTaken as why:

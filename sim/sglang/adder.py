@@ -1,0 +1,197 @@
+"""What one prefill batch may admit: SGLang's `PrefillAdder`.
+
+KV is promised, not only handed out: a newcomer counts with its whole output, those who run with the share
+that the new-token ratio expects of them.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from specfleet.sim.rules import NEVER
+from specfleet.sim.sequence import Sequence
+from specfleet.sim.sglang.pool import Match, TokenPool
+from specfleet.sim.sglang.rules import (
+    CLIP_MAX_NEW_TOKENS,
+    IGNORE_EOS_RESERVE_TOKENS,
+    SglangRules,
+    expected,
+    left_to_write,
+)
+
+
+class Verdict(Enum):
+    """What follows from trying one request: go on, no KV is left, or another budget is used up."""
+
+    CONTINUE = 0
+    NO_TOKEN = 1
+    OTHER = 2
+
+
+class Piece(NamedTuple):
+    """A row of a prefill batch.
+
+    Attributes:
+        start, tokens: tokens computed before, and to compute.
+        cut: more is to come.
+        match: the prefix of a newcomer, locked; None for one who goes on.
+    """
+
+    sequence: Sequence
+    start: int
+    tokens: int
+    cut: bool
+    match: Match | None
+
+
+class PrefillAdder:
+    """The budgets of one prefill batch.
+
+    Args:
+        rules: of the engine.
+        pool: its KV.
+        running: those who run.
+        ratio: share of their output that they are expected to write.
+        mixed: of them ride along, a token each.
+
+    Attributes:
+        pieces: the rows so far.
+        input_left, chunk_left: tokens of `max_prefill_tokens` and of the chunk.
+        promised: KV tokens promised, outputs included. taken: the same without outputs.
+    """
+
+    def __init__(
+        self, rules: SglangRules, pool: TokenPool, running: list[Sequence], ratio: float, mixed: int
+    ) -> None:
+        self.rules = rules
+        self.pool = pool
+        self.running = running
+        self.ratio = ratio
+        self.pieces: list[Piece] = []
+        self.chunked: Sequence | None = None
+        self.input_left = rules.max_prefill_tokens - mixed
+        self.chunk_left = rules.chunked_prefill_size - mixed
+        self.taken = mixed
+        self.promised: float = mixed + sum([expected(sequence, ratio) for sequence in running])
+        self._order: list[tuple[float, int]] | None = None
+
+    @property
+    def left(self) -> float:
+        """KV tokens that are not promised."""
+        return self.pool.available - self.promised
+
+    def _charge(self, tokens: int, output: int) -> None:
+        """Takes a row off the budgets."""
+        whole = self.rules.ceil_page(tokens)
+        self.taken += whole + self.rules.page
+        self.promised += whole + self.rules.page + output
+        self.input_left -= whole
+        self.chunk_left -= whole
+
+    def _verdict(self) -> Verdict:
+        """Returns whether another request may be tried."""
+        if self.left <= 0 or self.pool.available - self.taken <= 0:
+            return Verdict.NO_TOKEN
+        if self.input_left <= 0 or self.chunk_left <= 0:
+            return Verdict.OTHER
+        return Verdict.CONTINUE
+
+    def go_on(self, sequence: Sequence) -> Sequence | None:
+        """Adds the next piece of the prompt that is being cut; returns it if still more is to come.
+
+        It must go on whatever is promised, to give its KV back one day.
+        """
+        start = sequence.num_computed_tokens
+        missing = sequence.num_tokens - start
+        most = min(self.chunk_left, int(self.left))
+        if most <= 0:
+            most = self.chunk_left
+        tokens = min(missing, most)
+        cut = missing > most
+        self.pieces.append(Piece(sequence, start, tokens, cut, None))
+        self._charge(tokens, 0 if cut else min(sequence.max_tokens, CLIP_MAX_NEW_TOKENS))
+        return sequence if cut else None
+
+    def add(self, sequence: Sequence, match: Match) -> Verdict:
+        """Tries one who waits; if it fits, it is the last of `pieces` and its prefix is locked."""
+        rules = self.rules
+        if len(self.pieces) >= rules.prefill_max_requests:
+            return Verdict.OTHER
+        if sequence.ignore_eos and self.pool.tree is None:
+            return self._add_with_known_length(sequence)
+        missing = sequence.num_tokens - match.tokens
+        self.pool.lock(match)
+        tokens, refusal = self._select(missing, left_to_write(sequence), match.tokens)
+        if refusal is not None:
+            self.pool.unlock(match)
+            return refusal
+        self._place(sequence, match, tokens, missing)
+        return self._verdict()
+
+    def _select(self, missing: int, output: int, start: int) -> tuple[int, Verdict | None]:
+        """Returns how many tokens a request computes now, or why none; its prefix is locked."""
+        rules = self.rules
+        if missing + output + rules.page >= self.left:
+            return 0, Verdict.NO_TOKEN
+        whole = rules.ceil_page(missing)
+        if rules.chunked_prefill_size == NEVER:
+            # the first prompt may be longer than `max_prefill_tokens`
+            return missing, Verdict.OTHER if self.pieces and whole >= self.input_left else None
+        if whole <= self.chunk_left:
+            return missing, None
+        end = rules.floor_page(start + rules.floor_page(self.chunk_left))
+        return end - start, Verdict.OTHER if end <= start else None
+
+    def _place(self, sequence: Sequence, match: Match, tokens: int, missing: int) -> None:
+        """Adds a row."""
+        cut = tokens < missing
+        self.pieces.append(Piece(sequence, match.tokens, tokens, cut, match))
+        if cut:
+            self.chunked = sequence
+        self._charge(tokens, 0 if cut else min(sequence.max_tokens, CLIP_MAX_NEW_TOKENS))
+
+    def _add_with_known_length(self, sequence: Sequence) -> Verdict:
+        """Tries one whose output length is known, without a radix tree: KV must last until each has ended."""
+        rules, missing = self.rules, sequence.num_tokens
+        wanted = rules.ceil_page(missing) + rules.page
+        available = self.pool.available - self.taken
+        if wanted > min(available, self.left):
+            return Verdict.NO_TOKEN
+        self._note_order(sequence)
+        assert self._order is not None
+        left, freed = available - wanted, 0
+        for index, (output, held) in enumerate(self._order):
+            count = len(self._order) - index
+            if left + freed - output * count <= IGNORE_EOS_RESERVE_TOKENS * count:
+                return Verdict.NO_TOKEN
+            freed += held
+        if missing <= self.chunk_left:
+            self._place(sequence, Match(None, 0), missing, missing)
+        elif self.chunk_left <= 0:
+            return Verdict.OTHER
+        else:
+            self._place(sequence, Match(None, 0), self.chunk_left, missing)
+        return self._verdict()
+
+    def _note_order(self, sequence: Sequence) -> None:
+        """Puts a request into the order in which all are expected to end."""
+        if self._order is None:
+            present = [sequence, *self.running, *(piece.sequence for piece in self.pieces)]
+            states = [state for state in map(self._state, present) if state is not None]
+            self._order = sorted(states, key=lambda state: state[0])
+            return
+        state = self._state(sequence)
+        if state is None:
+            return
+        place = 0
+        for place, (output, _) in enumerate(self._order):  # noqa: B007
+            if state[0] <= output:
+                break
+        self._order.insert(place, state)  # one that outlasts all stands before the last, as in SGLang
+
+    def _state(self, sequence: Sequence) -> tuple[float, int] | None:
+        """Returns the tokens that a request is expected to write, and those it holds; None if it ends."""
+        ratio = 1.0 if sequence.ignore_eos else self.ratio
+        left = sequence.max_tokens * ratio - sequence.num_output_tokens
+        return (left, sequence.num_tokens) if left > 0 else None

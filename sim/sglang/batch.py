@@ -1,0 +1,51 @@
+"""One turn's decision of SGLang's scheduler."""
+
+from __future__ import annotations
+
+from specfleet.sim.sequence import FINISHED, Batch, Sequence
+
+CUT, PREFILL, MIXED, DECODE = "C", "P", "M", "D"
+"""Kinds of rows: a piece of a prompt with more to come, the last piece, a running request that rides in a
+prefill batch, a decode."""
+
+
+class SglangBatch(Batch):
+    """As `Batch`, with what SGLang's rules need of its rows. `skips_drafts`: the drafter runs but once.
+
+    Attributes:
+        kinds: of the rows.
+        stays: how often each had been thrown out when it was scheduled.
+        retracted: thrown out because a decode found no KV. displaced: because of another's priority. Both are
+            in `preempted`.
+    """
+
+    __slots__ = ("displaced", "kinds", "retracted", "stays")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kinds: list[str] = []
+        self.stays: list[int] = []
+        self.retracted: list[Sequence] = []
+        self.displaced: list[Sequence] = []
+
+    def row(self, sequence: Sequence, kind: str, tokens: int, drafts: int) -> None:
+        """Adds a row; computed tokens advance at once, every draft counted as accepted."""
+        self.place(sequence, tokens, drafts)
+        self.kinds.append(kind)
+        self.stays.append(sequence.num_preemptions)
+        self.samples.append(kind != CUT)
+        self.total_tokens += tokens
+        sequence.num_computed_tokens += tokens
+        sequence.is_prefill_chunk = kind == CUT
+        if kind != CUT:
+            sequence.num_output_placeholders += 1
+        if drafts and sequence.drafts_are_void:
+            self.void.add(sequence.id)
+        if kind in (CUT, PREFILL):
+            self.prompts = True
+        self.skips_drafts = kind != DECODE
+
+    def is_stale(self, row: int) -> bool:
+        """Whether a row's result is thrown away: its request has ended or was thrown out since."""
+        sequence = self.sequences[row]
+        return sequence.state == FINISHED or sequence.num_preemptions != self.stays[row]

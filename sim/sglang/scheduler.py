@@ -1,0 +1,438 @@
+"""SGLang's scheduler: a prompt batch or a decode batch, prompts first.
+
+A turn takes the result of the last prefill into the running list, admits who fits (`adder`), and decodes the
+whole running list where nobody does. KV is promised for outputs at admission; where the promise was too bold,
+requests are retracted and computed again. After SGLang 0.5.23, whose recorded decisions `tests/conformance`
+replays. The scheduler knows no clock, no price and no luck.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence as Rows
+
+from specfleet.sim.config import EngineConfig
+from specfleet.sim.scheduler import Outcome
+from specfleet.sim.sequence import FINISHED, PREEMPTED, RUNNING, WAITING, Batch, Sequence
+from specfleet.sim.sglang.adder import PrefillAdder, Verdict
+from specfleet.sim.sglang.batch import CUT, DECODE, MIXED, PREFILL, SglangBatch
+from specfleet.sim.sglang.pool import TokenPool
+from specfleet.sim.sglang.queue import WaitingLine
+from specfleet.sim.sglang.rules import (
+    CLIP_MAX_NEW_TOKENS,
+    INPUT_MARGIN,
+    RETRACT_DECODE_STEPS,
+    NewTokenRatio,
+    SglangRules,
+    expected,
+)
+from specfleet.sim.speculation.policy import Policy
+
+
+class SglangScheduler:
+    """SGLang's scheduler for one engine.
+
+    Args:
+        config: limits and rules, with an `sglang` part.
+        policy: chooses the drafts of the next verification; None is always K.
+
+    Attributes:
+        running: those who decode, in order.
+        line: those who wait.
+        chunked: whose prompt is being cut, or None.
+        full: nobody is admitted until somebody leaves the running list.
+        ratio: share of its output that a running request is expected to write.
+        pool: the KV.
+    """
+
+    def __init__(self, config: EngineConfig, policy: Policy | None = None) -> None:
+        assert config.sglang is not None
+        self.config = config
+        self.sglang = config.sglang
+        self.policy = policy
+        self.rules = SglangRules.of(config)
+        by_pairs = config.uses_eagle
+        self.pool = TokenPool(config.usable_blocks, config.block_size, config.enable_prefix_caching, by_pairs)
+        self.line = WaitingLine(self.sglang, self.pool)
+        self.running: list[Sequence] = []
+        self.chunked: Sequence | None = None
+        self.full = False
+        self.ratio = NewTokenRatio.of(self.sglang.schedule_conservativeness)
+        self._joining: tuple[list[Sequence], Sequence | None] | None = None
+        self._in_flight: deque[SglangBatch] = deque()
+        self._refused: set[int] = set()
+        self._looked_at: dict[int, int] = {}
+        self._unfinished = 0
+        self._mixes = self.sglang.enable_mixed_chunk
+        self._displaces = self.sglang.preempts
+
+    @property
+    def kv(self) -> TokenPool:
+        """The KV, as `Engine` asks for it."""
+        return self.pool
+
+    @property
+    def waiting(self) -> list[Sequence]:
+        """Those who wait, in the order in which they are tried."""
+        return self.line.queue
+
+    def present(self) -> list[Sequence]:
+        """Unfinished requests: running, on their way into the running list, being cut, waiting."""
+        joining = self._joining[0] if self._joining else []
+        seen: dict[int, Sequence] = {}
+        cut = [self.chunked] if self.chunked is not None else []
+        flying = [sequence for batch in self._in_flight for sequence in batch.sequences]
+        for sequence in (*self.running, *joining, *cut, *flying, *self.waiting):
+            if sequence.state != FINISHED:
+                seen[sequence.id] = sequence
+        return [*seen.values()]
+
+    def __len__(self) -> int:
+        """Unfinished requests."""
+        return self._unfinished
+
+    @property
+    def num_running(self) -> int:
+        """Requests that hold KV: they run, or their prompt has been begun."""
+        return len(self.pool.held)
+
+    def refusal(self, request: Sequence) -> str | None:
+        """Returns why a request is refused, or None. Outputs that do not fit are cut, as SGLang does."""
+        rules, prompt = self.rules, request.prompt_tokens
+        if prompt < rules.max_req_input_len:
+            return None
+        return (
+            f"the prompt has {prompt} tokens; SGLang takes fewer than {rules.max_req_input_len}: "
+            f"context_length or the KV pool, less {INPUT_MARGIN + 1}"
+        )
+
+    def add(self, sequence: Sequence, computed_tokens: int = 0) -> None:
+        """Puts a request into the queue. Its output is cut to what the pool holds.
+
+        A prompt that is too long is refused: it passes the queue as a prompt of one token.
+        """
+        assert not computed_tokens, "KV from elsewhere is not one of SGLang's rules here"
+        prompt, rules = sequence.prompt_tokens, self.rules
+        sequence.max_tokens = rules.max_new_tokens(prompt, sequence.max_tokens)
+        if prompt >= rules.max_req_input_len:
+            self._refused.add(sequence.id)
+            sequence.prompt_tokens = sequence.num_tokens = 1
+            sequence.segments = (("refused", 1),)
+        self._unfinished += 1
+        self.line.add(sequence)
+
+    def schedule(self, now: float = 0.0) -> SglangBatch:
+        """Decides one turn; a batch without rows is a turn without one.
+
+        Args:
+            now: the engine's time, for the policy alone; no decision here depends on it.
+        """
+        batch = SglangBatch()
+        self._follow_up_chunk()
+        self._take_in_prefilled()
+        self._let_go()
+        if not self._prefill(batch):
+            self._decode(batch)
+        batch.preempted = batch.retracted + batch.displaced
+        if batch.sequences:
+            self._in_flight.append(batch)
+            if self.policy is not None:
+                planned = self.policy.plan(batch, len(self.waiting), now)
+                rows = len(batch.sequences)
+                batch.planned_drafts = [planned] * rows if isinstance(planned, int) else planned
+                for sequence, drafts in zip(batch.sequences, batch.planned_drafts, strict=True):
+                    sequence.num_drafts = drafts
+        return batch
+
+    def rest(self) -> None:
+        """A turn found nothing in flight and nothing to do: an idle engine expects long outputs again."""
+        if not len(self):
+            self.ratio.reset()
+
+    def _let_go(self, sure: bool = False) -> None:
+        """Drops those who have ended from the running list, and those `sure` to with what is in flight."""
+        stay = [
+            sequence
+            for sequence in self.running
+            if sequence.state != FINISHED and not (sure and self.rules.is_sure_to_end(sequence))
+        ]
+        if len(stay) < len(self.running):
+            self.running, self.full = stay, False
+
+    def _follow_up_chunk(self) -> None:
+        """Puts what has been computed of a cut prompt into the tree."""
+        if self.chunked is not None:
+            self.pool.keep(self.chunked, self.chunked.num_computed_tokens)
+
+    def _take_in_prefilled(self) -> None:
+        """Those prefilled last join the end of the running list, but for the one whose prompt is cut."""
+        if self._joining is None:
+            return
+        joining, cut = self._joining
+        self._joining = None
+        stay = [s for s in joining if s is not self.chunked and s is not cut and s.state != FINISHED]
+        if len(stay) < len(joining) or not self.running:
+            self.full = False
+        self.running += stay
+
+    # prefill
+
+    def _places(self) -> int:
+        """Returns how many rows a prefill batch may have; one whose prompt is cut is among them."""
+        return self.rules.max_running_requests - len(self.running)
+
+    def _prefill(self, batch: SglangBatch) -> bool:
+        """Puts a prefill batch together; False if nobody is admitted."""
+        if self._displaces:
+            self.full = False
+        if self.chunked is None:
+            if self.full or not self.waiting:
+                return False
+            if self._places() <= 0 and not self._displaces:
+                self.full = True
+                return False
+        self.line.sort()
+        mixed = len(self.running) if self._mixes else 0
+        adder = PrefillAdder(self.rules, self.pool, self.running, self.ratio.now, mixed)
+        if self.chunked is not None:
+            self.chunked = adder.go_on(self.chunked)
+        self._admit(adder, batch)
+        if not adder.pieces:
+            return False
+        self.line.take({piece.sequence.id for piece in adder.pieces})
+        for victim in batch.displaced:
+            self.line.add(victim)
+        if adder.chunked is not None:
+            self.chunked = adder.chunked
+        self._compute(adder, batch)
+        if self._mixes and self.running:
+            self._ride_along(batch)
+        self._joining = (batch.sequences[:], self.chunked)
+        return True
+
+    def _admit(self, adder: PrefillAdder, batch: SglangBatch) -> None:
+        """Tries those who wait, in turn, until one does not fit."""
+        for sequence in self.waiting:
+            if len(adder.pieces) >= self._places():
+                self.full = True
+            if self.full and not (self._displaces and self._displace(adder, sequence, batch)):
+                return
+            match = self.pool.match(sequence)
+            self._looked_at[sequence.id] = sequence.num_tokens - match.tokens
+            verdict = adder.add(sequence, match)
+            if verdict is Verdict.NO_TOKEN:
+                self.full = True
+            if verdict is not Verdict.CONTINUE:
+                return
+
+    def _compute(self, adder: PrefillAdder, batch: SglangBatch) -> None:
+        """Gives the admitted their KV and their rows."""
+        page, rows = self.rules.page, adder.pieces
+        extra = page * len(rows) if page > 1 else 0
+        self.pool.make_free(sum([piece.tokens for piece in rows]) + extra)
+        for sequence, start, tokens, cut, match in rows:
+            if match is not None:
+                holding = self.pool.hold(sequence, match)
+                (batch.new if sequence.state == WAITING else batch.resumed).append(sequence)
+                sequence.state = RUNNING
+                sequence.num_computed_tokens = start
+                if start:
+                    batch.cached.append((sequence, start))
+            holding = self.pool.held[sequence.id]
+            self.pool.grow(holding, start + tokens)
+            holding.committed = start + tokens
+            batch.row(sequence, CUT if cut else PREFILL, tokens, 0)
+
+    def _ride_along(self, batch: SglangBatch) -> None:
+        """Those who run take a plain step in a prefill batch, and join the running list again after it."""
+        self._let_go(sure=True)
+        self._reserve(self.running)
+        for sequence in self.running:
+            batch.row(sequence, MIXED, 1, 0)
+        self.running = []
+
+    def _displace(self, adder: PrefillAdder, sequence: Sequence, batch: SglangBatch) -> bool:
+        """Throws out running requests of much lower priority, if that makes room for one who waits."""
+        sign = 1 if self.sglang.schedule_low_priority_values_first else -1
+        threshold = self.sglang.priority_scheduling_preemption_threshold
+        candidates = sorted(
+            (s for s in self.running if s.state != FINISHED), key=lambda s: (-s.priority * sign, -s.arrival)
+        )
+        # a prompt that has not been tried yet counts nothing, as in SGLang
+        prompt = self._looked_at.get(sequence.id, 0)
+        missing = prompt + min(sequence.max_tokens, CLIP_MAX_NEW_TOKENS) - adder.left
+        victims: list[Sequence] = []
+        for other in candidates:
+            if (other.priority - sequence.priority) * sign <= threshold:
+                break
+            victims.append(other)
+            missing -= expected(other, adder.ratio)
+            if missing <= 0:
+                break
+        if not victims or missing > 0:
+            return False
+        for other in [s for s in self.running if s in victims]:
+            adder.promised -= expected(other, adder.ratio)
+            self.running.remove(other)
+            self._throw_out(other, len(self.running))
+            batch.displaced.append(other)
+        return True
+
+    # decode
+
+    def _decode(self, batch: SglangBatch) -> None:
+        """Decodes the whole running list, or fewer where KV is short."""
+        self._let_go(sure=True)
+        if not self.running:
+            return
+        if self._decode_fits(self.running):
+            self.ratio.fall()
+        elif self._somebody_ends():
+            return  # its KV is free when its result is there
+        else:
+            self._retract(batch)
+            self.full = False
+        self._reserve(self.running)
+        k = self.rules.num_speculative_tokens
+        for sequence in self.running:
+            drafts = k if self.policy is None else min(sequence.num_drafts, k)
+            batch.row(sequence, DECODE, 1 + drafts, drafts)
+
+    def _missing(self, sequences: list[Sequence]) -> int:
+        """Returns the KV tokens that the next decode of these takes."""
+        held, missing = self.pool.held, self.rules.missing_for_decode
+        return sum([missing(held[s.id].committed, held[s.id].allocated) for s in sequences])
+
+    def _decode_fits(self, sequences: list[Sequence]) -> bool:
+        """Whether the next decode of these finds its KV, cached KV evicted."""
+        missing = self._missing(sequences)
+        self.pool.make_free(missing)
+        return self.pool.free >= missing
+
+    def _reserve(self, sequences: list[Sequence]) -> None:
+        """Gives those who decode the KV for it: one token, or the reserve of a speculative step."""
+        rules, pool = self.rules, self.pool
+        if not rules.reserve:
+            pool.make_free(len(sequences) * rules.page)
+            for sequence in sequences:
+                holding = pool.held[sequence.id]
+                pool.grow(holding, holding.committed + 1)
+                holding.committed += 1
+            return
+        holdings = [pool.held[sequence.id] for sequence in sequences]
+        ends = [max(rules.ceil_page(h.committed + rules.reserve), h.allocated) for h in holdings]
+        wanted = sum(ends) - sum([holding.allocated for holding in holdings])
+        pool.make_free(wanted + (len(holdings) * rules.page if rules.page > 1 else 0))
+        for holding, end in zip(holdings, ends, strict=True):
+            pool.grow(holding, end)
+
+    def _somebody_ends(self) -> bool:
+        """Whether a result in flight is sure to end a request."""
+        return any(
+            not batch.is_stale(row) and self.rules.is_sure_to_end(sequence)
+            for batch in self._in_flight
+            for row, sequence in enumerate(batch.sequences)
+        )
+
+    def _retract(self, batch: SglangBatch) -> None:
+        """Throws out running requests until the next decode of the others fits, or aborts the last."""
+        keep = sorted(self.running, key=self._keeps, reverse=True)
+        while len(keep) > 1:
+            victim = keep.pop()
+            batch.retracted.append(victim)
+            self._throw_out(victim, len(keep))
+            if self._decode_fits(keep):
+                break
+        if len(keep) == 1 and not self._decode_fits(keep):
+            last = keep.pop()
+            batch.retracted.append(last)
+            batch.aborted.append(last)
+            self.pool.drop(last)
+            last.state = FINISHED
+            self._unfinished -= 1
+        for victim in batch.retracted:
+            if victim.state != FINISHED:
+                self.line.add(victim)
+        self.running = keep
+        self.ratio.raise_after_retraction(keep)
+
+    def _keeps(self, sequence: Sequence) -> tuple[int, ...]:
+        """Returns what those who stay are chosen by: most outputs, then the shortest prompt."""
+        key = (sequence.num_output_tokens, -sequence.prompt_tokens)
+        if self.sglang.retraction_policy == "priority":
+            return (-self.line.rank(sequence)[0], *key)
+        return key
+
+    def _throw_out(self, victim: Sequence, remaining: int) -> None:
+        """Takes a running request's KV: outputs are kept, results in flight are not."""
+        self.pool.drop(victim)
+        self.pool.make_free(remaining * RETRACT_DECODE_STEPS)
+        victim.state = PREEMPTED
+        victim.num_computed_tokens = 0
+        victim.num_output_placeholders = 0
+        victim.num_drafts = 0
+        victim.num_preemptions += 1
+
+    # results
+
+    def commit(self, batch: Batch, sampled: Rows[int]) -> Outcome:
+        """Takes the result of the oldest batch in: new tokens, ends, what may be found by others.
+
+        Args:
+            batch: the oldest batch not yet committed.
+            sampled: tokens each row sampled: 1 + accepted drafts, 0 where it samples nothing.
+
+        Returns:
+            What was kept, and who finished.
+        """
+        assert isinstance(batch, SglangBatch)
+        self._in_flight.remove(batch)
+        kept: list[int] = []
+        finished: list[Sequence] = []
+        for row, (sequence, new) in enumerate(zip(batch.sequences, sampled, strict=True)):
+            kind, drafts = batch.kinds[row], batch.num_drafts[row]
+            if kind == CUT or batch.is_stale(row):
+                if sequence.num_preemptions == batch.stays[row]:
+                    sequence.num_computed_tokens -= drafts + 1 - new if drafts else 0
+                kept.append(0)
+                continue
+            sequence.num_output_placeholders -= 1
+            sequence.num_computed_tokens -= drafts + 1 - new if drafts else 0
+            holding = self.pool.held[sequence.id]
+            if self.rules.reserve and kind == DECODE:
+                holding.committed += new
+            left = min(sequence.max_tokens, sequence.stop_at) - sequence.num_output_tokens
+            ends = new >= left or sequence.id in self._refused
+            new = max(min(new, left), 1) if kind == PREFILL else min(new, left)
+            computed = sequence.num_tokens
+            sequence.num_tokens += new
+            kept.append(new)
+            if ends:
+                self.pool.finish(sequence, min(holding.committed, sequence.num_tokens))
+                sequence.state = FINISHED
+                self._unfinished -= 1
+                finished.append(sequence)
+            elif kind == PREFILL:
+                self.pool.keep(sequence, computed)
+            elif kind == MIXED and self.rules.reserve:
+                holding.committed += 1
+        return Outcome(kept, finished)
+
+    def propose(self, batch: Batch, drafts: Rows[int]) -> None:
+        """Hands over the drafts proposed after a committed batch, a count a row (without overlap).
+
+        A request for which none was found is verified at full width all the same, in vain.
+        """
+        for sequence, count in zip(batch.sequences, drafts, strict=True):
+            sequence.num_drafts = count
+            sequence.drafts_are_void = self.policy is None and count == 0
+
+    def check(self) -> None:
+        """Proves that KV adds up and that no request is where it should not be.
+
+        Raises:
+            AssertionError: with the figures.
+        """
+        self.pool.check(self.present())
+        most = self.rules.max_running_requests
+        assert len(self.pool.held) <= most, f"{len(self.pool.held)} requests hold KV, {most} may run"

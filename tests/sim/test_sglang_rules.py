@@ -1,0 +1,245 @@
+"""SGLang's rules one by one, in closed form, and what must hold whatever is asked of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specfleet.sim.config import EngineConfig, SglangConfig, SpeculativeConfig
+from specfleet.sim.sequence import FINISHED, Sequence
+from specfleet.sim.sglang.batch import CUT, DECODE, MIXED, PREFILL, SglangBatch
+from specfleet.sim.sglang.radix import Key, RadixTree, common, cut, joined, length
+from specfleet.sim.sglang.rules import NewTokenRatio, SglangRules, reserve_per_decode
+from specfleet.sim.sglang.scheduler import SglangScheduler
+
+PLAIN = EngineConfig(
+    max_num_seqs=16,
+    max_num_batched_tokens=1 << 20,
+    num_gpu_blocks=1001,
+    block_size=1,
+    max_model_len=4096,
+    sglang=SglangConfig(chunked_prefill_size=64),
+)
+
+
+def engine(config: EngineConfig = PLAIN, **sglang: object) -> SglangScheduler:
+    """A scheduler with some settings changed."""
+    assert config.sglang is not None
+    return SglangScheduler(replace(config, sglang=replace(config.sglang, **sglang)))  # type: ignore[arg-type]
+
+
+def turn(scheduler: SglangScheduler, accepted: int = 0) -> SglangBatch:
+    """One turn without overlap; every verification accepts so many drafts."""
+    batch = scheduler.schedule()
+    if batch.sequences:
+        rows = zip(batch.samples, batch.num_drafts, strict=True)
+        scheduler.commit(batch, [int(samples) + min(accepted, drafts) for samples, drafts in rows])
+    return batch
+
+
+def kinds(batch: SglangBatch) -> str:
+    """The kinds of a batch's rows."""
+    return "".join(batch.kinds)
+
+
+def test_the_reserve_is_twice_what_a_step_drafts_or_verifies() -> None:
+    assert reserve_per_decode(1, 3, 1, 4) == 8
+    assert reserve_per_decode(1, 5, 4, 8) == 40
+    assert reserve_per_decode(16, 3, 1, 4) == 8
+    assert reserve_per_decode(16, 5, 4, 8) == 256
+    assert reserve_per_decode(64, 5, 4, 8) == 1024
+    assert reserve_per_decode(1, 1, 1, 12) == 24
+
+
+def test_the_ratio_falls_in_600_steps_from_seven_tenths_to_its_floor() -> None:
+    ratio = NewTokenRatio.of(1.0)
+    assert ratio.now == 0.7
+    for _ in range(600):
+        ratio.fall()
+    assert ratio.now == pytest.approx(0.098)
+    ratio.fall()
+    assert ratio.now == pytest.approx(0.098)
+    assert NewTokenRatio.of(2.0).init == 1.0
+
+
+def test_after_a_retraction_the_ratio_is_what_is_written_and_twenty_a_request_of_what_was_asked() -> None:
+    ratio, kept = NewTokenRatio.of(1.0), [Sequence(0, 10, 100), Sequence(1, 10, 50)]
+    kept[0].num_tokens += 30
+    ratio.raise_after_retraction(kept)
+    assert ratio.now == (30 + 40) / 151
+
+
+def test_outputs_are_cut_to_context_and_pool_and_long_prompts_refused() -> None:
+    rules = SglangRules.of(PLAIN)
+    assert rules.max_req_len == 999
+    assert rules.max_new_tokens(100, 5000) == 898
+    assert rules.max_req_input_len == 994
+    scheduler = engine()
+    assert scheduler.refusal(Sequence(0, 993, 10)) is None
+    assert "994" in str(scheduler.refusal(Sequence(0, 994, 10)))
+
+
+def test_no_more_requests_run_than_half_the_pool_has_tokens() -> None:
+    assert SglangRules.of(replace(PLAIN, num_gpu_blocks=11)).max_running_requests == 5
+
+
+def test_a_prompt_stops_every_decode() -> None:
+    scheduler = engine()
+    scheduler.add(Sequence(0, 10, 9))
+    assert kinds(turn(scheduler)) == PREFILL
+    assert kinds(turn(scheduler)) == DECODE
+    scheduler.add(Sequence(1, 150, 9))
+    assert [kinds(turn(scheduler)) for _ in range(4)] == [CUT, CUT, PREFILL, DECODE + DECODE]
+
+
+def test_with_mixed_chunks_those_who_run_ride_along_at_the_end_of_the_batch() -> None:
+    scheduler = engine(enable_mixed_chunk=True)
+    scheduler.add(Sequence(0, 10, 20))
+    turn(scheduler)
+    scheduler.add(Sequence(1, 100, 9))
+    batch = turn(scheduler)
+    assert kinds(batch) == CUT + MIXED
+    assert batch.num_tokens == [63, 1]
+
+
+def test_one_prompt_at_a_time_is_cut() -> None:
+    scheduler = engine()
+    for number in range(3):
+        scheduler.add(Sequence(number, 100, 4))
+    seen = [turn(scheduler) for _ in range(5)]
+    assert [kinds(batch) for batch in seen] == ["C", "PC", "C", "PC", "P"]
+    assert [batch.total_tokens for batch in seen[:2]] == [64, 64]
+
+
+def test_drafts_are_verified_at_full_width_to_the_last_token() -> None:
+    config = replace(PLAIN, speculative=SpeculativeConfig("eagle3", 3))
+    scheduler = engine(config)
+    scheduler.add(Sequence(0, 10, 3))
+    turn(scheduler)
+    assert turn(scheduler).num_tokens == [4]
+    assert turn(scheduler).num_tokens == [4]
+    assert not len(scheduler)
+
+
+def test_a_waiting_request_counts_with_its_whole_output_and_blocks_those_behind_it() -> None:
+    scheduler = engine()
+    scheduler.add(Sequence(0, 50, 500))
+    scheduler.add(Sequence(1, 10, 600))
+    scheduler.add(Sequence(2, 10, 4))
+    assert [s.id for s in turn(scheduler).sequences] == [0]
+    assert scheduler.full
+    assert [s.id for s in scheduler.waiting] == [1, 2]
+
+
+def test_priority_displaces_only_by_more_than_the_threshold() -> None:
+    for gap, displaced in ((10, []), (11, [0])):
+        scheduler = engine(replace(PLAIN, max_num_seqs=1), enable_priority_scheduling=True)
+        scheduler.add(Sequence(0, 10, 50, priority=0))
+        turn(scheduler)
+        scheduler.add(Sequence(1, 10, 50, priority=gap))
+        assert [s.id for s in turn(scheduler).displaced] == displaced
+
+
+def test_keys_of_equal_content_are_equal_and_cut_where_asked() -> None:
+    key = joined([("a", 0, 3), ("a", 3, 5), ("b", 0, 2)])
+    assert key == (("a", 0, 5), ("b", 0, 2))
+    assert cut(key, 4, 6) == (("a", 4, 5), ("b", 0, 1))
+    assert common(key, joined([("a", 0, 5), ("b", 0, 1), ("c", 0, 9)])) == 6
+
+
+streams = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9)), min_size=1, max_size=4)
+
+
+def key_of(prompt: list[tuple[str, int]]) -> Key:
+    """The key of (stream, n) pieces, each from its stream's beginning."""
+    return joined([((place, stream), 0, count) for place, (stream, count) in enumerate(prompt)])
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from("ime"), streams, st.integers(1, 30)), max_size=25),
+    st.sampled_from([1, 2, 4]),
+    st.booleans(),
+)
+def test_the_tree_finds_what_was_put_in_and_counts_what_it_holds(
+    steps: list[tuple[str, list[tuple[str, int]], int]], page: int, by_pairs: bool
+) -> None:
+    tree, inside = RadixTree(page, by_pairs), list[Key]()
+    for what, prompt, number in steps:
+        key = key_of(prompt)
+        if what == "i":
+            _, before = tree.insert(key, number)
+            best = max((tree.units(common(key, other)) for other in inside), default=0)
+            assert before <= best
+            inside.append(key)
+            node, found = tree.match(key)
+            assert found == tree.units(length(key))
+            tree.lock(node)
+            tree.check()
+            tree.unlock(node)
+        elif what == "m":
+            _, found = tree.match(key)
+            best = max((tree.units(common(key, other)) for other in inside), default=0)
+            assert found <= best
+        else:
+            held = tree.evictable
+            freed = tree.evict(number)
+            assert freed >= min(number, held)
+        tree.check()
+
+
+worlds = st.fixed_dictionaries(
+    {
+        "prompts": st.lists(st.tuples(st.integers(1, 60), st.integers(1, 40)), min_size=1, max_size=15),
+        "page": st.sampled_from([1, 4, 16]),
+        "pool": st.integers(200, 600),
+        "chunk": st.sampled_from([-1, 16, 64]),
+        "radix": st.booleans(),
+        "drafts": st.sampled_from([0, 3]),
+        "conservativeness": st.sampled_from([0.02, 1.0]),
+        "policy": st.sampled_from(["fcfs", "lpm"]),
+        "overlap": st.booleans(),
+    }
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(worlds)
+def test_every_request_ends_with_its_tokens_and_gives_its_kv_back(world: dict[str, object]) -> None:
+    page, pool, drafts = int(str(world["page"])), int(str(world["pool"])), int(str(world["drafts"]))
+    config = replace(
+        PLAIN,
+        block_size=page,
+        num_gpu_blocks=pool // page + 1,
+        enable_prefix_caching=bool(world["radix"]),
+        async_scheduling=bool(world["overlap"]),
+        speculative=SpeculativeConfig("eagle3", drafts) if drafts else None,
+    )
+    scheduler = engine(
+        config,
+        chunked_prefill_size=int(str(world["chunk"])),
+        schedule_conservativeness=float(str(world["conservativeness"])),
+        schedule_policy=str(world["policy"]),
+    )
+    pairs: list[tuple[int, int]] = world["prompts"]  # type: ignore[assignment]
+    asked = [Sequence(number, prompt, output) for number, (prompt, output) in enumerate(pairs)]
+    for sequence in asked:
+        scheduler.add(sequence)
+    flying: list[SglangBatch] = []
+    for _ in range(3000):
+        batch = scheduler.schedule()
+        scheduler.check()
+        if batch.sequences:
+            flying.append(batch)
+        if flying and (len(flying) > int(config.async_scheduling) or not batch.sequences):
+            done = flying.pop(0)
+            scheduler.commit(done, [int(samples) for samples in done.samples])
+            scheduler.check()
+        if not len(scheduler) and not flying:
+            break
+    assert all(sequence.state == FINISHED for sequence in asked)
+    assert all(s.num_output_tokens == s.max_tokens for s in asked if s.num_output_tokens)
+    assert scheduler.pool.available == scheduler.pool.total_blocks * page

@@ -21,7 +21,7 @@ from specfleet.sim.sglang.rules import (
 )
 
 
-class Verdict(Enum):
+class AddReqResult(Enum):
     """What follows from trying one request: go on, no KV is left, or another budget is used up."""
 
     CONTINUE = 0
@@ -29,7 +29,7 @@ class Verdict(Enum):
     OTHER = 2
 
 
-class Piece(NamedTuple):
+class PrefillRow(NamedTuple):
     """A row of a prefill batch.
 
     Attributes:
@@ -68,7 +68,7 @@ class PrefillAdder:
         self.pool = pool
         self.running = running
         self.ratio = ratio
-        self.pieces: list[Piece] = []
+        self.pieces: list[PrefillRow] = []
         self.chunked: Sequence | None = None
         self.input_left = rules.max_prefill_tokens - mixed
         self.chunk_left = rules.chunked_prefill_size - mixed
@@ -89,13 +89,13 @@ class PrefillAdder:
         self.input_left -= whole
         self.chunk_left -= whole
 
-    def _verdict(self) -> Verdict:
+    def _verdict(self) -> AddReqResult:
         """Returns whether another request may be tried."""
         if self.left <= 0 or self.pool.available - self.taken <= 0:
-            return Verdict.NO_TOKEN
+            return AddReqResult.NO_TOKEN
         if self.input_left <= 0 or self.chunk_left <= 0:
-            return Verdict.OTHER
-        return Verdict.CONTINUE
+            return AddReqResult.OTHER
+        return AddReqResult.CONTINUE
 
     def go_on(self, sequence: Sequence) -> Sequence | None:
         """Adds the next piece of the prompt that is being cut; returns it if still more is to come.
@@ -109,15 +109,15 @@ class PrefillAdder:
             most = self.chunk_left
         tokens = min(missing, most)
         cut = missing > most
-        self.pieces.append(Piece(sequence, start, tokens, cut, None))
+        self.pieces.append(PrefillRow(sequence, start, tokens, cut, None))
         self._charge(tokens, 0 if cut else min(sequence.max_tokens, CLIP_MAX_NEW_TOKENS))
         return sequence if cut else None
 
-    def add(self, sequence: Sequence, match: Match) -> Verdict:
+    def add(self, sequence: Sequence, match: Match) -> AddReqResult:
         """Tries one who waits; if it fits, it is the last of `pieces` and its prefix is locked."""
         rules = self.rules
         if len(self.pieces) >= rules.prefill_max_requests:
-            return Verdict.OTHER
+            return AddReqResult.OTHER
         if sequence.ignore_eos and self.pool.tree is None:
             return self._add_with_known_length(sequence)
         missing = sequence.num_tokens - match.tokens
@@ -129,47 +129,47 @@ class PrefillAdder:
         self._place(sequence, match, tokens, missing)
         return self._verdict()
 
-    def _select(self, missing: int, output: int, start: int) -> tuple[int, Verdict | None]:
+    def _select(self, missing: int, output: int, start: int) -> tuple[int, AddReqResult | None]:
         """Returns how many tokens a request computes now, or why none; its prefix is locked."""
         rules = self.rules
         if missing + output + rules.page >= self.left:
-            return 0, Verdict.NO_TOKEN
+            return 0, AddReqResult.NO_TOKEN
         whole = rules.ceil_page(missing)
         if rules.chunked_prefill_size == NEVER:
             # the first prompt may be longer than `max_prefill_tokens`
-            return missing, Verdict.OTHER if self.pieces and whole >= self.input_left else None
+            return missing, AddReqResult.OTHER if self.pieces and whole >= self.input_left else None
         if whole <= self.chunk_left:
             return missing, None
         end = rules.floor_page(start + rules.floor_page(self.chunk_left))
-        return end - start, Verdict.OTHER if end <= start else None
+        return end - start, AddReqResult.OTHER if end <= start else None
 
     def _place(self, sequence: Sequence, match: Match, tokens: int, missing: int) -> None:
         """Adds a row."""
         cut = tokens < missing
-        self.pieces.append(Piece(sequence, match.tokens, tokens, cut, match))
+        self.pieces.append(PrefillRow(sequence, match.tokens, tokens, cut, match))
         if cut:
             self.chunked = sequence
         self._charge(tokens, 0 if cut else min(sequence.max_tokens, CLIP_MAX_NEW_TOKENS))
 
-    def _add_with_known_length(self, sequence: Sequence) -> Verdict:
+    def _add_with_known_length(self, sequence: Sequence) -> AddReqResult:
         """Tries one whose output length is known, without a radix tree: KV must last until each has ended."""
         rules, missing = self.rules, sequence.num_tokens
         wanted = rules.ceil_page(missing) + rules.page
         available = self.pool.available - self.taken
         if wanted > min(available, self.left):
-            return Verdict.NO_TOKEN
+            return AddReqResult.NO_TOKEN
         self._note_order(sequence)
         assert self._order is not None
         left, freed = available - wanted, 0
         for index, (output, held) in enumerate(self._order):
             count = len(self._order) - index
             if left + freed - output * count <= IGNORE_EOS_RESERVE_TOKENS * count:
-                return Verdict.NO_TOKEN
+                return AddReqResult.NO_TOKEN
             freed += held
         if missing <= self.chunk_left:
             self._place(sequence, Match(None, 0), missing, missing)
         elif self.chunk_left <= 0:
-            return Verdict.OTHER
+            return AddReqResult.OTHER
         else:
             self._place(sequence, Match(None, 0), self.chunk_left, missing)
         return self._verdict()

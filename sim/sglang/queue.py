@@ -16,7 +16,7 @@ REFRESH_PASSES = 32
 """Passes from one look at all prefixes to the next, where the order does not need them."""
 
 
-class WaitingLine:
+class SglangQueue:
     """Those who wait.
 
     Args:

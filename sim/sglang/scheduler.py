@@ -14,10 +14,10 @@ from collections.abc import Sequence as Rows
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.scheduler import Outcome
 from specfleet.sim.sequence import FINISHED, PREEMPTED, RUNNING, WAITING, Batch, Sequence
-from specfleet.sim.sglang.adder import PrefillAdder, Verdict
+from specfleet.sim.sglang.adder import AddReqResult, PrefillAdder
 from specfleet.sim.sglang.batch import CUT, DECODE, MIXED, PREFILL, SglangBatch
 from specfleet.sim.sglang.pool import TokenPool
-from specfleet.sim.sglang.queue import WaitingLine
+from specfleet.sim.sglang.queue import SglangQueue
 from specfleet.sim.sglang.rules import (
     CLIP_MAX_NEW_TOKENS,
     INPUT_MARGIN,
@@ -53,7 +53,7 @@ class SglangScheduler:
         self.rules = SglangRules.of(config)
         by_pairs = config.uses_eagle
         self.pool = TokenPool(config.usable_blocks, config.block_size, config.enable_prefix_caching, by_pairs)
-        self.line = WaitingLine(self.sglang, self.pool)
+        self.line = SglangQueue(self.sglang, self.pool)
         self.running: list[Sequence] = []
         self.chunked: Sequence | None = None
         self.full = False
@@ -220,9 +220,9 @@ class SglangScheduler:
             match = self.pool.match(sequence)
             self._looked_at[sequence.id] = sequence.num_tokens - match.tokens
             verdict = adder.add(sequence, match)
-            if verdict is Verdict.NO_TOKEN:
+            if verdict is AddReqResult.NO_TOKEN:
                 self.full = True
-            if verdict is not Verdict.CONTINUE:
+            if verdict is not AddReqResult.CONTINUE:
                 return
 
     def _compute(self, adder: PrefillAdder, batch: SglangBatch) -> None:

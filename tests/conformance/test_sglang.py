@@ -19,7 +19,7 @@ from specfleet.sim.sglang import adder, queue, rules
 from specfleet.sim.sglang.adder import PrefillAdder
 from specfleet.sim.sglang.batch import SglangBatch
 from specfleet.sim.sglang.pool import TokenPool
-from specfleet.sim.sglang.queue import WaitingLine
+from specfleet.sim.sglang.queue import SglangQueue
 from specfleet.sim.sglang.radix import RadixTree
 from specfleet.sim.sglang.rules import NewTokenRatio, SglangRules
 from specfleet.sim.sglang.scheduler import SglangScheduler
@@ -95,12 +95,12 @@ def the_longest_output_is_retracted_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def retracted_ones_go_to_the_front(patch: pytest.MonkeyPatch) -> None:
-    def add(self: WaitingLine, sequence: Sequence) -> None:
+    def add(self: SglangQueue, sequence: Sequence) -> None:
         sequence.arrival = self._entries
         self._entries += 1
         self.queue.insert(0 if sequence.num_preemptions else len(self.queue), sequence)
 
-    patch.setattr(WaitingLine, "add", add)
+    patch.setattr(SglangQueue, "add", add)
 
 
 def half_the_reserve(patch: pytest.MonkeyPatch) -> None:

@@ -136,10 +136,10 @@ def _sum(found: Mapping[str, float], wanted: Callable[[str], bool]) -> float:
 
 
 def _check(model: ModelSpec) -> None:
-    if model.num_experts or model.kv_lora_rank or model.num_windowed_layers:
+    if model.num_experts or model.kv_lora_rank or model.num_windowed_layers or model.stack:
         raise ValueError(
             f"cost_model aiconfigurator prices dense models with full attention; {model.name} has experts, "
-            "latent or windowed attention; use cost_model kernels"
+            "latent or windowed attention or other kinds of layers; use cost_model kernels"
         )
 
 

@@ -7,15 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specfleet.hardware.forward import (
-    decode_coefficients,
-    layer_stack,
-    linear,
-    lm_head,
-    prefill_coefficients,
-    rows_up_to,
-    with_zero,
-)
+from specfleet.hardware.attentioncost import decode_coefficients, prefill_coefficients
+from specfleet.hardware.forward import layer_stack, linear, lm_head, rows_up_to, with_zero
 from specfleet.hardware.kernels import NO_PREFILL, Array, PrefillAttention
 from specfleet.hardware.model import DrafterSpec
 from specfleet.hardware.placement import Placement

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from specfleet.hardware.kernels import ELEMENTWISE_FLOOR_S, Array, GemmParts
+from specfleet.hardware.layers.formats import weight_format
+from specfleet.hardware.layers.plain import LayerGroup
 from specfleet.hardware.model import ModelSpec
 from specfleet.hardware.placement import Placement
 
@@ -30,9 +32,9 @@ def effective_tokens(rows: Array, drafts: int, correlation: float) -> Array:
 
 
 def expert_gemms(
-    placement: Placement, model: ModelSpec, tp: int, quantization: str | None, rows: Array, drafts: int
+    placement: Placement, model: ModelSpec, tp: int, group: LayerGroup, rows: Array, drafts: int
 ) -> GemmParts:
-    """Both grouped GEMMs of one layer for `rows` tokens, each through `num_experts_per_tok` experts.
+    """Both grouped GEMMs of one layer for `rows` tokens, each through its experts.
 
     Memory: every distinct expert is streamed once, every token's input, gate and up, product and output go
     through memory. Arithmetic: 6 h I FLOP a token and expert, added to the reading rather
@@ -40,17 +42,20 @@ def expert_gemms(
     the expert tables of aiconfigurator-core 0.12 (uneven routing), 1 to 512 tokens: mean error 11 %
     (Qwen3-30B), 7 % (Qwen3-235B, FP8), 17 % (gpt-oss-120b, MXFP4).
     """
-    dtype = "fp8" if model.stored_as(quantization) == "fp8" else "bfloat16"
-    constants, gpu = placement.constants.gemm[dtype], placement.accelerator
-    width, hidden = model.moe_intermediate_size / tp, model.hidden_size
+    experts, stored = group.experts, group.expert_format
+    assert experts is not None
+    law, peak_name = placement.kernel_law(stored)
+    constants, gpu = placement.constants.gemm[law], placement.accelerator
+    width, hidden = experts.width / tp, experts.latent or model.hidden_size
     independent = effective_tokens(rows, drafts, placement.routing_correlation)
-    distinct = distinct_experts(independent, model.num_experts, model.num_experts_per_tok)
-    visits = rows * model.num_experts_per_tok
-    moved = distinct * model.expert_bytes(quantization, tp) + visits * (2.0 * (2 * hidden + 4 * width))
+    distinct = distinct_experts(independent, experts.experts, experts.per_token)
+    visits = rows * experts.per_token
+    weights = experts.expert_parameters(model.hidden_size) * weight_format(stored).bits / (8 * tp)
+    moved = distinct * weights + visits * (2.0 * (2 * hidden + 4 * width))
     rate = gpu.hbm_bytes_per_s * constants.bandwidth_share
     stream = moved / rate
-    peak = gpu.flops_per_s[dtype] * placement.profile.arithmetic_rate * constants.peak_share * PEAK_SHARE
-    arithmetic = visits * (6.0 * hidden * width) / peak
+    peak = gpu.flops_per_s[peak_name] * placement.profile.arithmetic_rate * constants.peak_share * PEAK_SHARE
+    arithmetic = visits * ((6.0 if experts.gated else 4.0) * hidden * width) / peak
     quantise = constants.quantise_passes * 3.0 * (rows * hidden + visits * width) / rate
     floor = 2 * constants.floor_s + ROUTING_KERNELS * ELEMENTWISE_FLOOR_S
     return GemmParts(np.full_like(rows, floor), stream, arithmetic + quantise)

@@ -11,23 +11,11 @@ from specfleet.hardware.constants import kernel_constants
 from specfleet.hardware.experts import expert_gemms
 from specfleet.hardware.gemmtable import GemmTable, read_table
 from specfleet.hardware.interconnect import all_reduce_s
-from specfleet.hardware.kernels import (
-    ELEMENTWISE_FLOOR_S,
-    Array,
-    AttentionShape,
-    DecodeAttention,
-    GemmParts,
-    LatentShape,
-    PrefillAttention,
-    Rates,
-    decode_attention,
-    elementwise_s,
-    gemm,
-    latent_decode_attention,
-    prefill_attention,
-)
-from specfleet.hardware.model import LayerGroup, ModelSpec
-from specfleet.hardware.placement import KV_TYPES, Placement
+from specfleet.hardware.kernels import ELEMENTWISE_FLOOR_S, Array, GemmParts, Rates, elementwise_s, gemm
+from specfleet.hardware.layers.formats import SIXTEEN, weight_format
+from specfleet.hardware.layers.plain import LayerGroup
+from specfleet.hardware.model import ModelSpec
+from specfleet.hardware.placement import Placement
 
 
 class Forward(NamedTuple):
@@ -71,25 +59,27 @@ def fp8_table(constants: str, engine: str) -> GemmTable | None:
     return read_table(found.gemm_table, formula)
 
 
-def linear(placement: Placement, rows: Array, columns: int, depth: int, dtype: str = "bfloat16") -> GemmParts:
-    """One GEMM of this placement in `dtype`, at the served FLOP rate."""
+def linear(placement: Placement, rows: Array, columns: int, depth: int, stored: str = SIXTEEN) -> GemmParts:
+    """One GEMM of this placement with weights `stored` in a format, at the served FLOP rate."""
     accelerator, profile = placement.accelerator, placement.profile
+    law, peak = placement.kernel_law(stored)
     factor: Array | float = 1.0
-    if dtype in placement.constants.residuals:
-        measured_rows, factors = placement.constants.residuals[dtype]
+    if law in placement.constants.residuals:
+        measured_rows, factors = placement.constants.residuals[law]
         factor = np.interp(np.log(rows), np.log(measured_rows), factors)
-    elif dtype == "fp8" and profile.fp8_gemm_table:
+    elif stored == "fp8" and profile.fp8_gemm_table:
         table = fp8_table(accelerator.constants, profile.kernels)
         factor = table.at(columns, depth, rows) if table else 1.0
     rates = Rates(
         accelerator.hbm_bytes_per_s,
-        accelerator.flops_per_s[dtype] * profile.arithmetic_rate,
+        accelerator.flops_per_s[peak] * profile.arithmetic_rate,
         accelerator.sms,
     )
-    constants, weight_bytes = placement.constants.gemm[dtype], 1 if dtype == "fp8" else 2
+    weight = weight_format(stored).weight_bytes
     return gemm(
-        rows, columns, depth, weight_bytes=weight_bytes, constants=constants, rates=rates, factor=factor
-    )
+        rows, columns, depth, weight_bytes=weight, constants=placement.constants.gemm[law], rates=rates,
+        factor=factor, input_bytes=weight if law == "fp8" else 2,
+    )  # fmt: skip
 
 
 def layer_stack(
@@ -97,41 +87,44 @@ def layer_stack(
 ) -> Forward:
     """All layers of `model` without attention, for 0 to `largest` rows.
 
-    A layer is its GEMMs (four in a dense model), two norms (read and write hidden state and residual), one
-    activation (read gate and up, write their product) and, on several GPUs, two all-reduces of the hidden
-    state. `drafts`: of the 1 + drafts tokens of a sequence, how alike they route (`experts.py`).
+    A layer is its GEMMs (four in a dense model), a norm before mixer and MLP (read and write hidden state and
+    residual), one activation (read gate and up, write their product) and, on several GPUs, an all-reduce of
+    the hidden state behind each of the two. `drafts`: of the 1 + drafts tokens of a sequence, how alike they
+    route (`experts.py`).
     """
     rows = rows_up_to(largest)
     total = [np.zeros_like(rows) for _ in Forward._fields]
-    for group in model.layer_groups(tp):
-        for column, part in zip(
-            total, _layer(placement, model, tp, quantization, group, drafts, rows), strict=True
-        ):
+    for group in model.layer_groups(tp, quantization):
+        for column, part in zip(total, _layer(placement, model, tp, group, drafts, rows), strict=True):
             column += group.layers * part
     return Forward(*map(with_zero, total))
 
 
 def _layer(
-    placement: Placement, model: ModelSpec, tp: int, quantization: str | None, group: LayerGroup,
-    drafts: int, rows: Array,
-) -> Forward:  # fmt: skip
+    placement: Placement, model: ModelSpec, tp: int, group: LayerGroup, drafts: int, rows: Array
+) -> Forward:
     """One layer of a group; rows as given."""
-    dtype = "fp8" if model.stored_as(quantization) == "fp8" else "bfloat16"
-    parts = [linear(placement, rows, n, k, dtype) for n, k in group.gemms]
-    kernels = 3 if group.mlp_width else 2
-    if group.router:
-        parts.append(linear(placement, rows, *group.router))
-        parts.append(expert_gemms(placement, model, tp, quantization, rows, drafts))
+    parts = [
+        linear(placement, rows, n, k, stored)
+        for (n, k), stored in zip(group.gemms, group.formats, strict=True)
+    ]
+    kernels, routed = group.norms + bool(group.mlp_width), 0
+    if experts := group.experts:
+        parts.append(linear(placement, rows, *experts.router_gemm(model.hidden_size)))
+        parts.append(expert_gemms(placement, model, tp, group, rows, drafts))
+        routed = experts.per_token * experts.width // tp
         kernels += 1
     norm_bytes = 8.0 * model.hidden_size * rows
-    routed = model.num_experts_per_tok * model.moe_intermediate_size // tp if group.router else 0
     activation_bytes = 6.0 * (group.mlp_width + routed) * rows
     bandwidth = placement.accelerator.hbm_bytes_per_s
-    elementwise = 2.0 * elementwise_s(norm_bytes, bandwidth) + elementwise_s(activation_bytes, bandwidth)
+    elementwise = group.norms * elementwise_s(norm_bytes, bandwidth) + elementwise_s(
+        activation_bytes, bandwidth
+    )
     floor = sum((part.floor_s for part in parts), np.full_like(rows, kernels * ELEMENTWISE_FLOOR_S))
     stream = sum((part.stream_s for part in parts), np.zeros_like(rows))
     extra = sum((part.extra_s for part in parts), elementwise)
-    return Forward(floor, stream, extra, 2.0 * reduce_s(placement, tp, rows * (2 * model.hidden_size)))
+    links = group.norms * reduce_s(placement, tp, rows * (2 * model.hidden_size))
+    return Forward(floor, stream, extra, links)
 
 
 def lm_head(placement: Placement, vocab_size: int, hidden_size: int, tp: int, largest: int) -> Forward:
@@ -147,51 +140,6 @@ def reduce_s(placement: Placement, tp: int, message_bytes: Array) -> Array:
     """Seconds of one all-reduce among `tp` GPUs; a gather is priced by the same law. Zero on one GPU."""
     law = placement.all_reduce_law(tp)
     return all_reduce_s(message_bytes, law) if law else np.zeros_like(message_bytes)
-
-
-def decode_coefficients(placement: Placement, model: ModelSpec, tp: int) -> DecodeAttention:
-    """Decode attention of all layers of `model` on one GPU."""
-    kv_dtype = KV_TYPES[placement.kv_element_bytes]
-    constants = placement.constants.decode[kv_dtype, placement.attention]
-    heads, kv_bytes = model.num_heads // tp, placement.kv_element_bytes
-    if model.kv_lora_rank:
-        latent = LatentShape(model.num_layers, heads, model.kv_lora_rank, model.qk_rope_head_dim, kv_bytes)
-        return latent_decode_attention(latent, constants, _attention_rates(placement))
-    shape = AttentionShape(
-        model.num_layers,
-        heads,
-        model.kv_heads(tp),
-        model.head_dim,
-        kv_bytes,
-        windowed=model.num_windowed_layers,
-    )
-    return decode_attention(shape, constants, placement.accelerator.hbm_bytes_per_s)
-
-
-def _attention_rates(placement: Placement) -> Rates:
-    gpu = placement.accelerator
-    return Rates(gpu.hbm_bytes_per_s, gpu.flops_per_s["bfloat16"], gpu.sms)
-
-
-def prefill_coefficients(placement: Placement, model: ModelSpec, tp: int) -> PrefillAttention:
-    """Prefill attention of all layers of `model` on one GPU; runs in BF16 at the measured FLOP rate.
-
-    With latent attention every head has keys and values of its own, made from the latent, in 16 bits.
-    """
-    heads = model.num_heads // tp
-    kv_heads, head_dim, kv_bytes = model.kv_heads(tp), model.head_dim, placement.kv_element_bytes
-    if model.kv_lora_rank:
-        kv_heads, head_dim, kv_bytes = heads, (model.head_dim + model.v_head_dim) // 2, 2
-    shape = AttentionShape(
-        model.num_layers,
-        heads,
-        kv_heads,
-        head_dim,
-        kv_bytes,
-        windowed=model.num_windowed_layers,
-        window=model.sliding_window,
-    )
-    return prefill_attention(shape, placement.constants.prefill, _attention_rates(placement))
 
 
 def with_zero(column: Array) -> Array:

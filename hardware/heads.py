@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from specfleet.hardware.layers.stack import LayerRun, Recurrent
 from specfleet.hardware.model import DrafterSpec, ModelSpec
 
 EAGLE3_VOCABULARY = 32_000
@@ -13,7 +14,7 @@ MOE_MLP_MULTIPLE = 6
 MEDUSA_HEADS = 4
 _NOT_COPIED = (
     *("num_experts", "num_experts_per_tok", "num_dense_layers", "num_windowed_layers", "sliding_window"),
-    *("kv_lora_rank", "vision_parameters"),
+    *("kv_lora_rank", "vision_parameters", "mtp_layers", "extra_parameters"),
 )
 
 
@@ -23,7 +24,7 @@ def one_layer(target: ModelSpec, **changes: int) -> ModelSpec:
     A mixture of experts has no dense MLP to copy; published heads for such targets (gpt-oss, Qwen3 MoE) use
     6 x the hidden size. Latent attention is not copied either: the head has heads of 128 and 8 KV heads.
     """
-    shape: dict[str, Any] = dict.fromkeys(_NOT_COPIED, 0) | {"num_layers": 1}
+    shape: dict[str, Any] = dict.fromkeys(_NOT_COPIED, 0) | {"num_layers": 1, "stack": ()}
     if target.num_experts:
         shape["intermediate_size"] = MOE_MLP_MULTIPLE * target.hidden_size
     if target.kv_lora_rank:
@@ -72,11 +73,14 @@ def mtp_for(target: ModelSpec) -> DrafterSpec:
     (DeepSeek-V3: 11.5e9 weights of its own).
     """
     windowed = min(1, target.num_windowed_layers)
+    one = replace(target, num_layers=1, num_dense_layers=0, num_windowed_layers=windowed, mtp_layers=0)
+    if target.stack:
+        one = replace(one, stack=(_last_kind(target),), num_windowed_layers=0, extra_parameters=0)
     return DrafterSpec(
         name=f"mtp-for-{target.name}",
         hf_id="",
         method="mtp",
-        model=replace(target, num_layers=1, num_dense_layers=0, num_windowed_layers=windowed),
+        model=one,
         source=f"made from the shape of {target.name}: one more layer, projection 2h -> h",
         fc_input_multiple=2,
         target_hidden_size=target.hidden_size,
@@ -84,6 +88,16 @@ def mtp_for(target: ModelSpec) -> DrafterSpec:
         own_lm_head=False,
         max_model_len=target.max_position_embeddings,
     )
+
+
+def _last_kind(target: ModelSpec) -> LayerRun:
+    """One layer with the target's last attention (no state) and its last feed-forward."""
+    attention = [run for run in target.stack if any(not isinstance(m, Recurrent) for m in run.mixers)]
+    feeding = [run for run in target.stack if run.feed_forward]
+    last = (attention or list(target.stack))[-1]
+    formats = dict((*feeding[-1].formats, *last.formats)) if feeding else dict(last.formats)
+    feed_forward = feeding[-1].feed_forward if feeding else None
+    return LayerRun(1, last.mixers, feed_forward, tuple(formats.items()))
 
 
 def medusa_for(target: ModelSpec) -> DrafterSpec:

@@ -47,13 +47,17 @@ class AttentionShape(NamedTuple):
 
 
 class LatentShape(NamedTuple):
-    """Multi-head latent attention of a layer stack on one GPU: a token is `latent + rope` values."""
+    """Multi-head latent attention of a layer stack on one GPU: a token is `latent + rope` values.
+
+    `windowed` of the layers read a choice of tokens only (sparse attention).
+    """
 
     layers: int
     heads: int
     latent: int
     rope: int
     kv_bytes: int
+    windowed: int = 0
 
 
 class GemmParts(NamedTuple):
@@ -85,20 +89,23 @@ def gemm(
     columns: int,
     depth: int,
     *,
-    weight_bytes: int,
+    weight_bytes: float,
     constants: GemmConstants,
     rates: Rates,
     factor: Array | float = 1.0,
+    input_bytes: float | None = None,
 ) -> GemmParts:
     """Time of (M x depth) @ (depth x columns) in the "full" form.
 
     `t = t0 + (tb^p + tc^p)^(1/p) + tq`, with tb the bytes of weights, inputs and outputs at the bandwidth
     share, tc the arithmetic times `1 + w (min(q, 3) - 1)` for tile and wave quantisation q, and tq the passes
-    over the input that quantise it (FP8 only). `factor` multiplies everything: what a measured table adds
+    over the input that quantise it (FP8 only). `input_bytes` are those of one input value, where they are not
+    those of a weight. `factor` multiplies everything: what a measured table adds
     (`gemmtable.py`). Mean error without one 7 % (BF16), 9 % (FP8).
     """
     rate = rates.bytes_per_s * constants.bandwidth_share
-    moved = columns * depth * weight_bytes + rows * (depth * weight_bytes) + rows * (2 * columns)
+    read = weight_bytes if input_bytes is None else input_bytes
+    moved = columns * depth * weight_bytes + rows * (depth * read) + rows * (2 * columns)
     stream = moved / rate
     waste = np.minimum(wave_quantisation(rows, columns, rates.sms), 3.0)
     arithmetic = (
@@ -127,7 +134,8 @@ class DecodeAttention(NamedTuple):
     """Decode attention of a layer stack, linear in what a batch holds; seconds per unit.
 
     `kv_token_s` is a KV token read in the layers without a window, `window_token_s` one in those with one.
-    `pair_s` is the arithmetic of a (query, KV token) pair: zero where it never limits.
+    `pair_s` is the arithmetic of a (query, KV token) pair: zero where it never limits (`window_pair_s`: in
+    layers that read a window, or a choice of tokens).
     """
 
     floor_s: float
@@ -136,6 +144,7 @@ class DecodeAttention(NamedTuple):
     query_token_s: float
     window_token_s: float = 0.0
     pair_s: float = 0.0
+    window_pair_s: float = 0.0
 
     def times(self, scale: float) -> DecodeAttention:
         """All times multiplied."""
@@ -174,12 +183,15 @@ def latent_decode_attention(shape: LatentShape, constants: DecodeConstants, rate
     """
     rate = rates.bytes_per_s * constants.bandwidth_share
     layers, heads, latent, rope = shape.layers, shape.heads, shape.latent, shape.rope
+    pair_flops, peak = 2.0 * heads * (2 * latent + rope), rates.flops_per_s * LATENT_PEAK_SHARE
     return DecodeAttention(
         floor_s=layers * LATENT_FLOOR_S,
         sequence_s=layers * constants.sequence_head_s,
-        kv_token_s=layers * ((latent + rope) * shape.kv_bytes) / rate,
+        kv_token_s=(layers - shape.windowed) * ((latent + rope) * shape.kv_bytes) / rate,
         query_token_s=layers * (heads * (2 * latent + rope) * 2) / rate,
-        pair_s=layers * (2.0 * heads * (2 * latent + rope)) / (rates.flops_per_s * LATENT_PEAK_SHARE),
+        window_token_s=shape.windowed * ((latent + rope) * shape.kv_bytes) / rate,
+        pair_s=(layers - shape.windowed) * pair_flops / peak,
+        window_pair_s=shape.windowed * pair_flops / peak,
     )
 
 

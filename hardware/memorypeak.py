@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from specfleet.hardware.layers.formats import weight_format
 from specfleet.hardware.memoryrules import MemoryRules
 from specfleet.hardware.model import ModelSpec
 from specfleet.hardware.placement import Placement
@@ -40,10 +41,9 @@ def allocator_slack(size: int) -> int:
 
 def _tensors(model: ModelSpec, quantization: str | None, tp: int) -> Iterator[tuple[int, int]]:
     """(bytes, how many) of the large weight tensors on one GPU."""
-    per_weight = model.linear_bytes(quantization)
-    for group in model.layer_groups(tp):
-        for n, k in group.gemms:
-            yield n * k * per_weight, group.layers
+    for group in model.layer_groups(tp, quantization):
+        for (n, k), stored in zip(group.gemms, group.formats, strict=True):
+            yield int(n * k * weight_format(stored).weight_bytes), group.layers
     yield model.embedding_bytes(tp), 1 if model.tie_word_embeddings else 2
 
 

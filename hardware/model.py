@@ -8,16 +8,19 @@ experts are sharded evenly, whether by width (tensor parallel) or by expert (exp
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
+
+from specfleet.hardware.layers.formats import default_format, weight_format
+from specfleet.hardware.layers.parts import Gemm
+from specfleet.hardware.layers.plain import LayerGroup, group_of, plain_runs
+from specfleet.hardware.layers.stack import LayerRun, Mixer, as_projected, mixers
 
 KV_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 """Bytes of one KV element by vLLM's `kv_cache_dtype`."""
 
 WEIGHT_BYTES: dict[str | None, int] = {None: 2, "fp8": 1}
 """Bytes of one linear weight by vLLM's `quantization`; embeddings, LM head, router and norms stay at 2."""
-
-EXPERT_32NDS: dict[str | None, int] = {None: 64, "fp8": 32, "mxfp4": 17}
-"""Bytes of 32 weights of a routed expert; MXFP4 is 4 bits a weight and one scale byte a 32."""
 
 VOCABULARY_PADDING = 64
 
@@ -26,17 +29,17 @@ MOST = 1_000_000_000
 
 MOST_LAYERS = 10_000
 
-Gemm = tuple[int, int]
-"""(output width N, input width K) of a projection on one GPU."""
+
+class Rope(NamedTuple):
+    """What `config.json` says of stretched positions: type, factor, length before stretching (0: unsaid)."""
+
+    kind: str = "default"
+    factor: float = 1.0
+    original: int = 0
 
 
-class LayerGroup(NamedTuple):
-    """Layers alike: how many, their GEMMs, the width of their dense MLP, the router if they have experts."""
-
-    layers: int
-    gemms: tuple[Gemm, ...]
-    mlp_width: int
-    router: Gemm | None
+PLAIN_ROPE = Rope()
+"""Positions as they are."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,15 @@ class ModelSpec:
     `moe_intermediate_size` beside shared experts of `shared_expert_intermediate_size` together.
     `kv_lora_rank` above 0 is multi-head latent attention (MLA): `head_dim` is then unused by the cache.
     `num_windowed_layers` layers attend to the last `sliding_window` tokens only.
-    `checkpoint_quantization` is how the published weights are stored ("fp8", "mxfp4" for routed experts).
-    `vision_parameters` are the weights of an image tower, loaded in two bytes beside the language model.
-    `qkv_input_multiple` is 2 for the layer of an EAGLE-3 head, which reads the embedding beside the hidden
-    state. `source` says where the shape comes from.
+    `checkpoint_quantization` is how the published weights are stored ("fp8", "mxfp4" for routed experts, any
+    name of `layers.formats`). `vision_parameters` are the weights of an image tower (or of sound), loaded in
+    two bytes beside the language model. `qkv_input_multiple` is 2 for the layer of an EAGLE-3 head, which
+    reads the embedding beside the hidden state. `mtp_layers` are layers for multi-token prediction that the
+    checkpoint brings, `checkpoint_kv_cache_dtype` the KV type that it asks for.
+
+    `stack` are the layers one kind after another, where the fields above cannot say it: other kinds, other
+    widths, parts stored in other formats. The fields then sum it up. `extra_parameters` are weights beside
+    layers, embedding and head. `source` says where the shape comes from.
     """
 
     name: str
@@ -82,6 +90,11 @@ class ModelSpec:
     num_windowed_layers: int = 0
     checkpoint_quantization: str | None = None
     vision_parameters: int = 0
+    mtp_layers: int = 0
+    checkpoint_kv_cache_dtype: str = "auto"
+    extra_parameters: int = 0
+    rope: Rope = PLAIN_ROPE
+    stack: tuple[LayerRun, ...] = ()
 
     def __post_init__(self) -> None:
         """Reject shapes that no such model can have."""
@@ -95,7 +108,8 @@ class ModelSpec:
             if getattr(self, key) <= 0:
                 raise ValueError(f"model {self.name}: {key} is {getattr(self, key)}; it must be positive")
         for key, size in vars(self).items():
-            most = {"num_layers": MOST_LAYERS, "vision_parameters": 1000 * MOST}.get(key, MOST)
+            wide = ("vision_parameters", "extra_parameters")
+            most = MOST_LAYERS if key == "num_layers" else 1000 * MOST if key in wide else MOST
             if isinstance(size, int) and not 0 <= size <= most:
                 raise ValueError(f"model {self.name}: {key} is {size}; use 0 to {most}")
         if self.num_heads % self.num_kv_heads:
@@ -112,122 +126,181 @@ class ModelSpec:
                 raise ValueError(
                     f"model {self.name}: {key} is {getattr(self, key)}; use 0 to {most} with this shape"
                 )
-        if self.checkpoint_quantization not in EXPERT_32NDS:
+        try:
+            weight_format(self.checkpoint_quantization)
+        except ValueError as error:
+            raise ValueError(f"model {self.name}: checkpoint_quantization: {error}") from None
+        if self.checkpoint_kv_cache_dtype not in KV_BYTES:
             raise ValueError(
-                f"model {self.name}: checkpoint_quantization is {self.checkpoint_quantization!r}; "
-                f"use one of {', '.join(map(str, EXPERT_32NDS))}"
+                f"model {self.name}: checkpoint_kv_cache_dtype is {self.checkpoint_kv_cache_dtype!r}; "
+                f"use one of {', '.join(KV_BYTES)}"
             )
+
+    @cached_property
+    def runs(self) -> tuple[LayerRun, ...]:
+        """The layers by kind: as given, or as the plain fields say, those with a dense MLP first."""
+        return self.stack or plain_runs(self)
+
+    @cached_property
+    def mixers(self) -> dict[Mixer, int]:
+        """How many layers mix tokens in which way."""
+        return mixers(self.runs)
 
     def kv_heads(self, tp: int) -> int:
         """KV heads on one GPU: at least one, replicated when there are more GPUs than heads."""
         return max(1, self.num_kv_heads // tp)
 
-    def attention_gemms(self, tp: int) -> tuple[Gemm, ...]:
-        """QKV and output projection; with MLA the latent down- and up-projections.
+    def layer_groups(self, tp: int, quantization: str | None = None) -> tuple[LayerGroup, ...]:
+        """The layers by kind as GEMMs see them. Router and routed experts are not among the GEMMs."""
 
-        MLA's down-projections (and with them the cached latent) are replicated on every GPU.
-        """
-        heads, hidden = self.num_heads // tp, self.hidden_size
-        if self.kv_lora_rank:
-            latent = self.kv_lora_rank + self.qk_rope_head_dim
-            query = heads * (self.qk_nope_head_dim + self.qk_rope_head_dim)
-            down, up = (
-                ((self.q_lora_rank + latent, hidden), (query, self.q_lora_rank))
-                if self.q_lora_rank
-                else ((latent, hidden), (query, hidden))
-            )
-            kv_up = (heads * (self.qk_nope_head_dim + self.v_head_dim), self.kv_lora_rank)
-            return down, up, kv_up, (hidden, heads * self.v_head_dim)
-        qkv = heads * self.head_dim + 2 * self.kv_heads(tp) * self.head_dim
-        return (qkv, self.qkv_input_multiple * hidden), (hidden, heads * self.head_dim)
+        def stored(run: LayerRun, role: str) -> str:
+            return self.format_of(run, role, quantization)
 
-    def layer_gemms(self, tp: int) -> tuple[Gemm, ...]:
-        """GEMMs of a layer with a dense MLP: attention, gate/up, down."""
-        return (*self.attention_gemms(tp), *self._mlp_gemms(self.intermediate_size // tp))
-
-    def _mlp_gemms(self, width: int) -> tuple[Gemm, ...]:
-        return ((2 * width, self.hidden_size), (self.hidden_size, width)) if width else ()
-
-    def layer_groups(self, tp: int) -> tuple[LayerGroup, ...]:
-        """The layers by kind, those with a dense MLP first. Routed experts are not among the GEMMs."""
-        routed = self.num_routed_layers
-        width = self.intermediate_size // tp
-        groups = [LayerGroup(self.num_layers - routed, self.layer_gemms(tp), width, None)]
-        if routed:
-            width = self.shared_expert_intermediate_size // tp
-            gemms = (*self.attention_gemms(tp), *self._mlp_gemms(width))
-            groups.append(LayerGroup(routed, gemms, width, (self.num_experts, self.hidden_size)))
-        return tuple(group for group in groups if group.layers)
+        return tuple(group_of(run, self.hidden_size, tp, stored) for run in as_projected(self.runs))
 
     @property
     def num_routed_layers(self) -> int:
         """Layers that route to experts."""
-        return self.num_layers - self.num_dense_layers if self.num_experts else 0
-
-    @property
-    def expert_parameters(self) -> int:
-        """Weights of one routed expert of one layer: gate, up and down projection."""
-        return 3 * self.hidden_size * self.moe_intermediate_size
+        return sum(run.layers for run in self.runs if run.experts)
 
     @property
     def parameters(self) -> int:
-        """All weights: layers, final norm, embedding, and the LM head unless it is tied."""
+        """All weights: image tower, layers, final norm, embedding, and the LM head unless it is tied."""
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
-        norms = 2 * self.num_layers * self.hidden_size
-        each = self.expert_parameters + self.hidden_size
-        experts = self.num_routed_layers * self.num_experts * each
-        return self.linear_parameters(1) + experts + norms + self.hidden_size + embeddings
+        norms = self._norms + 1
+        small = sum(layers * mixer.small_parameters for mixer, layers in self.mixers.items())
+        rest = norms * self.hidden_size + embeddings + small + self.extra_parameters + self.vision_parameters
+        return self.linear_parameters(1) + self._expert_parameters + rest
 
     @property
     def active_parameters(self) -> int:
-        """Weights that one token passes through, embedding and LM head included."""
-        idle = max(0, self.num_experts - self.num_experts_per_tok)
-        return self.parameters - self.num_routed_layers * idle * self.expert_parameters
+        """Weights that one token passes through, embedding and LM head included, the image tower not."""
+        idle = sum(
+            run.layers
+            * max(0, run.experts.experts - run.experts.per_token)
+            * run.experts.expert_parameters(self.hidden_size)
+            for run in self.runs
+            if run.experts
+        )
+        return self.parameters - self.vision_parameters - idle
+
+    @property
+    def _expert_parameters(self) -> int:
+        """Routers and routed experts."""
+        hidden = self.hidden_size
+        each = [(run.layers, run.experts) for run in self.runs if run.experts]
+        return sum(count * kind.experts * (kind.expert_parameters(hidden) + hidden) for count, kind in each)
+
+    @property
+    def _norms(self) -> int:
+        return sum(run.layers * run.norms for run in self.runs)
 
     def linear_parameters(self, tp: int) -> int:
         """Weights of all layers' GEMMs on one GPU, without routers and routed experts."""
         return sum(group.layers * sum(n * k for n, k in group.gemms) for group in self.layer_groups(tp))
 
+    def routed_parameters(self, tp: int) -> float:
+        """Weights of the routed experts that one token passes through, all layers of one GPU."""
+        return sum(
+            run.layers * run.experts.per_token * run.experts.expert_parameters(self.hidden_size) / tp
+            for run in self.runs
+            if run.experts
+        )
+
     def stored_as(self, quantization: str | None) -> str | None:
         """How the weights lie in memory: as asked, else as published."""
         return quantization or self.checkpoint_quantization
+
+    def format_of(self, run: LayerRun, role: str, quantization: str | None) -> str:
+        """The format of one part of a layer: its own, or that of the checkpoint as a whole."""
+        return dict(run.formats).get(role) or default_format(self.stored_as(quantization), role)
 
     def embedding_bytes(self, tp: int) -> int:
         """Bytes of one vocabulary-by-hidden matrix on one GPU, always 2 bytes a weight."""
         return 2 * padded_vocabulary(self.vocab_size) // tp * self.hidden_size
 
-    def linear_bytes(self, quantization: str | None) -> int:
-        """Bytes of one weight of a dense projection."""
-        return WEIGHT_BYTES.get(self.stored_as(quantization), 2)
+    def linear_bytes(self, quantization: str | None, tp: int) -> float:
+        """Bytes of all layers' dense projections on one GPU."""
+        return sum(
+            run.layers
+            * part.parameters
+            * weight_format(self.format_of(run, part.role, quantization)).weight_bytes
+            for run in self.runs
+            for part in run.parts(self.hidden_size, tp)
+        )
 
-    def expert_bytes(self, quantization: str | None, tp: int) -> float:
+    def expert_bytes(self, run: LayerRun, quantization: str | None, tp: int) -> float:
         """Bytes of one routed expert of one layer on one GPU."""
-        return self.expert_parameters * EXPERT_32NDS[self.stored_as(quantization)] / (32 * tp)
+        assert run.experts is not None
+        stored = weight_format(self.format_of(run, "experts", quantization))
+        return run.experts.expert_parameters(self.hidden_size) * stored.bits / (8 * tp)
+
+    def _routed_bytes(self, quantization: str | None, tp: int) -> tuple[int, int]:
+        """Bytes of all routers, and of all routed experts, on one GPU."""
+        routers, experts = 0, 0.0
+        for run in self.runs:
+            if run.experts:
+                routers += 2 * run.layers * run.experts.experts * self.hidden_size
+                experts += run.layers * run.experts.experts * self.expert_bytes(run, quantization, tp)
+        return routers, int(experts)
 
     def layers_bytes(self, quantization: str | None, tp: int) -> int:
         """Bytes of all layers on one GPU; norms and the rotary table are replicated, 2 bytes a value."""
-        linear = self.linear_parameters(tp) * self.linear_bytes(quantization)
-        router = 2 * self.num_routed_layers * self.num_experts * self.hidden_size
-        experts = self.num_routed_layers * self.num_experts * self.expert_bytes(quantization, tp)
+        routers, experts = self._routed_bytes(quantization, tp)
         rotary_table = 2 * self.max_position_embeddings * (self.qk_rope_head_dim or self.head_dim)
-        norms = (4 * self.num_layers + 2) * self.hidden_size
-        return linear + router + int(experts) + norms + rotary_table
+        norms = (2 * self._norms + 2) * self.hidden_size
+        small = 2 * sum(layers * mixer.small_parameters for mixer, layers in self.mixers.items()) // tp
+        linear = int(self.linear_bytes(quantization, tp))
+        return linear + routers + experts + norms + rotary_table + small
 
     def weight_bytes(self, quantization: str | None, tp: int) -> int:
         """Bytes of the loaded weights on one GPU (`quantization`: None, as published, or "fp8")."""
         matrices = 1 if self.tie_word_embeddings else 2
-        tower = 2 * self.vision_parameters // tp
-        return self.layers_bytes(quantization, tp) + matrices * self.embedding_bytes(tp) + tower
+        beside = 2 * (self.vision_parameters + self.extra_parameters) // tp
+        return self.layers_bytes(quantization, tp) + matrices * self.embedding_bytes(tp) + beside
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Bytes of the published weights, scales included: nothing padded, no table, MTP layers left out."""
+        routers, experts = self._routed_bytes(None, 1)
+        linear = int(self.linear_bytes(None, 1))
+        counted = self.linear_parameters(1) + self._expert_parameters
+        return linear + routers + experts + 2 * (self.parameters - counted)
 
     def kv_bytes_per_token(self, kv_cache_dtype: str, tp: int) -> int:
-        """Bytes of keys and values that one token holds on one GPU, over all layers.
+        """Bytes that one token holds on one GPU, over all layers, while it is in reach of each.
 
-        MLA caches one latent and one rotary key a token on every GPU. Windowed layers count in full.
+        MLA caches one latent and one rotary key a token on every GPU, an indexer its key; linear attention
+        nothing. Windowed layers count in full: `hardware/hybrid.py` says what a long sequence holds.
         """
-        width = 2 * self.kv_heads(tp) * self.head_dim
-        if self.kv_lora_rank:
-            width = self.kv_lora_rank + self.qk_rope_head_dim
-        return self.num_layers * width * KV_BYTES[kv_cache_dtype]
+        element = KV_BYTES[kv_cache_dtype]
+        return sum(
+            layers * mixer.cache(tp, element).bytes_per_token(element)
+            for mixer, layers in self.mixers.items()
+        )
+
+    def state_bytes(self, kv_cache_dtype: str, tp: int, drafts: int = 0) -> int:
+        """Bytes that one sequence holds on one GPU whatever its length: states of linear attention, Mamba."""
+        element = KV_BYTES[kv_cache_dtype]
+        caches = [(mixer.cache(tp, element), layers) for mixer, layers in self.mixers.items()]
+        return sum(
+            layers * (cache.state_bytes + drafts * cache.draft_state_bytes) for cache, layers in caches
+        )
+
+    def share_in_reach(self, kv_cache_dtype: str, tp: int) -> float:
+        """Of `kv_bytes_per_token`, what layers hold that read a window or a choice of tokens."""
+        element = KV_BYTES[kv_cache_dtype]
+        held = [
+            (layers * mixer.cache(tp, element).bytes_per_token(element), mixer.reach)
+            for mixer, layers in self.mixers.items()
+        ]
+        total = sum(size for size, _ in held)
+        return sum(size for size, reach in held if reach) / total if total else 0.0
+
+    @property
+    def reach(self) -> int:
+        """Tokens that layers with a window, or sparse ones, read at most; 0: every layer reads all."""
+        return max((mixer.reach for mixer in self.mixers), default=0)
 
 
 def padded_vocabulary(vocab_size: int) -> int:

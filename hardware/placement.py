@@ -10,6 +10,7 @@ from specfleet.hardware.accelerator import Accelerator
 from specfleet.hardware.constants import AllReduceLaw, KernelConstants, kernel_constants, measured_file
 from specfleet.hardware.engine_profile import EngineProfile
 from specfleet.hardware.interconnect import all_reduce_law
+from specfleet.hardware.layers.formats import SIXTEEN, weight_format
 from specfleet.hardware.model import KV_BYTES, WEIGHT_BYTES, DrafterSpec, ModelSpec
 
 DEFAULT_C_Q = 0.03
@@ -238,6 +239,17 @@ class Placement:
         return all_reduce_law(
             self.accelerator.constants, gpus, self.accelerator.linked(gpus), self.profile.kernels
         )
+
+    def kernel_law(self, stored: str) -> tuple[str, str]:
+        """(GEMM law, name of the peak) for weights stored so on this GPU: the nearest that is measured.
+
+        4-bit floats run at their own peak where the GPU has one, otherwise they are unpacked to 16 bits;
+        8-bit integers have the law of FP8 where that is measured.
+        """
+        law, peaks = weight_format(stored).law, self.accelerator.flops_per_s
+        if stored != SIXTEEN and stored in peaks and "fp8" in self.constants.gemm:
+            return "fp8", stored
+        return (law, law) if law in self.constants.gemm and law in peaks else (SIXTEEN, SIXTEEN)
 
     @property
     def weight_dtype(self) -> str:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from specfleet.hardware.experts import distinct_experts, effective_tokens
 from specfleet.hardware.kernels import Array
+from specfleet.hardware.layers.stack import as_projected
 from specfleet.hardware.model import DrafterSpec, ModelSpec
 from specfleet.hardware.placement import Placement
 from specfleet.hardware.stepcost import StepShape
@@ -24,12 +25,12 @@ class RooflineCost:
         bandwidth = placement.accelerator.hbm_bytes_per_s
         peak = placement.accelerator.flops_per_s
         head = model.vocab_size // tp * model.hidden_size
-        linear = model.linear_parameters(tp) * model.linear_bytes(placement.quantization)
+        linear = model.linear_bytes(placement.quantization, tp)
         self._weights_s = (linear + 2 * head) / bandwidth
         self._experts = _experts_s(placement)
         self._experts_s = self._experts.tolist()
         kv = model.kv_bytes_per_token(placement.kv_cache_dtype, tp) / bandwidth
-        self._window_token_s = kv * (model.num_windowed_layers / model.num_layers)
+        self._window_token_s = kv * model.share_in_reach(placement.kv_cache_dtype, tp)
         self._kv_token_s = kv - self._window_token_s
         self._token_s = 2.0 * _active_parameters(model, tp) / peak[placement.weight_dtype]
         self._logit_s = 2.0 * head / peak["bfloat16"]
@@ -99,15 +100,18 @@ def _experts_s(placement: Placement) -> Array:
     if not model.num_experts:
         return np.zeros_like(tokens)
     alike = effective_tokens(tokens, placement.num_speculative_tokens, placement.routing_correlation)
-    read = distinct_experts(alike, model.num_experts, model.num_experts_per_tok)
-    each = model.expert_bytes(placement.quantization, placement.tensor_parallel_size)
-    return model.num_routed_layers * read * each / placement.accelerator.hbm_bytes_per_s
+    seconds = np.zeros_like(tokens)
+    for run in as_projected(model.runs):
+        if run.experts:
+            read = distinct_experts(alike, run.experts.experts, run.experts.per_token)
+            each = model.expert_bytes(run, placement.quantization, placement.tensor_parallel_size)
+            seconds = seconds + run.layers * read * each / placement.accelerator.hbm_bytes_per_s
+    return seconds
 
 
 def _active_parameters(model: ModelSpec, tp: int) -> float:
     """Weights of all layers' GEMMs on one GPU that one token passes through."""
-    routed = model.num_routed_layers * model.num_experts_per_tok * model.expert_parameters / tp
-    return model.linear_parameters(tp) + routed
+    return model.linear_parameters(tp) + model.routed_parameters(tp)
 
 
 def _pass_parameters(drafter: DrafterSpec, tp: int, drafts: int) -> float:
@@ -121,5 +125,4 @@ def _pass_parameters(drafter: DrafterSpec, tp: int, drafts: int) -> float:
 
 def _pair_flops(model: ModelSpec, tp: int) -> float:
     """FLOP of one causal (query, key) pair over all layers on one GPU: products with key and value."""
-    width = model.head_dim + (model.v_head_dim or model.head_dim)
-    return 2.0 * model.num_layers * (model.num_heads // tp) * width
+    return sum((layers * mixer.pair_flops(tp) for mixer, layers in model.mixers.items()), 0.0)

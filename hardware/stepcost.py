@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from specfleet.hardware.attentioncost import decode_coefficients, prefill_coefficients
 from specfleet.hardware.cudagraph import padded
 from specfleet.hardware.draftercost import drafter_tables
-from specfleet.hardware.forward import decode_coefficients, layer_stack, lm_head, prefill_coefficients
+from specfleet.hardware.forward import layer_stack, lm_head
 from specfleet.hardware.kernels import ATTENTION_QUERY_TILE, Array, PrefillAttention
 from specfleet.hardware.placement import Placement
 
@@ -111,6 +112,7 @@ class KernelCost:
         self._kv_token_s = attention.kv_token_s
         self._window_token_s = attention.window_token_s
         self._pair_s = attention.pair_s
+        self._window_pair_s = attention.window_pair_s
         self._query_token_s = attention.query_token_s
         self._decode_floor_s = attention.floor_s
         self._c_q = placement.c_q
@@ -146,6 +148,7 @@ class KernelCost:
             read = decode * self._sequence_s + kv_tokens * self._kv_token_s
             read = read + in_window * self._window_token_s + (decode + drafts) * self._query_token_s
             arithmetic = kv_tokens * (1.0 + queries) * self._pair_s
+            arithmetic = arithmetic + in_window * (1.0 + queries) * self._window_pair_s
             if arithmetic > read:
                 read = arithmetic
             kv = read + (read + self._decode_floor_s) * (self._c_q * queries)
@@ -186,7 +189,9 @@ class KernelCost:
         read = decode * self._sequence_s + kv_tokens * self._kv_token_s
         read = read + columns["kv_tokens_in_window"] * self._window_token_s
         read = read + (decode + drafts) * self._query_token_s
-        read = np.maximum(read, kv_tokens * (1.0 + queries) * self._pair_s)
+        arithmetic = kv_tokens * (1.0 + queries) * self._pair_s
+        arithmetic = arithmetic + columns["kv_tokens_in_window"] * (1.0 + queries) * self._window_pair_s
+        read = np.maximum(read, arithmetic)
         kv = read + (read + self._decode_floor_s) * (self._c_q * queries)
         launch = table.floor_s[tokens] + table.head_floor_s[rows]
         launch = launch + np.where(decode > 0, self._decode_floor_s, 0.0)

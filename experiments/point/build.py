@@ -179,7 +179,6 @@ def engine_config(serve: Serve, profile: EngineProfile, num_gpu_blocks: int) -> 
     assert serve.max_num_seqs and serve.max_num_batched_tokens and serve.max_model_len
     speculative = serve.speculative_config
     model = lookups.model(serve.model)
-    window = model.sliding_window if model.num_windowed_layers else 0
     drafting = None
     if speculative is not None:
         assert speculative.method is not None and speculative.num_speculative_tokens
@@ -205,7 +204,7 @@ def engine_config(serve: Serve, profile: EngineProfile, num_gpu_blocks: int) -> 
         async_scheduling=bool(serve.async_scheduling),
         scheduler_reserve_full_isl=bool(serve.scheduler_reserve_full_isl),
         speculative=drafting,
-        sliding_window=window,
+        sliding_window=model.reach,
         **{rule: getattr(profile, rule) for rule in SCHEDULER_RULES},
     )
 

@@ -33,7 +33,7 @@ def seconds(placement: Placement, rows: list[float], columns: int, depth: int) -
 @pytest.mark.parametrize("engine", ["vllm-0.33", "sglang"])
 def test_one_row_over_a_tile_costs_half_as_much_again(engine: str) -> None:
     placement, jumps = place("h100-sxm", engine), []
-    for columns, depth in placement.model.layer_gemms(4):
+    for columns, depth in placement.model.layer_groups(4)[0].gemms:
         below, above = seconds(placement, [128.0, 129.0], columns, depth)
         jumps.append(above / below)
     assert np.median(jumps) == pytest.approx(1.5, abs=0.08)
@@ -71,7 +71,7 @@ def test_on_the_grid_the_table_is_the_measurement(shared: Path, gpu: str, engine
 @pytest.mark.parametrize("gpu", ["h100-sxm", "h200", "l40s"])
 def test_within_the_first_tile_another_row_never_costs_less(gpu: str) -> None:
     placement = place(gpu, "vllm-0.33")
-    for columns, depth in placement.model.layer_gemms(4):
+    for columns, depth in placement.model.layer_groups(4)[0].gemms:
         priced = seconds(placement, list(range(1, ONE_TILE_ROWS + 1)), columns, depth)
         assert (np.diff(priced) >= 0).all()
 

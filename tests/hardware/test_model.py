@@ -22,16 +22,15 @@ def test_sharding_never_loses_a_weight_and_replicates_norms_rotary_tables_router
 ) -> None:
     whole, part = model.weight_bytes(None, 1), model.weight_bytes(None, tp)
     rotary = model.max_position_embeddings * (model.qk_rope_head_dim or model.head_dim)
-    replicated = 2 * (rotary + model.hidden_size * (2 * model.num_layers + 1))
+    replicated: float = 2 * (rotary + model.hidden_size * (2 * model.num_layers + 1))
     replicated += 2 * model.num_routed_layers * model.num_experts * model.hidden_size
+    per_weight = model.linear_bytes(None, 1) / model.linear_parameters(1)
     if model.kv_lora_rank:
         latent = model.kv_lora_rank + model.qk_rope_head_dim + model.q_lora_rank
-        replicated += model.num_layers * latent * model.hidden_size * model.linear_bytes(None)
+        replicated += model.num_layers * latent * model.hidden_size * per_weight
     copies = max(1, tp // model.num_kv_heads) - 1
     kv = 2 * copies * model.num_kv_heads * model.head_dim * model.hidden_size * model.num_layers
-    assert tp * (part - replicated) == pytest.approx(
-        whole - replicated + kv * model.linear_bytes(None), abs=2 * tp
-    )
+    assert tp * (part - replicated) == pytest.approx(whole - replicated + kv * per_weight, abs=2 * tp)
 
 
 @given(
@@ -39,7 +38,8 @@ def test_sharding_never_loses_a_weight_and_replicates_norms_rotary_tables_router
     tp=st.sampled_from([1, 2, 4, 8]),
 )
 def test_fp8_halves_the_linear_layers_and_nothing_else(model: ModelSpec, tp: int) -> None:
-    experts = model.num_routed_layers * model.num_experts * model.expert_parameters // tp
+    each = 3 * model.hidden_size * model.moe_intermediate_size
+    experts = model.num_routed_layers * model.num_experts * each // tp
     halved = model.linear_parameters(tp) + experts
     assert model.weight_bytes(None, tp) - model.weight_bytes("fp8", tp) == halved
 
@@ -204,7 +204,7 @@ def test_a_model_that_cannot_exist_is_refused() -> None:
         replace(catalog.model("mixtral-8x7b"), num_experts_per_tok=9)
     with pytest.raises(ValueError, match="sliding_window is 0"):
         replace(catalog.model("qwen3-8b"), num_windowed_layers=4)
-    with pytest.raises(ValueError, match="checkpoint_quantization is 'awq'; use one of None, fp8, mxfp4"):
+    with pytest.raises(ValueError, match="checkpoint_quantization: weights stored as 'awq': use one of fp8"):
         replace(catalog.model("qwen3-8b"), checkpoint_quantization="awq")
 
 

@@ -130,7 +130,7 @@ def test_launch_is_the_floors_of_every_kernel() -> None:
 
 def test_weights_are_the_bytes_at_the_measured_share_of_the_bandwidth() -> None:
     model = PLAIN.model
-    matrices = [(n, k) for n, k in model.layer_gemms(1)] * 32 + [(128_256, 4096)]
+    matrices = [(n, k) for n, k in model.layer_groups(1)[0].gemms] * 32 + [(128_256, 4096)]
     moved = sum(2 * (n * k + k + n) for n, k in matrices)
     assert terms_of(COSTS["plain"], decode(1))["weights"] == pytest.approx(moved / (3.35e12 * 0.8585))
 

@@ -1,0 +1,1 @@
+"""Readers of `config.json`: keys of each family to kinds of layers."""

@@ -1,0 +1,1 @@
+"""Kinds of layers: what one holds, caches and computes, whichever family it comes from."""

@@ -28,6 +28,9 @@ class EngineProfile:
     quantises a GEMM's input. `draft_launch_s` is what a drafter pass takes beyond its kernels.
     `cudagraph_max_tokens` 0 switches graphs, and so padding, off; `cudagraph_ladder` has the captured sizes
     in runs of (first, last, step), counted in sequences or tokens and rounded to 1 + drafts as the next say.
+    `drafts_at_any_length`: a head of the EAGLE kind drafts at any length, and a draft model (or a head whose
+    positions cannot be raised) lowers the engine's own longest sequence; otherwise the drafter is skipped in
+    steps with a sequence beyond its positions. `gone_methods` are drafting methods the build no longer has.
     """
 
     name: str
@@ -55,12 +58,14 @@ class EngineProfile:
     prefix_hash_covers_next_token: bool
     spares_lone_long_prefill: bool
     skips_unused_drafts: bool
+    drafts_at_any_length: bool
     kernel_time_scale: float = 1.0
     kernels: str = "vllm"
     fused_fp8_quantisation: bool = False
     cudagraph_ladder: tuple[tuple[int, ...], ...] = tuple(map(tuple, VLLM_LADDER))
     cudagraph_counts_sequences: bool = False
     cudagraph_rounds_to_query: bool = True
+    gone_methods: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     source: Mapping[str, str] = field(default_factory=dict, hash=False)
 

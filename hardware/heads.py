@@ -66,6 +66,40 @@ def eagle_for(target: ModelSpec) -> DrafterSpec:
     )
 
 
+BLOCK_DRAFTER_LAYERS = 5
+"""Layers, and hidden states of the target that `fc` reads: z-lab/Qwen3-8B-DFlash-b16 and
+deepseek-ai/dspark_qwen3_8b_block7, config.json of both."""
+
+
+def dflash_for(target: ModelSpec) -> DrafterSpec:
+    """A DFlash drafter: five layers as wide as the target's that fill a block of masked tokens in one pass.
+
+    `fc` 5h -> h reads the target's hidden states; embedding and LM head are the target's.
+    """
+    return _block_drafter(target, "dflash")
+
+
+def dspark_for(target: ModelSpec) -> DrafterSpec:
+    """A DSpark drafter: as DFlash; the small head that links the drafts of a block (rank 256) is left out."""
+    return _block_drafter(target, "dspark")
+
+
+def _block_drafter(target: ModelSpec, method: str) -> DrafterSpec:
+    return DrafterSpec(
+        name=f"{method}-for-{target.name}",
+        hf_id="",
+        method=method,
+        model=one_layer(target, num_layers=BLOCK_DRAFTER_LAYERS),
+        source=f"made from the shape of {target.name}: five layers, fc 5h -> h, embedding and LM head shared",
+        fc_input_multiple=BLOCK_DRAFTER_LAYERS,
+        target_hidden_size=target.hidden_size,
+        draft_vocab_size=target.vocab_size,
+        own_lm_head=False,
+        max_model_len=target.max_position_embeddings,
+        parallel_drafting=True,
+    )
+
+
 def mtp_for(target: ModelSpec) -> DrafterSpec:
     """A multi-token-prediction module, recycled for every draft: one more layer of the target's last kind.
 
@@ -119,6 +153,8 @@ MAKERS: Mapping[str, Callable[[ModelSpec], DrafterSpec]] = {
     "eagle3_for": eagle3_for,
     "eagle_for": eagle_for,
     "mtp_for": mtp_for,
+    "dflash_for": dflash_for,
+    "dspark_for": dspark_for,
     "medusa_for": medusa_for,
 }
 """Inline forms, `{eagle3_for: MODEL}`; further keys change the record that comes out."""

@@ -308,7 +308,7 @@ def padded_vocabulary(vocab_size: int) -> int:
     return -(-vocab_size // VOCABULARY_PADDING) * VOCABULARY_PADDING
 
 
-DRAFT_METHODS = ("eagle", "eagle3", "medusa", "mtp", "draft_model", "ngram", "suffix")
+DRAFT_METHODS = ("eagle", "eagle3", "medusa", "mtp", "dflash", "dspark", "draft_model", "ngram", "suffix")
 """vLLM's names of what can propose drafts."""
 
 HOST_METHODS = ("ngram", "suffix")
@@ -323,7 +323,8 @@ class DrafterSpec:
     pass, usually with the target's embedding and LM head (`own_embedding`, `own_lm_head` false). eagle3: the
     `fc` fuses `fc_input_multiple` hidden states of the target once a round; its LM head has
     `draft_vocab_size` tokens. medusa: `medusa_heads` heads of a square layer and an LM head on the target's
-    last hidden state, no model. draft_model: any model. ngram and suffix: look-ups on the host.
+    last hidden state, no model. dflash and dspark: a few layers that fill a block of masked tokens in one
+    pass, behind an `fc` over the target's states. draft_model: any model. ngram, suffix: found in the text.
     `target_hidden_size` is the width of what `fc` or the heads read, `fc_replicated` whether every GPU holds
     the whole `fc`. `parallel_drafting` proposes all tokens in one pass. `max_model_len` is the drafter's
     longest context in tokens (0: no limit of its own).
@@ -357,7 +358,7 @@ class DrafterSpec:
             needs = "has no model" if self.method in modelless else "needs a model"
             raise ValueError(f"drafter {self.name}: method {self.method} {needs}")
         if self.fuses and min(self.fc_input_multiple, self.target_hidden_size) < 1:
-            usual = 3 if self.method == "eagle3" else 2
+            usual = {"eagle3": 3, "dflash": 5, "dspark": 5}.get(self.method, 2)
             raise ValueError(
                 f"drafter {self.name}: method {self.method} needs fc_input_multiple ({usual}) "
                 "and target_hidden_size"
@@ -370,12 +371,22 @@ class DrafterSpec:
     @property
     def fuses(self) -> bool:
         """Whether an `fc` layer joins what the target gives with what the layer reads."""
-        return self.method in ("eagle", "eagle3", "mtp")
+        return self.method in ("eagle", "eagle3", "mtp", "dflash", "dspark")
 
     @property
     def fuses_every_pass(self) -> bool:
         """Whether `fc` runs in every pass (eagle, mtp) or once a round, on the target's states (eagle3)."""
         return self.method in ("eagle", "mtp")
+
+    @property
+    def reads_target(self) -> bool:
+        """Whether it reads the target's hidden states, and so shares its positions."""
+        return self.fuses or self.method == "medusa"
+
+    @property
+    def scales_positions(self) -> bool:
+        """Whether its positions are stretched (YaRN), so that an engine cannot raise them further."""
+        return self.model is not None and self.model.rope.kind not in ("default", "linear", "llama3")
 
     @property
     def on_gpu(self) -> bool:
@@ -436,7 +447,7 @@ class DrafterSpec:
         )
 
 
-_ON_HOST = "vLLM: look-up on the host, no weights and no KV"
+_ON_HOST = "vLLM: look-up in the text, no weights and no KV"
 NGRAM = DrafterSpec(name="ngram", hf_id="", method="ngram", model=None, source=_ON_HOST)
 """Prompt lookup: proposes on the host, adds nothing to the GPU."""
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-EAGLE_FAMILY = ("eagle", "eagle3", "mtp")
+EAGLE_FAMILY = ("eagle", "eagle3", "mtp", "dflash", "dspark")
 """Methods whose drafter reads the target's hidden states and keeps a KV layer of its own."""
 
 
 ON_HOST = ("ngram", "suffix")
-"""Methods that look drafts up on the host: no drafter runs on the GPU."""
+"""Methods that look drafts up in the text: no drafter model runs (vLLM 0.33 matches n-grams on the GPU)."""
+
+BLOCK_DRAFTERS = ("dflash", "dspark")
+"""Methods that fill a block of masked tokens in one pass: no budget is charged for it (vLLM 0.33.0)."""
 
 WITHOUT_DRAFT_KV = (*ON_HOST, "medusa")
 """Methods without a KV cache of their own to write drafts into."""
@@ -24,7 +27,7 @@ class SpeculativeConfig:
     """How drafts are proposed.
 
     Args:
-        method: `eagle`, `eagle3`, `mtp`, `draft_model`, `medusa`, `ngram` or `suffix`.
+        method: `eagle`, `eagle3`, `mtp`, `dflash`, `dspark`, `draft_model`, `medusa`, `ngram` or `suffix`.
         num_speculative_tokens: drafts a round (K), at least 1; of a tree, its nodes.
         drafter_max_model_len: positions the drafter can handle, tokens. While the longest
             sequence of a step plus K exceeds it, the drafter does not run in that step.
@@ -45,7 +48,9 @@ class SpeculativeConfig:
     @property
     def num_lookahead_tokens(self) -> int:
         """KV slots held past the scheduled tokens, for the drafter to write into."""
-        return 0 if self.method in WITHOUT_DRAFT_KV else self.num_speculative_tokens
+        if self.method in WITHOUT_DRAFT_KV:
+            return 0
+        return self.num_speculative_tokens + (1 if self.method == "dflash" else 0)
 
     @property
     def draft_slots(self) -> int:
@@ -54,7 +59,7 @@ class SpeculativeConfig:
         A draft model costs one: recorded scheduler traces of vLLM 0.33.0, assumed of the other builds.
         """
         serial = 1 if self.method == "draft_model" else 0
-        if self.parallel_drafting and self.method not in WITHOUT_DRAFT_KV:
+        if self.parallel_drafting and self.method not in (*WITHOUT_DRAFT_KV, *BLOCK_DRAFTERS):
             return self.num_speculative_tokens - 1 + serial
         return serial
 
@@ -63,7 +68,7 @@ class SpeculativeConfig:
         """Sequential drafter forwards in a step that proposes."""
         if self.method in ON_HOST:
             return 0
-        if self.parallel_drafting or self.method == "medusa":
+        if self.parallel_drafting or self.method in ("medusa", *BLOCK_DRAFTERS):
             return 1
         return self.draft_depth or self.num_speculative_tokens
 

@@ -95,7 +95,8 @@ class Engines:
     def __init__(self, scenario: Scenario, table: RequestTable, lives: Lives | None) -> None:
         self._table = table
         self._recorder = Recorder(len(table), scenario.engine.num_speculative_tokens + 1)
-        make = RequestMaker(table, lives, scenario.load.num_warmups, scenario.policy is not None)
+        ahead = scenario.engine.async_scheduling
+        make = RequestMaker(table, lives, scenario.load.num_warmups, scenario.policy is not None, ahead)
         self.refusals: dict[str, int] = {}
         self.servers = [
             EngineServer(self._engine(scenario, replica), make, self._recorder, self.refusals)

@@ -15,6 +15,7 @@ from specfleet.experiments.load.baseline import plain_baseline
 from specfleet.experiments.load.gridcheck import GridCheck
 from specfleet.experiments.load.rules.acceptance import acceptance_notices
 from specfleet.experiments.load.rules.own import own_notices
+from specfleet.experiments.load.rules.reach import reach_notices
 from specfleet.experiments.load.rules.report import summary_notices
 from specfleet.experiments.load.rules.speculation import NOT_MODELLED, speculation_notices
 from specfleet.experiments.point.acceptance_specs import written_out
@@ -273,6 +274,7 @@ def _notices(experiment: Experiment, points: list[Experiment]) -> Iterator[str]:
     drafting = [c for point in points if (c := point.serve.speculative_config) is not None]
     if not drafting:
         return
+    yield from reach_notices(experiment, points)
     if experiment.serve.speculative_config is not None:
         yield from speculation_notices(experiment.serve.speculative_config)
     if any(c.rejection_sample_method == "synthetic" for c in drafting):

@@ -18,9 +18,13 @@ from specfleet.experiments.schema.blocks.tree import DraftTree
 from specfleet.experiments.schema.blocks.workload import Workload
 from specfleet.experiments.schema.lookups import found
 from specfleet.experiments.schema.registry import with_defaults
+from specfleet.sim.config import BLOCK_DRAFTERS
 
 DEFAULT_NUM_PROMPTS = 1000
 """Requests of a benchmark, as `vllm bench serve --num-prompts`."""
+
+_IN_THE_PATH: tuple[Method, ...] = ("eagle3", "dflash", "dspark")
+"""Methods that vLLM finds in a drafter's path."""
 
 _NGRAM_WINDOW = 5
 """Longest and shortest n-gram looked up if neither is given (vLLM)."""
@@ -60,8 +64,8 @@ def inferred_method(speculative: SpeculativeConfig) -> Method | None:
     guess: Method = "draft_model"
     if "eagle-" in name.lower():
         guess = "eagle"
-    elif "eagle3" in name.lower():
-        guess = "eagle3"
+    else:
+        guess = next((m for m in _IN_THE_PATH if m in name.lower()), guess)
     return guess if drafter is not None and drafter.method == guess else None
 
 
@@ -75,7 +79,9 @@ def _serve(serve: Serve) -> Serve:
     if max_model_len is None and model is not None:
         max_model_len = model.max_position_embeddings
     if speculative is not None:
-        speculative = _speculative(speculative, serve.tensor_parallel_size, max_model_len)
+        any_length = drafts_at_any_length(serve.engine)
+        speculative = _speculative(_of_the_target(speculative, serve), serve.tensor_parallel_size)
+        speculative, max_model_len = _reaching(speculative, max_model_len, any_length)
     update: dict[str, object] = {"speculative_config": speculative, "max_model_len": max_model_len}
     if serve.draft_policy is not None:
         update["draft_policy"] = _policy(serve.draft_policy)
@@ -141,8 +147,49 @@ def _engine(serve: Serve) -> Serve:
     return serve.model_copy(update=missing)
 
 
-def _speculative(given: SpeculativeConfig, tp: int, max_model_len: int | None) -> SpeculativeConfig:
-    """The drafter's defaults; its length limit is the shorter of its own and the target's."""
+def drafts_at_any_length(engine: str) -> bool:
+    """Whether an engine build never skips the drafter for long sequences."""
+    profile = found(lambda: lookups.engine(engine))
+    return profile is not None and profile.drafts_at_any_length
+
+
+def _of_the_target(given: SpeculativeConfig, serve: Serve) -> SpeculativeConfig:
+    """MTP and DSpark without a model: layers of the target's own checkpoint draft."""
+    if given.method not in ("mtp", "dspark") or given.model is not None:
+        return given
+    return given.model_copy(update={"model": {f"{given.method}_for": serve.model}})
+
+
+def _reaching(
+    given: SpeculativeConfig, longest: int | None, any_length: bool
+) -> tuple[SpeculativeConfig, int | None]:
+    """How far the drafter and the engine reach.
+
+    Builds that draft at any length raise a head's positions to the target's (no limit is left), and lower the
+    engine's longest sequence to a shorter draft model's, or to a head's that cannot be raised. The others,
+    and heads that draft in parallel, skip drafts beyond the shorter of both limits. A limit that is above
+    what the drafter or the target has stays as it is: the rules say so. The target's own length, as files for
+    older builds spell it out, is taken.
+    """
+    named = given.model
+    drafter = found(lambda: lookups.drafter(named)) if named is not None else None
+    own = drafter.max_model_len if drafter is not None else 0
+    known = [limit for limit in (own, longest) if limit]
+    limit = given.max_model_len or (min(known) if known else None)
+    older = given.parallel_drafting and given.method not in BLOCK_DRAFTERS
+    if limit is None or not any_length or drafter is None or older:
+        return given.model_copy(update={"max_model_len": limit}), longest
+    raised = drafter.reads_target and not drafter.scales_positions
+    spelled_out = raised and given.max_model_len == longest
+    if given.max_model_len and given.max_model_len > min(known) and not spelled_out:
+        return given, longest
+    if raised:
+        return given.model_copy(update={"max_model_len": None}), longest
+    return given.model_copy(update={"max_model_len": limit}), limit
+
+
+def _speculative(given: SpeculativeConfig, tp: int) -> SpeculativeConfig:
+    """The drafter's defaults, but for its lengths."""
     named = given.model
     method = inferred_method(given)
     if method == "ngram":
@@ -159,15 +206,11 @@ def _speculative(given: SpeculativeConfig, tp: int, max_model_len: int | None) -
         return given.model_copy(update=update)
     if method == "suffix" and named == "suffix":
         given, named = given.model_copy(update={"model": None}), None
-    limits = [max_model_len] if max_model_len else []
     drafter = found(lambda: lookups.drafter(named)) if named is not None else None
-    if drafter is not None and drafter.max_model_len:
-        limits.append(drafter.max_model_len)
     return given.model_copy(
         update={
             "method": method,
             "draft_tensor_parallel_size": given.draft_tensor_parallel_size or tp,
-            "max_model_len": given.max_model_len or (min(limits) if limits else None),
             "parallel_drafting": bool(drafter and drafter.parallel_drafting)
             if given.parallel_drafting is None
             else given.parallel_drafting,

@@ -243,11 +243,12 @@ def _drafter_positions(mine: Candidate) -> str:
     if speculative is None or speculative.model is None:
         return ""
     own = lookups.drafter(speculative.model).max_model_len
-    if not own or not speculative.max_model_len or speculative.max_model_len <= own:
+    reaches = speculative.max_model_len or mine.config.serve.max_model_len
+    if not own or not reaches or reaches <= own:
         return ""
     return (
-        f"The drafter is published for {own:,} positions and run up to {speculative.max_model_len:,}: watch "
-        "the acceptance of long prompts, and check that your engine accepts the longer setting."
+        f"The drafter is published for {own:,} positions and run up to {reaches:,}: watch the acceptance of "
+        "long prompts."
     )
 
 

@@ -215,7 +215,10 @@ def policy_spec(serve: Serve) -> PolicySpec | None:
     if speculative is None:
         return None
     if speculative.num_speculative_tokens_per_batch_size is not None:
-        return PolicySpec("batch_size", {"schedule": speculative.num_speculative_tokens_per_batch_size})
+        k = speculative.num_speculative_tokens or 0
+        asked = speculative.num_speculative_tokens_per_batch_size
+        capped = tuple((low, high, min(drafts, k)) for low, high, drafts in asked)
+        return PolicySpec("batch_size", {"schedule": capped})
     chosen = serve.draft_policy.chosen if serve.draft_policy else None
     if chosen is None:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from specfleet.experiments.point.build import placement
 from specfleet.experiments.schema import lookups
+from specfleet.experiments.schema.blocks.acceptance import processes
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import Serve
 from specfleet.experiments.schema.registry import OWN
@@ -33,12 +34,31 @@ def backing(config: Experiment, mean_prompt_tokens: float) -> list[str]:
             f"long contexts with speculation (mean prompt here {mean_prompt_tokens:.0f} tokens; acceptance "
             "falls beyond a drafter's training length and is taken as stated)"
         )
+    if (beyond := _beyond_the_drafter(config, mean_prompt_tokens)) is not None:
+        missing.append(beyond)
     if config.acceptance is not None:
         missing.append("the acceptance itself: it is an input, measure it on your own traffic")
     said += [f"Not backed: {text}." for text in missing]
     if serve.cost_model == "roofline":
         said.append("cost_model roofline is a datasheet bound; served steps take about twice as long.")
     return said
+
+
+def _beyond_the_drafter(config: Experiment, mean_prompt_tokens: float) -> str | None:
+    """Prompts beyond the positions that a drafter was published for."""
+    speculative = config.serve.speculative_config
+    if speculative is None or speculative.model is None or speculative.max_model_len is not None:
+        return None
+    own = lookups.drafter(speculative.model).max_model_len
+    if not own or mean_prompt_tokens <= own:
+        return None
+    stated = [process.context_multiplier for process in processes(config.acceptance).values()]
+    if all(stated):
+        return f"acceptance beyond the drafter's {own} positions: as context_multiplier states it"
+    return (
+        f"acceptance beyond the drafter's {own} positions: it falls there, and is taken here as below them; "
+        f"acceptance.context_multiplier, for example [[{own}, 1.0], [{8 * own}, 0.5]], gives the other end"
+    )
 
 
 def _tables(serve: Serve) -> str:
@@ -70,7 +90,7 @@ def _unmeasured(serve: Serve) -> list[str]:
             "speculation are not)"
         )
     if serve.speculative_config is not None and serve.speculative_config.method in ON_HOST:
-        found.append("drafting by look-up (host time of the matcher is not priced)")
+        found.append("drafting by look-up (the time of the matcher is not priced)")
     if serve.draft_tree is not None:
         found.append(
             "trees of drafts (vLLM V1 drafts chains; acceptance beyond the first candidate and 40 us to move "

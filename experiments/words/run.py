@@ -130,7 +130,7 @@ def _warnings(run: Run, rows: Sequence[Row]) -> list[str]:
     if off > 0:
         said.append(
             f"in up to {off:.0%} of a point's steps the longest sequence was past the drafter's "
-            "max_model_len, so the drafter did not run; speculative_config.max_model_len sets the limit."
+            "max_model_len, so the drafter did not run (vllm-0.33 drafts at any length with a head)."
         )
     refused = sum(_number(row, "rejected") for row in rows)
     if refused:

@@ -113,7 +113,7 @@ UNDERSTOOD: dict[type, tuple[str, ...]] = {
 }
 """Fields that the calendar obeys, by record. Those that name something are looked up below, too."""
 
-METHODS = ("eagle", "eagle3", "mtp", "draft_model", "medusa", "ngram", "suffix")
+METHODS = ("eagle", "eagle3", "mtp", "dflash", "dspark", "draft_model", "medusa", "ngram", "suffix")
 """Drafting methods that the calendar knows."""
 UNDERSTOOD_ROUTERS = (RoundRobin, Random, LeastOutstanding)
 """Classes of routers that look at the number of requests outstanding at most."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from claim_runs import outcome
 
 PRESET = "claim-13-moe-gain-dips-then-peaks"
-DENSE = "{method: eagle3, model: yuhuili/EAGLE3-LLaMA3.3-Instruct-70B, max_model_len: 2048}"
+DENSE = "{method: eagle3, model: yuhuili/EAGLE3-LLaMA3.3-Instruct-70B}"
 
 
 def test_the_gain_falls_rises_and_falls_again(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ EAGLE = {
     "method": "eagle3",
     "model": "yuhuili/EAGLE3-LLaMA3.3-Instruct-70B",
     "num_speculative_tokens": 3,
-    "max_model_len": 16384,
 }
 
 

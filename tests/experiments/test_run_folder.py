@@ -38,8 +38,7 @@ serve:
   gpu: h100-sxm
   max_model_len: 4096
   num_gpu_blocks_override: 20000
-  speculative_config: {method: eagle3, model: yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, num_speculative_tokens: 3,
-    max_model_len: 4096}
+  speculative_config: {method: eagle3, model: yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, num_speculative_tokens: 3}
 acceptance: {by_position: [0.7, 0.5, 0.35], concentration: 18}
 workload: {input_len: 300, output_len: 20, max_concurrency: 8, num_prompts: 20}
 sweep: {axes: {serve.max_num_seqs: [16, 64]}}

@@ -14,7 +14,7 @@ NEW, OLD = catalog.engine_profile("vllm-0.33"), catalog.engine_profile("vllm-202
 def test_draft_models_were_synchronous_in_january_2026_and_are_not_now() -> None:
     assert OLD.schedules_async("eagle3") and not OLD.schedules_async("draft_model")
     assert NEW.schedules_async("eagle3") and NEW.schedules_async("draft_model")
-    assert NEW.schedules_async(None) and not NEW.schedules_async("ngram")
+    assert NEW.schedules_async(None) and NEW.schedules_async("ngram") and not NEW.schedules_async("suffix")
 
 
 def test_smaller_gpus_and_the_a100_take_fewer_sequences_and_tokens() -> None:

@@ -180,7 +180,7 @@ SPECULATIVE_CASES = {
             },
         },
     ),
-    "max_model_len": Case(60),
+    "max_model_len": Case(60, {"serve.engine": "vllm-2026-01"}),
     "prompt_lookup_max": Case(7, NGRAM, RESOLVED),
     "prompt_lookup_min": Case(2, NGRAM, RESOLVED),
     "parallel_drafting": Case(True),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import get_args
 
 from specfleet.experiments.load.rules.acceptance import positions, process_conflicts
@@ -12,7 +13,7 @@ from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.acceptance import processes
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.policy import DraftPolicy
-from specfleet.experiments.schema.blocks.serve import Method, SpeculativeConfig
+from specfleet.experiments.schema.blocks.serve import Method, Serve, SpeculativeConfig
 from specfleet.experiments.schema.lookups import found
 from specfleet.sim.config import ON_HOST, WITHOUT_DRAFT_KV
 
@@ -55,7 +56,7 @@ def speculation_conflicts(config: Experiment) -> Iterator[Conflict]:
     speculative = config.serve.speculative_config
     if speculative is not None:
         yield from _unmodelled(speculative)
-        yield from _method(speculative, bool(config.serve.async_scheduling))
+        yield from _method(speculative, config.serve)
         yield from _drafter(config, speculative)
         yield from _synthetic(config, speculative)
         yield from _policy(config.serve.draft_policy, speculative)
@@ -97,13 +98,27 @@ def _policy(policy: DraftPolicy | None, speculative: SpeculativeConfig) -> Itera
         yield Conflict.at(f"must be exactly one of {names}", "serve.draft_policy")
     if policy is not None and policy.batch_size is not None:
         schedule, key = policy.batch_size.schedule, "serve.draft_policy.batch_size.schedule"
+    own = policy is None
     for entry in schedule or ():
-        if len(entry) != 3 or entry[0] < 1 or entry[1] < entry[0] or not 0 <= entry[2] <= k:
+        if len(entry) != 3 or entry[0] < 1 or entry[1] < entry[0] or not (own or 0 <= entry[2] <= k):
             message = (
                 f"{list(entry)} is no [lowest batch, highest batch, K] with K from 0 to "
                 f"num_speculative_tokens, {k}"
             )
             yield Conflict.at(message, key, f"{_BLOCK}.num_speculative_tokens")
+            return
+    if own and schedule:
+        yield from _ranges(sorted(schedule), key)
+
+
+def _ranges(schedule: Sequence[tuple[int, ...]], key: str) -> Iterator[Conflict]:
+    """vLLM's own checks of its schedule: the first range starts at 1, none overlaps another."""
+    if schedule[0][0] != 1:
+        yield Conflict.at(f"the first range starts at {schedule[0][0]}; vLLM wants it to start at 1", key)
+    for one, following in pairwise(schedule):
+        if following[0] <= one[1]:
+            message = f"the ranges {list(one)} and {list(following)} overlap; vLLM refuses that"
+            yield Conflict.at(message, key)
 
 
 def speculation_notices(speculative: SpeculativeConfig) -> Iterator[str]:
@@ -125,8 +140,9 @@ def _unmodelled(speculative: SpeculativeConfig) -> Iterator[Conflict]:
         yield Conflict.at(message, f"{_BLOCK}.rejection_sample_method")
 
 
-def _method(speculative: SpeculativeConfig, asynchronous: bool) -> Iterator[Conflict]:
-    """Method, model, K and n-gram window must fit together."""
+def _method(speculative: SpeculativeConfig, serve: Serve) -> Iterator[Conflict]:
+    """Method, model, K and n-gram window must fit together, and the engine must have the method."""
+    profile = found(lambda: lookups.engine(serve.engine))
     method, model = speculative.method, speculative.model
     if speculative.num_speculative_tokens is None:
         message = "num_speculative_tokens is required; give the number of drafts a round, 0 for no drafter"
@@ -140,7 +156,13 @@ def _method(speculative: SpeculativeConfig, asynchronous: bool) -> Iterator[Conf
             f"{_BLOCK}.model",
         )
         return
-    if method in WITHOUT_DRAFT_KV and asynchronous:
+    if profile is not None and method in profile.gone_methods:
+        message = (
+            f"{serve.engine} has no method {method} any more; use an older engine, vllm-2026-01, or eagle3"
+        )
+        yield Conflict.at(message, f"{_BLOCK}.method", "serve.engine")
+    ahead = profile is not None and profile.schedules_async(method)
+    if method in WITHOUT_DRAFT_KV and serve.async_scheduling and not ahead:
         message = f"{method} drafts cannot be scheduled asynchronously (vLLM refuses it); remove it"
         yield Conflict.at(message, "serve.async_scheduling", f"{_BLOCK}.method")
     if method in ON_HOST and model is not None:
@@ -179,6 +201,17 @@ def _drafter(config: Experiment, speculative: SpeculativeConfig) -> Iterator[Con
     if named is None or speculative.method in (None, *ON_HOST):
         return
     drafter = found(lambda: lookups.drafter(named))
+    profile = found(lambda: lookups.engine(config.serve.engine))
+    own = drafter.max_model_len if drafter is not None else 0
+    if profile is not None and profile.drafts_at_any_length and limit and own and limit > own:
+        advice = (
+            "leave it out: the head drafts at any length" if drafter and drafter.reads_target else "lower it"
+        )
+        yield Conflict.at(
+            f"{limit} is above the {own} positions of the drafter, which vLLM refuses; {advice}",
+            f"{_BLOCK}.max_model_len",
+            f"{_BLOCK}.model",
+        )
     if drafter is not None and drafter.method != speculative.method:
         yield Conflict.at(
             f"{drafter.name} is a drafter for method {drafter.method}, not {speculative.method}; change one",

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
+from specfleet.experiments.flags.mtp import ALIASES
 from specfleet.experiments.schema.blocks.base import (
     MOST_DRAFTS,
     MOST_TOKENS,
@@ -29,8 +30,10 @@ MOST_BLOCKS = 10_000_000
 
 Gpus: TypeAlias = Annotated[int, Field(ge=1, le=1024)]
 
-Method: TypeAlias = Literal["eagle3", "eagle", "mtp", "draft_model", "medusa", "ngram", "suffix"]
-"""The drafting methods that are simulated."""
+Method: TypeAlias = Literal[
+    "eagle3", "eagle", "mtp", "dflash", "dspark", "draft_model", "medusa", "ngram", "suffix"
+]
+"""The drafting methods that are simulated; `ngram_gpu` and the family names of `mtp` are read as these."""
 
 
 class SpeculativeConfig(Block):
@@ -49,7 +52,8 @@ class SpeculativeConfig(Block):
     draft_tensor_parallel_size: Gpus | None = None
     """1 or the target's; the target's if left out."""
     max_model_len: Tokens | None = None
-    """Tokens; no drafting in a step whose longest sequence + K exceeds it. The drafter's own if left out."""
+    """Positions of the drafter, its own if left out. vLLM 0.33: a head drafts at any length, a shorter draft
+    model lowers `serve.max_model_len`. Older builds: no drafts where the longest sequence + K exceeds it."""
     prompt_lookup_max: Tokens | None = None
     """Longest n-gram looked up (ngram); 5 if both are left out."""
     prompt_lookup_min: Tokens | None = None
@@ -65,7 +69,8 @@ class SpeculativeConfig(Block):
     draft_sample_method: Literal["greedy", "probabilistic"] = "greedy"
     """How the drafter picks its tokens; only greedy is modelled."""
     num_speculative_tokens_per_batch_size: tuple[tuple[CountOrNone, ...], ...] | None = None
-    """(lowest batch, highest batch, K) triples: K by the number of scheduled requests."""
+    """(lowest batch, highest batch, K) triples: K by the number of scheduled requests, at most
+    num_speculative_tokens; a gap and what lies beyond keep the K before them."""
     quantization: str | None = None
     """Of the drafter; not modelled."""
     kv_cache_dtype: str | None = None
@@ -112,7 +117,7 @@ def from_json(value: Value) -> Value:
     ValueError says what is wrong with the text: no JSON, no mapping, or a key given twice.
     """
     if not isinstance(value, str):
-        return value
+        return _as_spelled_here(value)
     try:
         found = json.loads(value, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
@@ -121,7 +126,21 @@ def from_json(value: Value) -> Value:
         raise ValueError("nested too deeply") from None
     if not isinstance(found, dict):
         raise ValueError("not a JSON mapping; write {...}")
-    return _tuples(found)
+    return _as_spelled_here(_tuples(found))
+
+
+def _as_spelled_here(value: Value) -> Value:
+    """A speculative config with dashes as underscores, and other names of a method by its own, as in vLLM."""
+    if not isinstance(value, dict):
+        return value
+    plain = {key.replace("-", "_"): child for key, child in value.items()}
+    found = plain if len(plain) == len(value) else dict(value)
+    method = found.get("method")
+    if method in ALIASES:
+        found["method"] = "mtp"
+    elif method == "ngram_gpu":
+        found["method"] = "ngram"
+    return found
 
 
 def _unique_keys(pairs: list[tuple[str, Value]]) -> dict[str, Value]:

@@ -18,6 +18,16 @@ _NOT_COPIED = (
 )
 
 
+def reads_target(drafter: DrafterSpec) -> bool:
+    """Whether it reads the target's hidden states, and so shares its positions."""
+    return drafter.fuses or drafter.method == "medusa"
+
+
+def scales_positions(drafter: DrafterSpec) -> bool:
+    """Whether its positions are stretched (YaRN), so that an engine cannot raise them further."""
+    return drafter.model is not None and drafter.model.rope.kind not in ("default", "linear", "llama3")
+
+
 def one_layer(target: ModelSpec, **changes: int) -> ModelSpec:
     """One dense layer as wide as the target's, in 16 bits; `changes` are fields of the record.
 

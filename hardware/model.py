@@ -379,16 +379,6 @@ class DrafterSpec:
         return self.method in ("eagle", "mtp")
 
     @property
-    def reads_target(self) -> bool:
-        """Whether it reads the target's hidden states, and so shares its positions."""
-        return self.fuses or self.method == "medusa"
-
-    @property
-    def scales_positions(self) -> bool:
-        """Whether its positions are stretched (YaRN), so that an engine cannot raise them further."""
-        return self.model is not None and self.model.rope.kind not in ("default", "linear", "llama3")
-
-    @property
     def on_gpu(self) -> bool:
         """Whether drafting takes passes on the GPU."""
         return self.method not in HOST_METHODS

@@ -18,6 +18,7 @@ from specfleet.experiments.schema.blocks.tree import DraftTree
 from specfleet.experiments.schema.blocks.workload import Workload
 from specfleet.experiments.schema.lookups import found
 from specfleet.experiments.schema.registry import with_defaults
+from specfleet.hardware.heads import reads_target, scales_positions
 from specfleet.sim.config import BLOCK_DRAFTERS
 
 DEFAULT_NUM_PROMPTS = 1000
@@ -179,7 +180,7 @@ def _reaching(
     older = given.parallel_drafting and given.method not in BLOCK_DRAFTERS
     if limit is None or not any_length or drafter is None or older:
         return given.model_copy(update={"max_model_len": limit}), longest
-    raised = drafter.reads_target and not drafter.scales_positions
+    raised = reads_target(drafter) and not scales_positions(drafter)
     spelled_out = raised and given.max_model_len == longest
     if given.max_model_len and given.max_model_len > min(known) and not spelled_out:
         return given, longest

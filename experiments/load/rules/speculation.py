@@ -15,6 +15,7 @@ from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.policy import DraftPolicy
 from specfleet.experiments.schema.blocks.serve import Method, Serve, SpeculativeConfig
 from specfleet.experiments.schema.lookups import found
+from specfleet.hardware.heads import reads_target
 from specfleet.sim.config import ON_HOST, WITHOUT_DRAFT_KV
 
 WITHOUT_EFFECT = ("moe_backend", "attention_backend", "revision", "code_revision", "draft_load_config")
@@ -205,7 +206,7 @@ def _drafter(config: Experiment, speculative: SpeculativeConfig) -> Iterator[Con
     own = drafter.max_model_len if drafter is not None else 0
     if profile is not None and profile.drafts_at_any_length and limit and own and limit > own:
         advice = (
-            "leave it out: the head drafts at any length" if drafter and drafter.reads_target else "lower it"
+            "leave it out: the head drafts at any length" if drafter and reads_target(drafter) else "lower it"
         )
         yield Conflict.at(
             f"{limit} is above the {own} positions of the drafter, which vLLM refuses; {advice}",

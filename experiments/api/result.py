@@ -120,7 +120,7 @@ class Result:
         """Draws a figure.
 
         Args:
-            name: one of `plots`, or a metric of the summary; the first of speedup and throughput that the
+            name: one of `plots`, or a metric of the summary; the first of answer, speedup and throughput that the
                 run has if left out.
 
         Raises:
@@ -132,7 +132,7 @@ class Result:
         from specfleet.experiments.schema.blocks.experiment import is_metric
 
         shown = read(self.folder)
-        wanted = ("speedup", "throughput") if name is None else (name,)
+        wanted = ("answer", "speedup", "throughput") if name is None else (name,)
         with styled():
             found: dict[str, Figure] = {}
             for known, drawn in figures(shown):

@@ -183,12 +183,13 @@ def break_even(this: Breakeven) -> Figure | None:
         axes[0].set_ylabel("conditional acceptance at break-even")
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside right center", handlelength=3.6)
+        seeds = len(this.seeds)
+        bars = f"Bars: lowest and highest of {seeds} seeds. " if seeds > 1 else ""
         caption(
             figure,
             told,
             "acceptance from which drafting pays",
-            f"Bars: lowest and highest of {len(this.seeds)} seeds. Hollow at 0: pays even when no draft is "
-            "accepted; hollow at 1: not even when all are.",
+            f"{bars}Hollow at 0: pays even when no draft is accepted; hollow at 1: not even when all are.",
         )
     return figure
 
@@ -233,7 +234,8 @@ def _draw_question(
         place = axis.place(_named(axis, answer.load))
         if answer.alphas:
             low, high = min(answer.alphas), max(answer.alphas)
-            ax.plot([place] * 2, [low, high], color=look.color, linewidth=0.9, transform=aside)
+            if high > low:
+                ax.plot([place] * 2, [low, high], color=look.color, linewidth=0.9, transform=aside)
             shown_at.append((place, sum(answer.alphas) / len(answer.alphas)))
         elif answer.status in edge:
             shown_at.append((place, edge[answer.status]))

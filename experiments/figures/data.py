@@ -68,14 +68,6 @@ class Shown:
         """The points of all lines."""
         return tuple(row for line in self.lines for row in line.rows)
 
-    def partner(self, row: Row) -> Row | None:
-        """Returns the point that `row` is compared with, where it is among those shown."""
-        if not self.baseline:
-            return None
-        wanted = {key: self.baseline.get(key, row[key]) for key in self.axes}
-        alike = (other for other in self.rows if all(same(other[key], wanted[key]) for key in self.axes))
-        return next(alike, None)
-
 
 def read(folder: Path) -> Shown:
     """Reads a finished run's folder.

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Literal
 
 from specfleet.experiments.figures.data import Line, Shown
 from specfleet.experiments.figures.style import GREY, Horizontal, Look, caption, panels, set_vertical
-from specfleet.experiments.run.results import Row, number
+from specfleet.experiments.run.gains import MEAN_TPOT, THROUGHPUT
+from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.words.names import noun
+from specfleet.experiments.words.verdict import QUESTIONS, judged
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +34,9 @@ NUMBERS_APART = 0.1
 """Share of a panel's width that a number over it needs; closer ones are left out."""
 
 GAIN = ("tokens_per_step", "verify_overhead", "draft_overhead", "gain")
-_SAME_LOAD = "step time, same load"
+_SAME_BATCH, _WHOLE = "step time, same batch", "time of a step, all told"
+RATIOS = (THROUGHPUT, MEAN_TPOT)
+"""What the run as a whole gains: throughput where that is judged, else mean TPOT."""
 _BENEFIT, _COST = "#0072B2", "#D55E00"
 SIDES = (
     (True, "speculation wins", "#CFE5F3", ""),
@@ -153,42 +157,53 @@ def two_sides(shown: Shown) -> Figure | None:
     handles = {name: h for ax in axes for h, name in zip(*ax.get_legend_handles_labels(), strict=True)}
     figure.legend(handles.values(), handles, loc="outside right center", handlelength=3)
     title = f"tokens a step yields against the time it takes, by {noun(shown.along)}"
-    above = "Above each panel: tokens over time, the gain of a step; speculation wins above 1."
-    load = "Same batch: against the same steps without drafts. Same load: against the plain run's mean step."
-    caption(figure, shown, title, above, *([load] if _SAME_LOAD in handles else []))
+    whole = _ratio(shown)
+    if whole is None:
+        above = "Above each panel: tokens over time, the gain of a step; speculation wins above 1."
+        caption(figure, shown, title, above)
+        return figure
+    unit = (
+        "the run's time by the steps of its sequences" if whole == THROUGHPUT else "between a request's steps"
+    )
+    caption(
+        figure,
+        shown,
+        title,
+        f"Above each panel: tokens over time all told, the ratio of {QUESTIONS[whole]} of the whole run.",
+        f"Solid: time of a step all told ({unit}). Dashed: what drafting and verification add to "
+        "a step of the same batch.",
+        "Between the two: prompts take their time whatever is drafted, and fall into fewer steps.",
+    )
     return figure
+
+
+def _ratio(shown: Shown) -> str | None:
+    """What the run gains as a whole; None where nothing is compared."""
+    rows = [row for line in shown.lines if not line.baseline for row in line.rows]
+    return next((key for key in RATIOS if any(judged(row, key) for row in rows)), None)
 
 
 def _sides(ax: Axes, shown: Shown, axis: Horizontal, line: Line, first: bool) -> list[float]:
     """Draws one panel of `two_sides`, the `first` of its row with names; returns the values drawn."""
+    whole = _ratio(shown)
     rows = line.having(*GAIN)
     places = [axis.place(row[axis.key]) for row in rows]
     tokens = [number(row, "tokens_per_step") for row in rows]
     batch = [1.0 + number(row, "verify_overhead") + number(row, "draft_overhead") for row in rows]
-    load = _step_ratios(shown, rows)
+    told = whole is not None and all(is_number(row.get(whole)) for row in rows)
+    gains = [number(row, whole if told and whole else "gain") for row in rows]
+    all_told = [token / gain for token, gain in zip(tokens, gains, strict=True)] if told else []
     axis.set_up(ax)
     ax.tick_params(axis="x", labelsize=8)
-    _fill(ax, places, tokens, load or batch, axis.numeric)
-    solid, dotted = Look(_BENEFIT, "o", "-"), Look(_COST, "^", (0, (2, 1.5)))
-    solid.plot(ax, places, tokens, "tokens per step", ax.transData, axis.numeric)
-    dotted.plot(ax, places, batch, "step time, same batch", ax.transData, axis.numeric)
-    if load:
-        Look(_COST, "s", "-").plot(ax, places, load, _SAME_LOAD, ax.transData, axis.numeric)
-    gains = {"same batch": [number(row, "gain") for row in rows]}
-    if load:
-        gains["same load"] = [t / c for t, c in zip(tokens, load, strict=True)]
-    _write_gains(ax, axis, places, gains, first)
-    ax.set_title(line.label, pad=8 + 11 * len(gains))
-    return [*tokens, *batch, *load]
-
-
-def _step_ratios(shown: Shown, rows: Sequence[Row]) -> list[float]:
-    """Step time over the plain run's at the same load, a value a row; empty if one has no partner."""
-    partners = [shown.partner(row) for row in rows]
-    pairs = [(row, other) for row, other in zip(rows, partners, strict=True) if other and "step_ms" in other]
-    if len(pairs) < len(rows):
-        return []
-    return [number(row, "step_ms") / number(other, "step_ms") for row, other in pairs]
+    _fill(ax, places, tokens, all_told or batch, axis.numeric)
+    Look(_BENEFIT, "o", "-").plot(ax, places, tokens, "tokens per step", ax.transData, axis.numeric)
+    if told:
+        Look(_COST, "s", "-").plot(ax, places, all_told, _WHOLE, ax.transData, axis.numeric)
+    Look(_COST, "^", (0, (2, 1.5))).plot(ax, places, batch, _SAME_BATCH, ax.transData, axis.numeric)
+    name = QUESTIONS[whole] if told and whole else "gain"
+    _write_gains(ax, axis, places, {name: gains}, first)
+    ax.set_title(line.label, pad=19)
+    return [*tokens, *batch, *all_told]
 
 
 def _fill(

@@ -19,6 +19,7 @@ from specfleet.experiments.words.values import text
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.patheffects import AbstractPathEffect
     from matplotlib.transforms import Transform
 
 DOTS_PER_INCH = 150
@@ -27,6 +28,9 @@ MOST_TICKS = 12
 
 LOG_X_FROM, LOG_Y_FROM = 8.0, 20.0
 """Largest over smallest value from which an axis is logarithmic."""
+
+LOG_SCALE = ", log scale"
+"""Behind the name of a logarithmic axis."""
 
 _TITLE_INCHES = 0.094
 """Width of a letter of a title, generously."""
@@ -168,8 +172,8 @@ class Horizontal:
         return (place - low) / (high - low)
 
     def set_label(self, ax: Axes) -> None:
-        """Names the axis, with its unit."""
-        ax.set_xlabel(label(self.key))
+        """Names the axis, with its unit, and says where it is logarithmic."""
+        ax.set_xlabel(label(self.key) + (LOG_SCALE if self.logarithmic and ax.get_xscale() == "log" else ""))
 
     def set_ticks(self, ax: Axes, places: Sequence[float]) -> None:
         """Puts the values' names at `places`: all, or evenly chosen ones where they would not fit."""
@@ -185,12 +189,12 @@ class Horizontal:
 
 
 def set_vertical(ax: Axes, values: Sequence[float], tops: Sequence[float]) -> None:
-    """Scales the vertical axis: logarithmic where `values` span much, else from zero.
+    """Scales the vertical axis: logarithmic, and named so, where `values` span much, else from zero.
 
     Args:
         ax: to be scaled.
         values: drawn.
-        tops: upper ends of the error bars; the view follows them only to 1.4 times the largest value.
+        tops: upper ends of the intervals; the view follows them only to 1.4 times the largest value.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -200,6 +204,7 @@ def set_vertical(ax: Axes, values: Sequence[float], tops: Sequence[float]) -> No
     top = min(max([high, *tops]), 1.4 * high) if high > 0 else 1.0
     if low > 0 and high / low >= LOG_Y_FROM:
         ax.set_yscale("log")
+        ax.set_ylabel(ax.get_ylabel() + LOG_SCALE if ax.get_ylabel() else "")
         ax.set_ylim(low / 1.25, top * 1.25)
         ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.9g}"))
@@ -238,19 +243,34 @@ def caption(figure: Figure, shown: Shown, title: str, *notes: str) -> None:
 
 
 def interval_note(shown: Shown) -> tuple[str, ...]:
-    """Returns what the error bars are; nothing where there are none."""
+    """Returns what the bands and bars are; nothing where there are none."""
     if shown.replications < 2:
         return ()
-    return (f"Error bars: 95 % intervals of the mean of {shown.replications} seeds.",)
+    return (f"Bands: 95 % intervals of the mean of {shown.replications} seeds.",)
+
+
+def halo() -> list[AbstractPathEffect]:
+    """Returns a white edge for text, so that it can be read over a line."""
+    from matplotlib.patheffects import withStroke
+
+    return [withStroke(linewidth=2.2, foreground="white")]
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Writes NAME.png and NAME.svg, each whole or not at all; the same figure gives the same bytes.
 
-    The SVG holds text as text and no date.
+    The SVG holds text as text and no date. The figure is laid out once, and drawn once a file:
+    `savefig` would draw it twice for each.
     """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.png", folder / f"{name}.svg"]
-    write_whole(paths[0], lambda path: figure.savefig(path, dpi=DOTS_PER_INCH, format="png"))
-    write_whole(paths[1], lambda path: figure.savefig(path, format="svg", metadata={"Date": None}))
+    figure.set_dpi(DOTS_PER_INCH)
+    write_whole(paths[0], lambda path: FigureCanvasAgg(figure).print_png(path))  # type: ignore[no-untyped-call]
+    figure.set_layout_engine("none")
+    undated = {"Date": None}
+    svg = FigureCanvasSVG(figure)
+    write_whole(paths[1], lambda path: svg.print_svg(path, metadata=undated))  # type: ignore[no-untyped-call]
     return paths

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specfleet.experiments.figures.data import Shown
-from specfleet.experiments.figures.style import COLOURS, DASHES, GREY, MARKERS, caption, panels, save, styled
+from specfleet.experiments.figures.style import (
+    COLOURS,
+    DASHES,
+    GREY,
+    MARKERS,
+    caption,
+    halo,
+    panels,
+    save,
+    styled,
+)
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.capacity import mean
 from specfleet.experiments.plan.numbers import Place, front, places
@@ -207,6 +217,7 @@ def _swept(ax: Axes, line: Sequence[Place], k: int, number: int) -> None:
                 textcoords="offset points",
                 fontsize=7,
                 color=GREY,
+                path_effects=halo(),
             )
 
 
@@ -231,7 +242,7 @@ def best_k(this: Planned) -> Figure | None:
         ax.set_xticks(loads, [str(load) for load in loads])
         ax.set_xticks([], minor=True)
         ax.set_title(title)
-        ax.set_xlabel("requests in flight of a replica")
+        ax.set_xlabel("requests in flight of a replica, log scale")
         _mark_plan(ax, this)
     axes[0].set_ylabel("speedup over plain")
     handles, labels = axes[0].get_legend_handles_labels()
@@ -267,17 +278,18 @@ def room(this: Planned) -> Figure | None:
     for row, (_, values) in enumerate(rows):
         colour = COLOURS[1] if row == 0 else COLOURS[0]
         centre = float(np.mean(values))
-        ax.plot([min(values), max(values)], [row, row], color=colour, linewidth=1.2)
-        ax.plot(values, [row] * len(values), linestyle="none", marker="|", markersize=9, color=colour)
+        if len(values) > 1:
+            ax.plot([min(values), max(values)], [row, row], color=colour, linewidth=1.2)
+            ax.plot(values, [row] * len(values), linestyle="none", marker="|", markersize=9, color=colour)
         ax.plot([centre], [row], linestyle="none", marker="o", color=colour)
         ax.annotate(
             f"{centre:.2f}",
-            (max(values), row),
-            xytext=(7, 0),
+            (1, row),
+            xytext=(4, 0),
+            xycoords=("axes fraction", "data"),
             textcoords="offset points",
             va="center",
             fontsize=8,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
         )
     ax.set_yticks(range(len(rows)), [name for name, _ in rows])
     ax.invert_yaxis()
@@ -288,7 +300,7 @@ def room(this: Planned) -> Figure | None:
         figure,
         _told(this),
         "room to the SLO",
-        "Left of 1 the SLO is met. Ticks: seeds; the changes have one.",
+        f"Left of 1 the SLO is met.{' Ticks: seeds; the changes have one.' if len(this.seeds) > 1 else ''}",
     )
     return figure
 

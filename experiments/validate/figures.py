@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from specfleet.experiments.figures.style import COLOURS, MARKERS, save, styled
+from specfleet.experiments.figures.style import COLOURS, DOTS_PER_INCH, MARKERS, save, styled
 from specfleet.experiments.validate.runs import Scored
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 PANELS = (
     ("tpot_mean_ms", "mean TPOT (ms)"),
@@ -24,48 +30,54 @@ def draw_validation(scored: Sequence[Scored], path: Path) -> list[Path]:
     Returns:
         The files written.
     """
-    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    panels = [(m, t) for m, t in PANELS if any(m in one.predicted for one in scored)] or [PANELS[0]]
-    labels = sorted({_label(one) for one in scored})
-    columns = min(2, len(panels))
-    lines = -(-len(panels) // columns)
     with styled():
-        figure, axes = pyplot.subplots(
-            lines, columns, figsize=(5.2 * columns, 4.6 * lines), squeeze=False, layout="constrained"
-        )
-        flat = list(axes.flat)
-        for ax, (metric, title) in zip(flat, panels, strict=False):
-            for place, label in enumerate(labels):
-                pairs = [
-                    (one.point.measured[metric], one.predicted[metric])
-                    for one in scored
-                    if _label(one) == label and metric in one.predicted
-                ]
-                if pairs:
-                    x, y = zip(*pairs, strict=True)
-                    colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
-                    ax.scatter(x, y, s=16, alpha=0.75, color=colour, marker=marker, label=label)
-            values = [v for one in scored if metric in one.predicted for v in _pair(one, metric)]
-            _diagonal(ax, min(values), max(values))
-            ax.set_title(f"{title}: predicted against measured")
-            ax.set_xlabel("measured")
-            ax.set_ylabel("predicted")
-        for ax in flat[len(panels) :]:
-            ax.set_visible(False)
-        handles, names = flat[0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=2, fontsize=7.5)
-        if path.suffix.lower() in (".png", ".svg", ".pdf"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path)
-            written = [path]
-        else:
-            written = save(figure, path.parent, path.name)
-        pyplot.close(figure)
-    return written
+        figure = validation_figure(scored)
+        FigureCanvasAgg(figure)
+        if path.suffix.lower() not in (".png", ".svg", ".pdf"):
+            return save(figure, path.parent, path.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=DOTS_PER_INCH)
+    return [path]
+
+
+def validation_figure(scored: Sequence[Scored]) -> Figure:
+    """Returns a panel a metric, on equal logarithmic scales with equality and `BAND` marked."""
+    from matplotlib.figure import Figure
+
+    shown = [(m, t) for m, t in PANELS if any(m in one.predicted for one in scored)] or [PANELS[0]]
+    labels = sorted({_label(one) for one in scored})
+    columns = min(2, len(shown))
+    rows = -(-len(shown) // columns)
+    names = -(-len(labels) // 2)
+    figure = Figure(figsize=(5.2 * columns, 4.4 * rows + 0.5 + 0.2 * names), layout="constrained")
+    flat = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for ax, (metric, title) in zip(flat, shown, strict=False):
+        _panel(ax, scored, labels, metric, title)
+    for ax in flat[len(shown) :]:
+        ax.set_visible(False)
+    handles, said = flat[0].get_legend_handles_labels()
+    figure.legend(handles, said, loc="outside lower center", ncols=2, fontsize=7.5)
+    told = f"Line: as measured. Grey: within {BAND:.0%} of it. Both axes are logarithmic."
+    figure.suptitle(
+        f"Predicted against measured, {len(scored)} points. {told}", x=0.01, ha="left", fontsize=9
+    )
+    return figure
+
+
+def _panel(ax: Axes, scored: Sequence[Scored], labels: Sequence[str], metric: str, title: str) -> None:
+    for place, label in enumerate(labels):
+        pairs = [_pair(one, metric) for one in scored if _label(one) == label and metric in one.predicted]
+        if pairs:
+            x, y = zip(*pairs, strict=True)
+            colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
+            ax.scatter(x, y, s=16, alpha=0.75, color=colour, marker=marker, label=label, zorder=3)
+    values = [value for one in scored if metric in one.predicted for value in _pair(one, metric)]
+    _diagonal(ax, min(values), max(values))
+    ax.set_title(title)
+    ax.set_xlabel("measured")
+    ax.set_ylabel("predicted")
 
 
 def _label(one: Scored) -> str:
@@ -77,12 +89,11 @@ def _pair(one: Scored, metric: str) -> tuple[float, float]:
     return one.point.measured[metric], one.predicted[metric]
 
 
-def _diagonal(ax: object, low: float, high: float) -> None:
-    """Draws equality and the band around it on logarithmic axes."""
-    from matplotlib.axes import Axes
+def _diagonal(ax: Axes, low: float, high: float) -> None:
+    """Draws equality and the band around it on logarithmic axes, with a few plain numbers on both."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    assert isinstance(ax, Axes)
-    ends = [low / 1.2, high * 1.2]
+    ends = (low / 1.2, high * 1.2)
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.plot(ends, ends, color="black", linewidth=0.8)
@@ -90,3 +101,18 @@ def _diagonal(ax: object, low: float, high: float) -> None:
     ax.fill_between(ends, lower, upper, color="black", alpha=0.08, linewidth=0)
     ax.set_xlim(*ends)
     ax.set_ylim(*ends)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(FixedLocator(ticks(*ends)))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
+    ax.grid(visible=True, axis="both")
+
+
+def ticks(low: float, high: float, most: int = 7) -> list[float]:
+    """Returns round numbers on a logarithmic axis: 1, 2, 5 of each decade, fewer over many, more over few."""
+    fine = tuple(1 + 0.1 * i for i in range(90))
+    steps: tuple[tuple[float, ...], ...] = ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7), fine)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    every = [[s * 10.0**d for d in decades for s in step if low <= s * 10.0**d <= high] for step in steps]
+    chosen = next((found for found in every if len(found) >= 3), every[-1])
+    return chosen[:: max(-(-len(chosen) // most), 1)]

@@ -17,19 +17,22 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from report_runs import judged
 
+from specfleet.experiments.figures.answer import answer, stretches
 from specfleet.experiments.figures.data import Shown, read, shown
+from specfleet.experiments.figures.lines import bounds
 from specfleet.experiments.figures.run import draw_run, figures, metric, speedup, tails
 from specfleet.experiments.figures.steps import PARTS, step_time, two_sides
 from specfleet.experiments.figures.style import COLOURS, Horizontal, look, styled
 from specfleet.experiments.run.results import Row, number, write_summary
 from specfleet.experiments.schema.blocks.experiment import METRICS
+from specfleet.experiments.validate.figures import ticks
 from specfleet.experiments.words.names import label
 from specfleet.experiments.words.values import text
 
 LOAD, K, GPU = "workload.max_concurrency", "serve.speculative_config.num_speculative_tokens", "serve.gpu"
 LOADS, KS = (1, 8, 64), (0, 3, 5)
 CONFIG = "slo: {ttft_ms: 2000.0, tpot_ms: 60.0, e2el_ms: null}\nserve: {model: a/B-70B, gpu: h100-sxm}\n"
-NAMES = ("throughput", "speedup", "tails", "step_time", "two_sides", "mean_tpot_ms", "p99_ttft_ms")
+NAMES = ("answer", "throughput", "speedup", "tails", "step_time", "two_sides", "mean_tpot_ms", "p99_ttft_ms")
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +132,7 @@ def test_a_plain_run_gets_no_figure_about_speculation() -> None:
     rows = [{key: value for key, value in point(load, 0).items() if key != K} for load in LOADS]
     run = arranged(rows, (LOAD,), lines=None, baseline=None)
     there = {name for name, figure in figures(run) if figure is not None}
-    assert there == set(NAMES) - {"speedup", "two_sides"}
+    assert there == set(NAMES) - {"answer", "speedup", "two_sides"}
 
 
 @settings(max_examples=12, deadline=None)
@@ -145,11 +148,24 @@ def test_a_missing_column_costs_only_the_figures_that_show_it(missing: set[str])
 
 
 @pytest.mark.parametrize("replications", [1, 2])
-def test_error_bars_appear_only_with_replications(replications: int) -> None:
+def test_bands_appear_only_with_replications(replications: int) -> None:
     run = arranged(grid(replications))
-    bars = error_bars(made(metric(run, "output_throughput")).axes[0])
-    assert bars == (len(KS) if replications > 1 else 0)
-    assert error_bars(made(tails(run)).axes[0]) == bars
+    for ax in (made(metric(run, "output_throughput")).axes[0], made(tails(run)).axes[0]):
+        assert len(ax.collections) == (len(KS) if replications > 1 else 0)
+        assert error_bars(ax) == 0
+
+
+def test_a_point_without_a_neighbour_has_a_bar_for_its_band() -> None:
+    ax = made(metric(arranged(grid(2, loads=(8,))), "output_throughput")).axes[0]
+    assert error_bars(ax) == len(KS)
+
+
+def test_a_band_reaches_over_all_that_a_figure_may_be() -> None:
+    row: Row = {"p99_tpot_ms": 10.0, "p99_tpot_ms_ci95": 1.0}
+    assert bounds(row, "p99_tpot_ms") == (9.0, 11.0)
+    assert bounds(row | {"p99_tpot_ms_least": 6.0, "p99_tpot_ms_most": 10.5}, "p99_tpot_ms") == (6.0, 11.0)
+    assert bounds({"p99_tpot_ms": 10.0, "p99_tpot_ms_ci95": math.nan}, "p99_tpot_ms") is None
+    assert bounds(judged("speedup_p99_tpot", 1.2), "speedup_p99_tpot") == pytest.approx((1.19, 1.21))
 
 
 def test_every_metric_carries_its_unit() -> None:
@@ -161,7 +177,7 @@ def test_axes_carry_their_units() -> None:
     assert label("workload.request_rate") == "request rate (requests/s)"
     assert label("client.send_ms") == "send (ms)"
     ax = made(metric(arranged(grid()), "p99_ttft_ms")).axes[0]
-    assert (ax.get_xlabel(), ax.get_ylabel()) == (label(LOAD), "P99 TTFT (ms)")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == (f"{label(LOAD)}, log scale", "P99 TTFT (ms)")
 
 
 def test_ticks_are_the_tested_loads_on_a_logarithmic_axis() -> None:
@@ -171,10 +187,46 @@ def test_ticks_are_the_tested_loads_on_a_logarithmic_axis() -> None:
     assert list(ax.get_xticks(minor=True)) == []
 
 
-def test_marks_reach_from_the_last_paying_load_to_the_first_losing_one() -> None:
+def test_a_logarithmic_vertical_axis_says_so() -> None:
+    ax = made(metric(arranged(grid(loads=(1, 64, 4096))), "p99_tpot_ms")).axes[0]
+    assert (ax.get_yscale(), ax.get_ylabel()) == ("log", "P99 TPOT (ms), log scale")
+
+
+def test_the_answer_shows_the_gain_the_tail_and_the_crossing_as_a_range() -> None:
+    gain, p99, *strips = made(answer(arranged(grid()))).axes
+    assert gain.get_title("left").startswith("Gain: throughput over K = 0 (plain)")
+    assert p99.get_title("left") == "P99 TPOT"
+    hatched = [[c.get_paths()[0].get_extents().intervalx for c in ax.collections] for ax in strips]
+    assert [[list(found) for found in mine] for mine in hatched] == [[[8, 64], [8, 64]], [[8, 64]]]
+    assert [[t.get_text() for t in ax.get_yticklabels()] for ax in strips] == [["K = 3", "K = 5"]] * 2
+    assert "SLO\n60 ms" in {t.get_text() for t in p99.texts}
+
+
+@given(
+    st.lists(st.sampled_from(["pays", "does not", "not settled"]), min_size=2, max_size=9),
+)
+def test_stretches_cover_the_loads_and_every_change_is_a_range(verdicts: list[str]) -> None:
+    question = "speedup_p99_tpot"
+    rows: list[Row] = [
+        {LOAD: float(i), question: 1.0, f"{question}_verdict": said} for i, said in enumerate(verdicts)
+    ]
+    found = stretches(rows, LOAD, question)
+    assert (found[0][0], found[-1][1]) == (0.0, len(verdicts) - 1.0)
+    for before, after in itertools.pairwise(found):
+        assert before[1] == after[0] and before[2] != after[2]
+        assert "not settled" in (before[2], after[2])
+    for low, high, said in found:
+        inside = {verdicts[i] for i in range(int(low), int(high) + 1)}
+        assert inside == {said} or said == "not settled"
+
+
+def test_without_a_load_or_a_baseline_there_is_no_answer_to_draw() -> None:
+    assert answer(arranged(grid(), baseline=None)) is None
+    assert answer(arranged(grid(), x=K, lines=LOAD)) is None
+
+
+def test_the_verdict_stands_with_the_name_of_a_line() -> None:
     throughput, tpot = made(speedup(arranged(grid()))).axes
-    marks = [line.get_xdata() for line in throughput.lines if line.get_marker() == "|"]
-    assert [list(np.asarray(ends)) for ends in marks] == [[8, 64], [8, 64]]
     texts = [legend_texts(ax) for ax in (throughput, tpot)]
     assert texts[0] == [f"K = {k}: pays up to 8, stops between 8 and 64" for k in (3, 5)]
     assert texts[1] == ["K = 3: pays up to 8, not settled at 64", "K = 5: pays up to 64"]
@@ -193,8 +245,8 @@ def test_there_is_no_speedup_without_a_baseline() -> None:
 
 def test_the_limit_of_the_slo_is_drawn_on_percentiles_only() -> None:
     run = arranged(grid())
-    assert "SLO 60 ms" in {t.get_text() for t in made(tails(run)).axes[0].texts}
-    assert "SLO 2000 ms" in {t.get_text() for t in made(metric(run, "p99_ttft_ms")).axes[0].texts}
+    assert "SLO\n60 ms" in {t.get_text() for t in made(tails(run)).axes[0].texts}
+    assert "SLO\n2000 ms" in {t.get_text() for t in made(metric(run, "p99_ttft_ms")).axes[0].texts}
     assert not made(metric(run, "mean_tpot_ms")).axes[0].texts
 
 
@@ -249,13 +301,35 @@ def test_what_speculation_loses_is_hatched() -> None:
     assert "speculation loses" not in {n for ax in won.axes for n in ax.get_legend_handles_labels()[1]}
 
 
-def test_steps_are_compared_with_the_plain_run_at_the_same_load() -> None:
-    run = arranged(grid())
-    row = run.lines[1].rows[2]
-    partner = run.partner(row)
-    assert partner is not None
-    assert (partner[LOAD], partner[K]) == (row[LOAD], 0)
-    assert arranged(grid(), baseline=None).partner(row) is None
+@pytest.mark.parametrize("judged_on", ["speedup_output_throughput", "speedup_mean_tpot"])
+def test_the_two_sides_agree_with_the_ratio_of_the_whole_run(judged_on: str) -> None:
+    rows = [
+        {key.replace("speedup_output_throughput", judged_on): value for key, value in row.items()}
+        for row in grid()
+    ]
+    run = arranged(rows)
+    ax = made(two_sides(run)).axes[0]
+    drawn = {line.get_label(): np.asarray(line.get_ydata()) for line in ax.lines}
+    ratios = [number(row, judged_on) for row in run.lines[1].rows]
+    assert drawn["tokens per step"] / drawn["time of a step, all told"] == pytest.approx(ratios)
+    name = {"speedup_output_throughput": "throughput", "speedup_mean_tpot": "mean TPOT"}[judged_on]
+    assert [text.get_text() for text in ax.texts] == [name, *(f"{ratio:.2f}" for ratio in ratios)]
+
+
+def test_without_a_comparison_the_two_sides_are_those_of_a_step() -> None:
+    plain = [{key: v for key, v in row.items() if not key.startswith("speedup")} for row in grid()]
+    ax = made(two_sides(arranged(plain, baseline=None))).axes[0]
+    names = ax.get_legend_handles_labels()[1]
+    assert "step time, same batch" in names and "time of a step, all told" not in names
+    assert [text.get_text() for text in ax.texts] == ["gain", "1.90", "1.90", "1.90"]
+
+
+@given(st.floats(1e-3, 1e5), st.floats(1.44, 1e4))
+def test_the_axes_of_a_validation_have_a_few_round_numbers(low: float, span: float) -> None:
+    found = ticks(low, low * span)
+    assert len(found) <= 7 and found == sorted(set(found))
+    assert all(low <= value <= low * span * (1 + 1e-9) for value in found)
+    assert len(found) >= 2
 
 
 def test_eight_lines_look_different_without_colour_and_with() -> None:

@@ -11,6 +11,7 @@ from specfleet.sim.calendar.runs import on_the_calendar
 from specfleet.sim.cluster import Cluster
 from specfleet.sim.scenario import RunResult, Scenario
 from specfleet.sim.speculation.lives import Lives
+from specfleet.sim.speculation.oracle import foreseen
 from specfleet.sim.stepped import Engines
 from specfleet.workloads.requests import RequestTable
 
@@ -36,6 +37,7 @@ def simulate(scenario: Scenario, table: RequestTable, seed: int, engine: str = "
     Raises:
         Stall: with a diagnosis, if the engine stands still with work left.
     """
+    scenario = foreseen(scenario)
     k = scenario.engine.num_speculative_tokens
     lives = Lives(scenario.acceptance, table, k, seed) if k and scenario.acceptance else None
     because, ran = ASKED_FOR, None

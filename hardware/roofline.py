@@ -27,18 +27,18 @@ class RooflineCost:
         head = model.vocab_size // tp * model.hidden_size
         linear = model.linear_bytes(placement.quantization, tp)
         self._weights_s = (linear + 2 * head) / bandwidth
-        self._experts = _experts_s(placement)
+        self._experts = experts_s(placement)
         self._experts_s = self._experts.tolist()
         kv = model.kv_bytes_per_token(placement.kv_cache_dtype, tp) / bandwidth
         self._window_token_s = kv * model.share_in_reach(placement.kv_cache_dtype, tp)
         self._kv_token_s = kv - self._window_token_s
-        self._token_s = 2.0 * _active_parameters(model, tp) / peak[placement.weight_dtype]
+        self._token_s = 2.0 * active_parameters(model, tp) / peak[placement.weight_dtype]
         self._logit_s = 2.0 * head / peak["bfloat16"]
         self._pair_s = _pair_flops(model, tp) / peak["bfloat16"]
         self._draft_pass_s = self._draft_kv_token_s = self._draft_row_s = 0.0
         drafter, draft_tp = placement.drafter, placement.draft_tensor_parallel_size
         if drafter and drafter.on_gpu:
-            weights = _pass_parameters(drafter, draft_tp, placement.num_speculative_tokens)
+            weights = pass_parameters(drafter, draft_tp, placement.num_speculative_tokens)
             kv = drafter.kv_bytes_per_token(placement.kv_cache_dtype, draft_tp)
             self._draft_pass_s = 2.0 * weights / bandwidth
             self._draft_kv_token_s = kv / bandwidth
@@ -94,7 +94,7 @@ class RooflineCost:
         )
 
 
-def _experts_s(placement: Placement) -> Array:
+def experts_s(placement: Placement) -> Array:
     """Seconds to read the distinct routed experts of all layers, by tokens; zeros for a dense model."""
     model, tokens = placement.model, np.arange(placement.max_num_batched_tokens + 1, dtype=np.float64)
     if not model.num_experts:
@@ -109,18 +109,18 @@ def _experts_s(placement: Placement) -> Array:
     return seconds
 
 
-def _active_parameters(model: ModelSpec, tp: int) -> float:
+def active_parameters(model: ModelSpec, tp: int) -> float:
     """Weights of all layers' GEMMs on one GPU that one token passes through."""
     return model.linear_parameters(tp) + model.routed_parameters(tp)
 
 
-def _pass_parameters(drafter: DrafterSpec, tp: int, drafts: int) -> float:
+def pass_parameters(drafter: DrafterSpec, tp: int, drafts: int) -> float:
     """Weights that one drafter pass reads on one GPU (Medusa: one head a draft)."""
     if drafter.model is None:
         return drafts * (drafter.target_hidden_size**2 + drafter.head_parameters(tp))
     fc = drafter.fc_gemm(tp) or (0, 0)
     head = drafter.draft_vocab_size // tp * drafter.model.hidden_size
-    return _active_parameters(drafter.model, tp) + fc[0] * fc[1] + head
+    return active_parameters(drafter.model, tp) + fc[0] * fc[1] + head
 
 
 def _pair_flops(model: ModelSpec, tp: int) -> float:

@@ -14,7 +14,8 @@ from math import inf
 
 from specfleet.hardware.stepcost import StepCost, StepShape, prefill_pairs, shape_fields
 from specfleet.sim.config import EngineConfig
-from specfleet.sim.errors import Stall
+from specfleet.sim.errors import Breach, Stall
+from specfleet.sim.laws.names import ONE_BATCH
 from specfleet.sim.recorder import Recorder
 from specfleet.sim.scheduler import Scheduler
 from specfleet.sim.sequence import FINISHED, NEVER, Batch, Sequence
@@ -265,6 +266,9 @@ class Engine:
 
         Priced here and not when scheduled: only now is it known how many tokens the step before
         really accepted, so how much KV this one reads.
+
+        Raises:
+            Breach: the price is no time, so that the clock would stand still or go back.
         """
         flight.sampled = self._sample(flight.batch)
         shape = self._shape(flight.batch)
@@ -275,6 +279,9 @@ class Engine:
             if verified and accepted < shape.draft_tokens:
                 flight.reroll = 1
                 seconds += self.cost.seconds(shape._replace(draft_passes=0))
+        if not seconds >= 0.0:
+            said = f"a step of {shape.tokens} tokens takes {seconds} s"
+            raise Breach(ONE_BATCH, said, flight.batch.sequences[0].id, now, self.replica)
         flight.shape = shape
         flight.start_s = now
         flight.end_s = now + seconds

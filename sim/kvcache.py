@@ -15,6 +15,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from specfleet.sim.errors import Breach
+from specfleet.sim.laws.names import BLOCKS
 from specfleet.sim.rules import blocks_for, findable_blocks, usable_hit
 
 if TYPE_CHECKING:
@@ -90,12 +92,13 @@ class KVCache:
             holders: every unfinished sequence.
 
         Raises:
-            AssertionError: with the figures, if a block was lost or made.
+            Breach: with the figures, if a block was lost or made.
         """
-        used = sum(sequence.num_blocks for sequence in holders)
-        assert used + self.free_blocks == self.total_blocks, (
-            f"KV blocks do not add up: {used} used + {self.free_blocks} free != {self.total_blocks}"
-        )
+        self._add_up(sum(sequence.num_blocks for sequence in holders), self.free_blocks)
+
+    def _add_up(self, used: int, free: int) -> None:
+        if used + free != self.total_blocks:
+            raise Breach(BLOCKS, f"{used} used and {free} free blocks, of {self.total_blocks}")
 
 
 class PrefixCache(KVCache):
@@ -227,10 +230,11 @@ class PrefixCache(KVCache):
         for sequence in holders:
             for block in self._held.get(sequence.id, ()):
                 users[block] += 1
-        assert users == self._users, "a KV block's user count differs from the sequences that hold it"
-        used = sum(1 for count in users if count)
-        assert used + len(self._free) == self.total_blocks, (
-            f"KV blocks do not add up: {used} used + {len(self._free)} free != {self.total_blocks}"
-        )
+        for block, (counted, held) in enumerate(zip(self._users, users, strict=True)):
+            if counted != held:
+                raise Breach(BLOCKS, f"block {block} counts {counted} users, {held} sequences hold it")
+        self._add_up(sum(1 for count in users if count), len(self._free))
         for key, blocks in self._blocks_with.items():
-            assert all(self._key_of[block] == key for block in blocks), "a cached block lost its key"
+            for block in blocks:
+                if self._key_of[block] != key:
+                    raise Breach(BLOCKS, f"block {block} of the prefix cache lost its key")

@@ -17,7 +17,9 @@ from typing import NamedTuple
 
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.crowd import schedule
+from specfleet.sim.errors import Breach
 from specfleet.sim.kvcache import KVCache, PrefixCache
+from specfleet.sim.laws.names import BLOCKS, ENDS_ONCE, LIMITS
 from specfleet.sim.listed import ListedCrowd
 from specfleet.sim.rules import SchedulerRules
 from specfleet.sim.sequence import FINISHED, RUNNING, Batch, Sequence
@@ -249,13 +251,18 @@ class Scheduler:
         """Proves that blocks add up and that no sequence is where it should not be.
 
         Raises:
-            AssertionError: with the figures.
+            Breach: with the figures.
         """
         self.kv.check([*self.running, *self.waiting])
-        assert len(self.running) <= self.config.max_num_seqs, "more sequences run than max_num_seqs"
+        seats = self.config.max_num_seqs
+        if len(self.running) > seats:
+            raise Breach(LIMITS, f"{len(self.running)} sequences run, of {seats}", self.running[seats].id)
         for sequence in self.running:
-            assert sequence.state == RUNNING, f"request {sequence.id} runs in state {sequence.state}"
-            assert sequence.num_computed_tokens <= sequence.slots, f"request {sequence.id} outgrew its blocks"
+            if sequence.state != RUNNING:
+                raise Breach(ENDS_ONCE, f"it runs in state {sequence.state}", sequence.id)
+            if sequence.num_computed_tokens > sequence.slots:
+                said = f"{sequence.num_computed_tokens} tokens computed, blocks for {sequence.slots}"
+                raise Breach(BLOCKS, said, sequence.id)
 
 
 def _kv_cache(config: EngineConfig, rules: SchedulerRules) -> KVCache:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from specfleet.sim.calendar.kv.interface import Unsuited
 from specfleet.sim.calendar.runs import on_the_calendar
 from specfleet.sim.cluster import Cluster
-from specfleet.sim.scenario import RunResult, Scenario
+from specfleet.sim.laws.everywhere import check_alike
+from specfleet.sim.laws.whole import check_run
+from specfleet.sim.scenario import Ran, RunResult, Scenario
 from specfleet.sim.speculation.lives import Lives
 from specfleet.sim.speculation.oracle import foreseen
 from specfleet.sim.stepped import Engines
@@ -21,7 +21,9 @@ ASKED_FOR = "stepping was asked for"
 """Why a run is stepped with `engine="step"`."""
 
 
-def simulate(scenario: Scenario, table: RequestTable, seed: int, engine: str = "auto") -> RunResult:
+def simulate(
+    scenario: Scenario, table: RequestTable, seed: int, engine: str = "auto", every_turn: bool = False
+) -> RunResult:
     """Simulates `table` on `scenario` until every request has ended.
 
     Args:
@@ -30,12 +32,15 @@ def simulate(scenario: Scenario, table: RequestTable, seed: int, engine: str = "
         seed: of acceptance luck and random routing.
         engine: `auto` walks a calendar (`sim.calendar`) where it applies and steps elsewhere, with the
             same result to the last bit; `step` always steps.
+        every_turn: whether laws are checked after each turn of each engine, and not at the end alone. All
+            of the run is stepped for that; where the calendar took it, both ways must agree.
 
     Returns:
         Columns of requests and iterations.
 
     Raises:
         Stall: with a diagnosis, if the engine stands still with work left.
+        Breach: a law of `sim.laws` does not hold of what was simulated.
     """
     scenario = foreseen(scenario)
     k = scenario.engine.num_speculative_tokens
@@ -46,11 +51,22 @@ def simulate(scenario: Scenario, table: RequestTable, seed: int, engine: str = "
             ran = on_the_calendar(scenario, table, seed, lives)
         except Unsuited as unsuited:
             because = str(unsuited)
-    if ran is None:
-        engines = Engines(scenario, table, lives)
+    stepped = None
+    if ran is None or every_turn:
+        engines = Engines(scenario, table, lives, every_turn)
         cluster = Cluster(scenario, table, seed, engines)
         cluster.run()
-        ran = replace(engines.ran(cluster.client), stepped_because=because)
+        stepped = _result(scenario, table, seed, engines.ran(cluster.client), because)
+    result = stepped if ran is None else _result(scenario, table, seed, ran, ran.stepped_because)
+    assert result is not None
+    check_run(result, table)
+    if stepped is not None and stepped is not result:
+        check_alike(result, stepped)
+    return result
+
+
+def _result(scenario: Scenario, table: RequestTable, seed: int, ran: Ran, because: str) -> RunResult:
+    """Returns what a run left behind, with what was known of its requests before."""
     n = len(table)
     requests = ran.requests | {
         "request_id": np.arange(n).astype(np.int32 if n < 1 << 31 else np.int64),
@@ -69,5 +85,5 @@ def simulate(scenario: Scenario, table: RequestTable, seed: int, engine: str = "
         refusals=ran.refusals,
         steps_without_drafter=ran.steps_without_drafter,
         stepped_share=ran.stepped_share,
-        stepped_because=ran.stepped_because,
+        stepped_because=because,
     )

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from specfleet.sim.clients import Answer, Client
 from specfleet.sim.engine import Engine, Request
-from specfleet.sim.errors import Stall
+from specfleet.sim.errors import Breach, Stall
+from specfleet.sim.laws.names import BLOCKS
 from specfleet.sim.recorder import FINISHED, REJECTED, Recorder
 from specfleet.sim.requests import RequestMaker
 from specfleet.sim.scenario import Ran, Scenario
@@ -24,15 +25,22 @@ class EngineServer:
         make: makes the request of a row.
         recorder: gets the row of every request that ends.
         refusals: reasons for which requests were refused or given up, with counts; added to.
+        every_turn: whether the laws of a scheduler are checked after each turn.
     """
 
     def __init__(
-        self, engine: Engine, make: RequestMaker, recorder: Recorder, refusals: dict[str, int]
+        self,
+        engine: Engine,
+        make: RequestMaker,
+        recorder: Recorder,
+        refusals: dict[str, int],
+        every_turn: bool = False,
     ) -> None:
         self.engine = engine
         self.refusals = refusals
         self._make = make
         self._recorder = recorder
+        self._every_turn = every_turn
         self._now = 0.0
 
     def submit(self, row: int, now: float) -> None:
@@ -44,7 +52,26 @@ class EngineServer:
     def advance(self, now: float, until: float) -> float:
         """Takes one turn; returns when the next is due."""
         self._now = now
-        return self.engine.turn(now)
+        due = self.engine.turn(now)
+        if self._every_turn:
+            self.check()
+        return due
+
+    def check(self) -> None:
+        """Checks that blocks add up, and that whoever runs may.
+
+        Raises:
+            Breach: with the time of the last turn.
+        """
+        engine = self.engine
+        try:
+            engine.scheduler.check()
+        except Breach as breach:
+            raise breach.at(self._now, engine.replica) from None
+        kv = engine.scheduler.kv
+        if engine.idle and kv.free_blocks != kv.total_blocks:
+            said = f"nobody is left, and {kv.total_blocks - kv.free_blocks} blocks are not free"
+            raise Breach(BLOCKS, said, time_s=self._now, replica=engine.replica)
 
     def answers(self) -> Iterator[Answer]:
         """Yields who ended at the last turn, or was given up there, and notes their rows."""
@@ -86,20 +113,23 @@ class Engines:
         scenario: the configuration.
         table: the requests.
         lives: their luck; None without speculation.
+        every_turn: whether the laws of a scheduler are checked after each turn.
 
     Attributes:
         servers: an engine a replica.
         refusals: reasons for which requests were refused, with counts.
     """
 
-    def __init__(self, scenario: Scenario, table: RequestTable, lives: Lives | None) -> None:
+    def __init__(
+        self, scenario: Scenario, table: RequestTable, lives: Lives | None, every_turn: bool = False
+    ) -> None:
         self._table = table
         self._recorder = Recorder(len(table), scenario.engine.num_speculative_tokens + 1)
         ahead = scenario.engine.async_scheduling
         make = RequestMaker(table, lives, scenario.load.num_warmups, scenario.policy is not None, ahead)
         self.refusals: dict[str, int] = {}
         self.servers = [
-            EngineServer(self._engine(scenario, replica), make, self._recorder, self.refusals)
+            EngineServer(self._engine(scenario, replica), make, self._recorder, self.refusals, every_turn)
             for replica in range(scenario.deployment.replicas)
         ]
 
@@ -127,13 +157,14 @@ class Engines:
 
         Raises:
             Stall: nothing is due any more, but requests are left.
+            Breach: blocks are lost.
         """
         engines = [server.engine for server in self.servers]
         if left := [engine for engine in engines if not engine.idle]:
             states = "; ".join(f"replica {e.replica}: {len(e.scheduler)} requests inside" for e in left)
             raise Stall(f"nothing is due any more, but {states}")
-        for engine in engines:
-            engine.scheduler.check()
+        for server in self.servers:
+            server.check()
         recorder = self._recorder
         return Ran(
             recorder.requests() | client.times(),

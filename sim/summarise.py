@@ -24,10 +24,11 @@ from specfleet.sim.calendar.trajectories import BLOCK
 from specfleet.sim.cluster import OpenArrivals
 from specfleet.sim.config import Slo
 from specfleet.sim.errors import SimulationError
+from specfleet.sim.laws.everywhere import check_counts_alike
 from specfleet.sim.metrics.summary import Summary
 from specfleet.sim.recorder import REJECTED
 from specfleet.sim.router import ROUTERS, Blind
-from specfleet.sim.scenario import Scenario
+from specfleet.sim.scenario import RunResult, Scenario
 from specfleet.sim.simulation import simulate
 from specfleet.sim.speculation.lives import Lives
 from specfleet.workloads.requests import RequestTable
@@ -76,6 +77,7 @@ def summarise(
     slo: Slo | None = None,
     watch: Callable[[], Watcher] | None = None,
     portion: int | None = None,
+    every_turn: bool = False,
 ) -> Summary:
     """Simulates requests and returns the figures of the run; nothing is kept a request or an iteration.
 
@@ -87,6 +89,7 @@ def summarise(
         watch: makes what is shown all iterations once, in portions, a replica at a time; made anew if the
             run has to begin again.
         portion: requests made at once; the figures do not depend on it.
+        every_turn: as in `simulate`; all requests are held in memory for that, and the counts compared.
 
     Raises:
         SimulationError: the run would have to be held as a whole, and is too large for that; or as
@@ -96,10 +99,10 @@ def summarise(
     replicas = scenario.deployment.replicas
     size = portion or max(PORTION, 1024 * replicas)
     outline = Outline.of(scenario, given, size, seed)
-    reason = outline.reason
+    reason, summary = outline.reason, None
     if reason is None:
         try:
-            return _streamed(
+            summary = _streamed(
                 scenario,
                 given,
                 outline,
@@ -111,18 +114,32 @@ def summarise(
             reason = str(unsuited)
         except Full:
             reason = f"more than {PLACES} requests wait: the load is above what the engines can serve"
+    if summary is not None and not every_turn:
+        return summary
+    result = _held(scenario, given, seed, reason or "laws are checked after every turn", every_turn)
+    whole = Summary(scenario, slo, outline.class_names)
+    whole.add(result)
+    if summary is not None:
+        check_counts_alike(summary.counts(), whole.counts())
+        return summary
+    whole.whole = reason
+    if watch is not None:
+        watch()(result.iterations)
+    return whole
+
+
+def _held(scenario: Scenario, given: Source, seed: int, reason: str, every_turn: bool) -> RunResult:
+    """Simulates requests that are held in memory together, and why they are.
+
+    Raises:
+        SimulationError: they are too many for that.
+    """
     if len(given) > FITS:
         raise SimulationError(
             f"{len(given)} requests are too many to be held together (at most {FITS}), and they cannot be "
             f"forgotten one by one: {reason}"
         )
-    result = simulate(scenario, next(iter(given.portions(len(given)))), seed)
-    summary = Summary(scenario, slo, outline.class_names)
-    summary.add(result)
-    summary.whole = reason
-    if watch is not None:
-        watch()(result.iterations)
-    return summary
+    return simulate(scenario, next(iter(given.portions(len(given)))), seed, every_turn=every_turn)
 
 
 @dataclass(frozen=True)
@@ -228,6 +245,7 @@ def _streamed(
         stream.run(last=True)
     summary.refusals = senders.refusals
     summary.rounds_by_accepted = _sums([stream.rounds_by_accepted for stream in streams])
+    summary.check()
     return summary
 
 
@@ -276,6 +294,7 @@ class Senders:
 
     def _refuse(self, columns: Requests) -> None:
         n, none = len(columns["row"]), np.zeros(len(columns["row"]), dtype=np.int64)
+        columns = {**columns, "request_id": columns["row"]}
         names = (
             "cached_tokens",
             "draft_tokens",
@@ -284,7 +303,7 @@ class Senders:
             "accepted_tokens",
             "replica",
         )
-        times = ("admitted_s", "first_token_s", "first_chunk_s", "last_chunk_s")
+        times = ("admitted_s", "first_token_s", "finished_s", "first_chunk_s", "last_chunk_s")
         counted = columns["row"] >= self._plan.scenario.load.num_warmups
         self._summary.add_requests(
             {**columns, "counted": counted, "status": np.full(n, REJECTED)}

@@ -53,6 +53,9 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the latest; keep what is finished.")
     ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Prove the laws after every engine turn, not at the end alone.")
+    ] = False,
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the figures.")] = True,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -66,7 +69,7 @@ def run(
     from specfleet.experiments.words.width import say
 
     with plain_errors():
-        this = Run(file, overrides or (), out)
+        this = Run(file, overrides or (), out, check)
         todo = this.prepare(resume)
     reporter = Reporter(len(todo), quiet)
     for notice in this.loaded.notices:

@@ -25,6 +25,7 @@ from specfleet.experiments.run.runner import write_json
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.given import said
 from specfleet.experiments.schema.overrides import Override
+from specfleet.sim.errors import Breach
 
 MANIFEST, LATEST = "manifest.json", "latest"
 FIGURES = (".png", ".svg")
@@ -270,6 +271,10 @@ def _unfinished(folder: Path, manifest: Manifest) -> str:
     at_work = holder(folder)
     if at_work is not None:
         return f"is not whole yet: process {at_work.process} on {at_work.host} is at work here"
+    failures = manifest.get("failures")
+    for text in map(str, failures.values()) if isinstance(failures, Mapping) else ():
+        if text.startswith(f"{Breach.__name__}: "):
+            return f"is not to be used: {text.partition(': ')[2]}; report it, with the experiment file"
     done, total = simulations(folder, manifest)
     return f"is not whole: {done} of {total} simulations are there; go on with --resume"
 

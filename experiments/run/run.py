@@ -31,6 +31,7 @@ from specfleet.experiments.run.results import Row, summarise, write_summary
 from specfleet.experiments.run.runner import Task, run_tasks, tasks
 from specfleet.experiments.schema.given import Given, text_of
 from specfleet.experiments.schema.overrides import Override
+from specfleet.sim.errors import Breach
 
 LIBRARIES = ("numpy", "simpy", "pydantic", "pyyaml")
 FIGURES = ("throughput", "speedup", "tails", "step_time", "two_sides")
@@ -46,15 +47,18 @@ class Run:
             run, changes by overrides and all.
         overrides: `key=value` from the command line, or dotted keys with values.
         out: exactly the results folder; None is the next number below `results/NAME`.
+        every_turn: whether laws are checked after every turn of an engine, and not at the end alone.
 
     Attributes:
         folder: where the run is; of a numbered one, known once it is prepared.
-        whole: whether every simulation was made, or cannot be made; known once it is summarised.
+        whole: whether every simulation was made, or cannot be made, and no law was broken in any; known once
+            it is summarised.
     """
 
     file: Given
     overrides: Sequence[Override] = ()
     out: Path | None = None
+    every_turn: bool = False
     failures: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -78,7 +82,8 @@ class Run:
     @property
     def tasks(self) -> list[Task]:
         """Every simulation of the run."""
-        return tasks(with_ends(self.points), len(self.seeds), self.seeds[0], self.folder)
+        points = with_ends(self.points)
+        return tasks(points, len(self.seeds), self.seeds[0], self.folder, self.every_turn)
 
     def prepare(self, resume: bool) -> list[Task]:
         """Makes the folder ready, for this process alone, and returns what is left to run.
@@ -102,7 +107,7 @@ class Run:
         def failed(task: Task, error: BaseException) -> None:
             text = f"{type(error).__name__}: {error}"
             self.failures.append((task.id, text))
-            if isinstance(error, WorkerLost | OSError | MemoryError):
+            if isinstance(error, WorkerLost | OSError | MemoryError | Breach):
                 self._lost.add(task.id)
             reporter.say(f"failed: {task.id}: {text}")
 

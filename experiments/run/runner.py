@@ -46,11 +46,13 @@ class Task:
         point: where in the sweep.
         seed: of requests and luck.
         folder: the run's folder.
+        every_turn: whether the laws are checked after every turn of an engine, as `simulate` does.
     """
 
     point: Point
     seed: int
     folder: Path
+    every_turn: bool = False
 
     @property
     def id(self) -> str:
@@ -74,9 +76,11 @@ class Task:
         return counted_requests(workload) or 1
 
 
-def tasks(points: tuple[Point, ...], replications: int, seed: int, folder: Path) -> list[Task]:
+def tasks(
+    points: tuple[Point, ...], replications: int, seed: int, folder: Path, every_turn: bool = False
+) -> list[Task]:
     """Returns every (point, seed), point by point."""
-    return [Task(point, seed + i, folder) for point in points for i in range(replications)]
+    return [Task(point, seed + i, folder, every_turn) for point in points for i in range(replications)]
 
 
 def run_task(task: Task) -> str:
@@ -88,7 +92,8 @@ def run_task(task: Task) -> str:
     config = task.point.config
     built = build(config)
     forgets = config.report.requests == "none"
-    files = _summed_up(config, built, task.seed) if forgets else _in_full(config, built, task.seed)
+    simulated = _summed_up if forgets else _in_full
+    files = simulated(config, built, task.seed, task.every_turn)
     unfinished = task.path.with_name(f".{task.id}.{os.getpid()}")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
@@ -105,10 +110,10 @@ def run_task(task: Task) -> str:
     return task.id
 
 
-def _in_full(config: Experiment, built: Built, seed: int) -> Files:
+def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> Files:
     """Simulates a point and returns its files, every request among them."""
     table = requests(config, seed)
-    result = simulate(built.scenario, table, seed)
+    result = simulate(built.scenario, table, seed, every_turn=every_turn)
     figures, totals = benchmark(result, built.slo), StepTotals.of(built.scenario, built.plain_cost)
     totals.add(result.iterations)
     measured = result.requests["counted"] == 1
@@ -144,7 +149,7 @@ def _in_full(config: Experiment, built: Built, seed: int) -> Files:
     }
 
 
-def _summed_up(config: Experiment, built: Built, seed: int) -> Files:
+def _summed_up(config: Experiment, built: Built, seed: int, every_turn: bool) -> Files:
     """Simulates a point whose requests are forgotten; returns the files, without what only they could tell.
 
     `held_whole` says why the run had to be held in memory after all, or is null.
@@ -155,7 +160,7 @@ def _summed_up(config: Experiment, built: Built, seed: int) -> Files:
         tries.append(StepTotals.of(built.scenario, built.plain_cost))
         return tries[-1].add
 
-    summary = summarise(built.scenario, source(config, seed), seed, built.slo, begin)
+    summary = summarise(built.scenario, source(config, seed), seed, built.slo, begin, every_turn=every_turn)
     totals = tries[-1]
     figures, load = summary.benchmark(), summary.engine_load()
     engine = {

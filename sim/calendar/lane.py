@@ -18,6 +18,8 @@ from specfleet.sim.calendar.plans import Plans, seen
 from specfleet.sim.calendar.quiet import Quiet, new_shape
 from specfleet.sim.calendar.trajectories import Trajectories
 from specfleet.sim.crowd import schedule
+from specfleet.sim.errors import Breach
+from specfleet.sim.laws.names import BLOCKS, ONE_BATCH
 from specfleet.sim.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -208,6 +210,10 @@ class Lane:
         at, waiting = self.at, self.waiting
         if waiting.head < waiting.visible or waiting.preempted or self.crowd.begun is not None:
             raise Unsuited("nothing can be scheduled although requests are left")
+        if at.acc:
+            raise Breach(
+                BLOCKS, f"nobody is left, and the running sum is {at.acc}", None, at.now, self.replica
+            )
         if waiting.visible == len(waiting.arrived_s):
             if self.ends.watch is None:
                 at.now = inf
@@ -217,6 +223,20 @@ class Lane:
         if waiting.visible < len(waiting.arrived_s):
             at.now = max(at.now, waiting.arrived_s[waiting.visible])
         return until
+
+    def _check_empty(self) -> None:
+        """Nobody is here: nothing is held, and the clock has come here by times.
+
+        Raises:
+            Breach: something is, or it has not.
+        """
+        at = self.at
+        if at.acc:
+            said = f"nobody is left, and the running sum is {at.acc}"
+            raise Breach(BLOCKS, said, None, at.now, self.replica)
+        if not at.now >= 0.0:
+            first_row = int(self.lives.order[0])
+            raise Breach(ONE_BATCH, f"steps end at {at.now} s", first_row, at.now, self.replica)
 
     def submit(self, place: int, now: float) -> None:
         """Puts a request into the inbox at `now`."""

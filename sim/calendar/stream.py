@@ -209,6 +209,7 @@ class Stream:
             rounds[:] = accepted[:] = 0
         names = ("prompt_tokens", "output_tokens", "class_id", "sent_s", "arrived_s")
         return {name: slots[name][places] for name in names} | {
+            "request_id": slots["row"][places],
             "counted": slots["row"][places] >= self.plan.scenario.load.num_warmups,
             "status": np.full(n, FINISHED),
             "replica": np.full(n, self.replica),

@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from specfleet.hardware.stepcost import TERMS, StepCost, StepShape
+from specfleet.sim.laws.names import PARTS as PARTS_SUM
+from specfleet.sim.laws.names import first, request_breach
 from specfleet.sim.recorder import FINISHED, Columns
 from specfleet.sim.scenario import RunResult
 
@@ -31,6 +33,10 @@ PARTS = {
     "paused_s": "no iteration: preempted and recomputed, or past the token budget",
 }
 """Parts of a request's end-to-end time, and what each is."""
+
+MOST_APART_S, CLOCK_ROUNDING = 1e-9, 1e-12
+"""How far a sum of parts may be from the whole: seconds, and of the time on the clock, over which steps are
+summed up."""
 
 DECODE_PARTS = (
     "decode_s",
@@ -111,6 +117,9 @@ def latency_split(result: RunResult, plain_cost: StepCost) -> dict[str, F64]:
     """Returns each part of `PARTS` for every finished request, seconds, in request order.
 
     Their sum is the request's end-to-end time on the client's clock.
+
+    Raises:
+        Breach: it is not.
     """
     requests = result.requests
     done = requests["status"] == FINISHED
@@ -120,7 +129,7 @@ def latency_split(result: RunResult, plain_cost: StepCost) -> dict[str, F64]:
     rounds = np.maximum(each["chunks"] - 1, 0)
     per_round = max((output - 1).sum() / max(float(rounds.sum()), 1.0), 1.0)
     share = np.divide((output - 1) / per_round, rounds, out=np.ones_like(output), where=rounds > 0)
-    return {
+    split = {
         "client_s": (each["arrived_s"] - each["sent_s"]) + (each["last_chunk_s"] - each["finished_s"]),
         "queue_s": each["admitted_s"] - each["arrived_s"],
         "prefill_s": each["first_token_s"] - each["admitted_s"],
@@ -132,6 +141,22 @@ def latency_split(result: RunResult, plain_cost: StepCost) -> dict[str, F64]:
         "host_s": sums["host"],
         "paused_s": sums["paused"],
     }
+    _check_sums(split, each)
+    return split
+
+
+def _check_sums(split: dict[str, F64], each: Columns) -> None:
+    """Checks that the parts of every request sum to its end-to-end time.
+
+    Raises:
+        Breach: those of one do not.
+    """
+    total = each["last_chunk_s"] - each["sent_s"]
+    wrong = ~(np.abs(sum(split.values()) - total) <= MOST_APART_S + CLOCK_ROUNDING * each["last_chunk_s"])
+    if wrong.any():
+        at = first(wrong)
+        parts = ", ".join(f"{name} {seconds[at]:.9g}" for name, seconds in split.items())
+        raise request_breach(PARTS_SUM, f"{parts} do not sum to {total[at]:.9g}", each, at)
 
 
 def _decode_sums(

@@ -12,6 +12,9 @@ from math import inf
 import numpy as np
 
 from specfleet.sim.config import Slo
+from specfleet.sim.laws.requests import check_requests
+from specfleet.sim.laws.steps import StepLaws
+from specfleet.sim.laws.whole import Totals
 from specfleet.sim.metrics.figures import (
     LATENCIES,
     ClassFigures,
@@ -58,13 +61,20 @@ class Summary:
         self.steps_without_drafter = 0
         self.stepped_share = 0.0
         self.whole: str | None = None
+        self._step_laws, self._totals = StepLaws(scenario), Totals()
 
     def begin(self, start_s: float) -> None:
         """Says when the first request is sent that is counted and served."""
         self._seconds = Seconds(start_s, self.scenario.client.receive_s)
 
     def add_requests(self, columns: Columns) -> None:
-        """Takes in requests that have ended (`RunResult.requests`, any rows in any order)."""
+        """Takes in requests that have ended (`RunResult.requests`, any rows in any order).
+
+        Raises:
+            Breach: a law does not hold of one of them.
+        """
+        served = check_requests(self.scenario.engine, columns)
+        self._totals.add_requests(served, len(columns["status"]) - len(served["status"]))
         counted = Counted.of(columns)
         self.all.add(columns, counted)
         if self._classes:
@@ -94,7 +104,12 @@ class Summary:
             columns: a row an iteration.
             replica: whose.
             before_s: end of the iteration before the first; inf if there is none.
+
+        Raises:
+            Breach: a law does not hold of one of them.
         """
+        self._step_laws.check(columns)
+        self._totals.add_iterations(columns)
         self._busy_s[replica] += self._iterations.add(columns)
         self._steps[replica] += len(columns["end_s"])
         chunks = columns["gaps_by_tokens"]
@@ -111,6 +126,7 @@ class Summary:
 
     def add_gaps(self, columns: Columns) -> None:
         """Takes in pauses of more than one iteration (columns as `RunResult.odd_gaps`)."""
+        self._totals.add_gaps(columns)
         odd = columns["counted"] == 1
         if not odd.any():
             return
@@ -119,6 +135,26 @@ class Summary:
         self._latencies["itl_per_token"].add(pauses / np.maximum(tokens, 1), tokens)
         assert self._seconds is not None
         self._seconds.add_gaps(columns)
+
+    def check(self) -> None:
+        """Checks the laws of the whole run, once all of it was taken in.
+
+        Raises:
+            Breach: one does not hold.
+        """
+        self._totals.check(self.scenario, self.refusals, self.rounds_by_accepted)
+
+    def counts(self) -> dict[str, object]:
+        """Returns what is the same to the last unit, whether requests were kept or forgotten."""
+        names = (
+            *("counted", "completed", "prompt_tokens", "output_tokens", "cached_tokens", "draft_tokens"),
+            *("preemptions", "verifications", "accepted"),
+        )
+        return {name: getattr(self.all, name) for name in names} | {
+            "iterations": self.steps,
+            "rounds by accepted drafts": tuple(self.rounds_by_accepted),
+            "refusals": dict(self.refusals),
+        }
 
     def close(self, before_s: float) -> None:
         """Says that nothing more is to come from before a time, which frees a little memory."""

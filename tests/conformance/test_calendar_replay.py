@@ -15,6 +15,7 @@ from replay import engine_config, main
 from trace_worlds import decided, inputs
 
 from specfleet.sim.calendar import quiet
+from specfleet.sim.errors import Breach
 
 Trace = dict[str, Any]
 
@@ -155,7 +156,7 @@ def notices(file: Path) -> bool:
     """Whether a trace ends in a difference, or in a broken invariant on the way."""
     try:
         return bool(replayed(json.loads(file.read_text())).found.lines)
-    except (AssertionError, KeyError, IndexError):
+    except (AssertionError, Breach, KeyError, IndexError):
         return True
 
 

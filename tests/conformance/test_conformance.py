@@ -16,6 +16,7 @@ import pytest
 from replay import compare, engine_config, main
 
 from specfleet.sim.config import EngineConfig, SpeculativeConfig
+from specfleet.sim.errors import Breach
 from specfleet.sim.kvcache import Hit, KVCache, PrefixCache
 from specfleet.sim.rules import SchedulerRules
 from specfleet.sim.sequence import Batch, Sequence
@@ -149,7 +150,7 @@ def notices(file: Path) -> bool:
     """Whether a trace ends in a difference, or in a broken invariant on the way."""
     try:
         return bool(mismatches(file))
-    except (AssertionError, KeyError, IndexError):
+    except (AssertionError, Breach, KeyError, IndexError):
         return True
 
 

@@ -12,6 +12,7 @@ from sim_toys import World, drafting
 from specfleet.hardware.kernels import Array
 from specfleet.hardware.stepcost import StepShape
 from specfleet.sim.config import NO_CLIENT, ClientConfig, DeploymentConfig, EngineConfig, LoadConfig
+from specfleet.sim.laws.everywhere import by_replica, differences
 from specfleet.sim.router import ROUTERS
 from specfleet.sim.simulation import RunResult, simulate
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
@@ -313,34 +314,4 @@ def both(world: World, seed: int, policy: PolicySpec | None = None) -> tuple[Run
     return simulate(scenario, table, seed), simulate(scenario, table, seed, engine="step")
 
 
-def differences(ours: RunResult, theirs: RunResult) -> list[str]:
-    """Returns what differs between two runs, by column; times are compared bit by bit."""
-    found = []
-    tables: list[tuple[str, Mapping[str, np.ndarray], Mapping[str, np.ndarray]]] = [
-        ("requests", ours.requests, theirs.requests),
-        ("iterations", by_replica(ours.iterations), by_replica(theirs.iterations)),
-        ("odd_gaps", by_replica(ours.odd_gaps), by_replica(theirs.odd_gaps)),
-    ]
-    for table, a, b in tables:
-        if a.keys() != b.keys():
-            found.append(f"{table}: columns {sorted(a.keys() ^ b.keys())}")
-            continue
-        for name in a:
-            if len(a[name]) != len(b[name]):
-                found.append(f"{table}.{name}: {len(a[name])} rows, not {len(b[name])}")
-            elif not np.array_equal(a[name], b[name], equal_nan=a[name].dtype.kind == "f"):
-                wrong = np.flatnonzero((a[name] != b[name]).reshape(len(a[name]), -1).any(axis=1))[:3]
-                found.append(f"{table}.{name}: rows {wrong} are {a[name][wrong]}, not {b[name][wrong]}")
-    for name in ("rounds_by_accepted", "refusals", "steps_without_drafter"):
-        if getattr(ours, name) != getattr(theirs, name):
-            found.append(f"{name}: {getattr(ours, name)}, not {getattr(theirs, name)}")
-    return found
-
-
-def by_replica(columns: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-    """Returns rows replica by replica: between replicas, the order of equal times is nobody's."""
-    order = np.argsort(columns["replica"], kind="stable")
-    return {name: values[order] for name, values in columns.items()}
-
-
-__all__ = ["LUCK", "TICK", "both", "differences", "engines", "policies", "requests", "worlds"]
+__all__ = ["LUCK", "TICK", "both", "by_replica", "differences", "engines", "policies", "requests", "worlds"]

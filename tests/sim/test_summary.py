@@ -22,7 +22,7 @@ from specfleet.sim.calendar import chunk_times, stream, window
 from specfleet.sim.calendar.books import ledger
 from specfleet.sim.calendar.slots import Slots
 from specfleet.sim.config import NO_CLIENT, DeploymentConfig, LoadConfig, Slo
-from specfleet.sim.errors import SimulationError, Stall
+from specfleet.sim.errors import Breach, SimulationError, Stall
 from specfleet.sim.metrics.columns import benchmark, by_class, by_replica, engine_load
 from specfleet.sim.metrics.seconds import Seconds
 from specfleet.sim.metrics.summary import Summary
@@ -191,7 +191,7 @@ def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -
         with suppress(Stall):
             prove(*posed(world, 4), seed, portion)
 
-    with pytest.raises((AssertionError, IndexError, KeyError, ValueError)):
+    with pytest.raises((AssertionError, Breach, IndexError, KeyError, ValueError)):
         hunt()
 
 

@@ -1,0 +1,243 @@
+"""Laws of a whole run: what all its requests did is what all its iterations did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from specfleet.sim.config import EngineConfig
+from specfleet.sim.errors import Breach
+from specfleet.sim.laws.names import BUSY, CAUSES, ENDS_ONCE, IN_FLIGHT, LITTLE, TOKENS, first, request_breach
+from specfleet.sim.laws.requests import check_emitted, check_requests
+from specfleet.sim.laws.steps import CLOCK_ROUNDING, ROUNDING, StepLaws
+from specfleet.sim.recorder import REJECTED, Columns
+from specfleet.sim.scenario import RunResult, Scenario
+from specfleet.workloads.requests import RequestTable
+
+
+@dataclass
+class Totals:
+    """Sums over requests and iterations, which two laws compare.
+
+    Attributes:
+        served, refused: requests.
+        inside_s: seconds from arrival to the end, over those served.
+        present_s: requests running and waiting times the seconds of the iteration, over iterations.
+        busy_s, running_s: seconds of iterations; the same times the sequences that run.
+        longest_s: the longest iteration.
+        start_s, end_s: of the first and the last iteration.
+        emitted, chunked: tokens of counted requests after the first of each; the same by the chunks of steps.
+        verifications, accepted: of counted requests.
+    """
+
+    served: int = 0
+    refused: int = 0
+    inside_s: float = 0.0
+    present_s: float = 0.0
+    busy_s: float = 0.0
+    running_s: float = 0.0
+    longest_s: float = 0.0
+    start_s: float = np.inf
+    end_s: float = -np.inf
+    emitted: int = 0
+    chunked: int = 0
+    verifications: int = 0
+    accepted: int = 0
+
+    def add_requests(self, rows: Columns, refused: int) -> None:
+        """Takes in requests that were served, and the number of those refused with them."""
+        self.served += len(rows["status"])
+        self.refused += refused
+        self.inside_s += float(rows["finished_s"].sum() - rows["arrived_s"].sum())
+        counted = slice(None) if rows["counted"].all() else rows["counted"] == 1
+        output = rows["output_tokens"][counted]
+        self.emitted += int(output.sum()) - len(output)
+        self.verifications += int(rows["verifications"][counted].sum())
+        self.accepted += int(rows["accepted_tokens"][counted].sum())
+
+    def add_iterations(self, rows: Columns) -> None:
+        """Takes in iterations."""
+        if not len(rows["end_s"]):
+            return
+        seconds = rows["end_s"] - rows["start_s"]
+        running = float((rows["running"] * seconds).sum())
+        self.running_s += running
+        self.present_s += running + float((rows["waiting"] * seconds).sum())
+        self.busy_s += float(seconds.sum())
+        self.longest_s = max(self.longest_s, float(seconds.max()))
+        self.start_s = min(self.start_s, float(rows["start_s"].min()))
+        self.end_s = max(self.end_s, float(rows["end_s"].max()))
+        chunks = rows["gaps_by_tokens"].sum(axis=0, dtype=np.int64)
+        self.chunked += int(chunks @ np.arange(len(chunks)))
+
+    def add_gaps(self, gaps: Columns) -> None:
+        """Takes in pauses of more than one iteration, each of which a chunk ends."""
+        self.chunked += int(gaps["tokens"][gaps["counted"] == 1].sum())
+
+    def check(
+        self, scenario: Scenario, refusals: Mapping[str, int], rounds_by_accepted: Sequence[int]
+    ) -> None:
+        """Checks the sums against one another, and against what the run counted apart.
+
+        Args:
+            scenario: what was run.
+            refusals, rounds_by_accepted: as in `RunResult`.
+
+        Raises:
+            Breach: a law does not hold.
+        """
+        if self.refused != sum(refusals.values()):
+            said = f"{self.refused} requests were refused, for {sum(refusals.values())} reasons"
+            raise Breach(ENDS_ONCE, said)
+        if self.emitted != self.chunked:
+            said = f"counted requests have {self.emitted} tokens after their first, chunks {self.chunked}"
+            raise Breach(TOKENS, said)
+        if scenario.engine.num_speculative_tokens:
+            rounds = np.array(rounds_by_accepted)
+            self._check_rounds(int(rounds.sum()), int(rounds @ np.arange(len(rounds))))
+        replicas, seats = scenario.deployment.replicas, scenario.engine.max_num_seqs
+        span_s = replicas * (self.end_s - self.start_s) if self.served else 0.0
+        for what, used, there in (
+            ("iterations take", self.busy_s, span_s),
+            ("sequences run", self.running_s, span_s * seats),
+        ):
+            if used > there * (1.0 + ROUNDING):
+                raise Breach(BUSY, f"{what} {used:.9g} s of {there:.9g} s")
+        self.check_little(scenario.engine)
+
+    def _check_rounds(self, verifications: int, accepted: int) -> None:
+        """Verifications and accepted drafts of counted requests are those of the histogram."""
+        for what, mine, found in (
+            ("verifications", self.verifications, verifications),
+            ("accepted drafts", self.accepted, accepted),
+        ):
+            if mine != found:
+                raise Breach(TOKENS, f"counted requests have {mine} {what}, the histogram {found}")
+
+    @property
+    def rounding_s(self) -> float:
+        """What rounding may do to sums of seconds: of the sums, and of the times that differences are of."""
+        return ROUNDING * self.inside_s + CLOCK_ROUNDING * self.served * max(self.end_s, 0.0)
+
+    def check_little(self, engine: EngineConfig) -> None:
+        """Requests present, over time, are the requests' time inside: L = lambda W, as sums.
+
+        A request is present from the turn that sees it on, at the latest when the step ends in which it
+        arrived. An asynchronous engine decides a step while the one before runs: each request may be counted
+        a step late or a step long.
+
+        Raises:
+            Breach: the sums differ by more than that.
+        """
+        missing = self.inside_s - self.present_s
+        error = self.served * self.longest_s
+        low, high = (-2.0 * error, 2.0 * error) if engine.async_scheduling else (0.0, error)
+        if not low - self.rounding_s <= missing <= high + self.rounding_s:
+            said = (
+                f"requests were inside for {self.inside_s:.9g} s together, and present for "
+                f"{self.present_s:.9g} s of the iterations; at most {error:.3g} s may be unseen"
+            )
+            raise Breach(LITTLE, said)
+
+
+def check_run(result: RunResult, table: RequestTable) -> None:
+    """Checks every law of a run that has ended.
+
+    Args:
+        result: the run.
+        table: its requests.
+
+    Raises:
+        Breach: a law does not hold; names the law, the request and the time.
+    """
+    scenario, requests, rows = result.scenario, result.requests, result.iterations
+    served = check_requests(scenario.engine, requests)
+    _check_asked(requests, served, table)
+    check_emitted(scenario.engine, served)
+    StepLaws(scenario).check(rows, requests)
+    _check_tokens(scenario.engine, served, rows)
+    _check_in_flight(scenario, requests)
+    totals = Totals()
+    totals.add_requests(served, int((requests["status"] == REJECTED).sum()))
+    totals.add_iterations(rows)
+    totals.add_gaps(result.odd_gaps)
+    totals.check(scenario, result.refusals, result.rounds_by_accepted)
+    if not scenario.engine.async_scheduling:
+        _check_little_exactly(totals, served, rows)
+
+
+def _check_little_exactly(totals: Totals, served: Columns, rows: Columns) -> None:
+    """Little's law of a synchronous engine, with what its sampling leaves out: a request is present from the
+    start of the iteration that follows its arrival on. One that arrives at the very start of an iteration,
+    as an answer to the one before may, can have missed it.
+    """
+    unseen_s, missed_s, replicas = 0.0, 0.0, np.unique(rows["replica"])
+    for replica in replicas:
+        starts, ends, arrived = rows["start_s"], rows["end_s"], served["arrived_s"]
+        if len(replicas) > 1:
+            mine = rows["replica"] == replica
+            starts, ends, arrived = starts[mine], ends[mine], arrived[served["replica"] == replica]
+        seen = np.searchsorted(starts, arrived)
+        waits = starts[seen] - arrived
+        unseen_s += float(waits.sum())
+        tied = seen[waits == 0.0]
+        missed_s += float((ends[tied] - starts[tied]).sum())
+    found, there = totals.present_s + unseen_s, totals.inside_s
+    if not found - totals.rounding_s <= there <= found + missed_s + totals.rounding_s:
+        said = f"requests were inside for {there:.12g} s together, present or not yet seen for {found:.12g} s"
+        raise Breach(LITTLE, said)
+
+
+def _check_asked(requests: Columns, served: Columns, table: RequestTable) -> None:
+    """Each request emits the tokens that it was to emit, and is not sent before it is due."""
+    output = requests["output_tokens"]
+    if output is not table.output_tokens:
+        wrong = (output != table.output_tokens) & (requests["status"] != REJECTED)
+        wrong |= (output != 0) & (requests["status"] == REJECTED)
+        if wrong.any():
+            at = first(wrong)
+            said = f"it emitted {output[at]} tokens, of {table.output_tokens[at]}"
+            raise request_breach(TOKENS, said, requests, at)
+    if requests["sent_s"] is not table.arrival_s:
+        early = ~(requests["sent_s"] >= table.arrival_s)
+        if early.any():
+            at = first(early)
+            said = f"sent at {requests['sent_s'][at]:.9g} s, due at {table.arrival_s[at]:.9g} s"
+            raise request_breach(CAUSES, said, requests, at)
+
+
+def _check_tokens(engine: EngineConfig, served: Columns, rows: Columns) -> None:
+    """Tokens and chunks of requests are those of iterations, and every token but the last is computed once.
+
+    More is computed for whoever was thrown out and comes back, and, in an asynchronous engine, in the step
+    that a request needed no more.
+    """
+    for what in ("output_tokens", "chunks"):
+        sums = int(served[what].sum()), int(rows[what].sum())
+        if sums[0] != sums[1]:
+            raise Breach(TOKENS, f"{what} of requests are {sums[0]}, of iterations {sums[1]}")
+    drafts = int(rows["draft_tokens"].sum())
+    if drafts < int(served["draft_tokens"].sum()):
+        raise Breach(TOKENS, f"requests verified {int(served['draft_tokens'].sum())} drafts, steps {drafts}")
+    computed = int(rows["tokens"].sum()) - drafts
+    needed = int(served["prompt_tokens"].sum()) - int(served["cached_tokens"].sum())
+    needed += int(served["chunks"].sum()) - len(served["status"])
+    wasted = len(served["status"]) if engine.async_scheduling else 0
+    if computed < needed or (computed > needed + wasted and not served["preemptions"].any()):
+        raise Breach(TOKENS, f"iterations computed {computed} tokens beside drafts, {needed} were needed")
+
+
+def _check_in_flight(scenario: Scenario, requests: Columns) -> None:
+    """The n-th request is sent when n - max_concurrency have been answered, or later."""
+    limit = scenario.load.max_concurrency
+    sent: npt.NDArray[np.float64] = requests["sent_s"]
+    if limit is None or limit >= len(sent):
+        return
+    over = np.where(requests["status"] == REJECTED, requests["arrived_s"], requests["last_chunk_s"])
+    early = sent[limit:] < np.sort(over)[: len(sent) - limit]
+    if early.any():
+        at = limit + first(early)
+        raise request_breach(IN_FLIGHT, f"sent at {sent[at]:.9g} s beside {limit} others", requests, at)

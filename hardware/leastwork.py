@@ -28,20 +28,21 @@ class LeastWork:
     def __init__(self, placement: Placement) -> None:
         model, tp, drafts = placement.model, placement.tensor_parallel_size, placement.drafter
         bandwidth, peaks = placement.accelerator.hbm_bytes_per_s, placement.accelerator.flops_per_s
-        self._weights_s = _weights(model, tp, placement.quantization) / bandwidth
+        self._weights_s = model.linear_bytes(placement.quantization, tp) / bandwidth
         self._head_s = 2.0 * (model.vocab_size // tp) * model.hidden_size / bandwidth
         self._experts_s = experts_s(placement) if model.num_experts else None
         kv_s = model.kv_bytes_per_token(placement.kv_cache_dtype, tp) / bandwidth
-        self._window_token_s = kv_s * (model.num_windowed_layers / model.num_layers)
+        self._window_token_s = kv_s * model.share_in_reach(placement.kv_cache_dtype, tp)
         self._kv_token_s = kv_s - self._window_token_s
-        self._token_s = 2.0 * active_parameters(model, tp) / peaks[placement.weight_dtype]
+        mixed = max(peaks.values()) if model.stack else peaks[placement.weight_dtype]  # of several formats
+        self._token_s = 2.0 * active_parameters(model, tp) / mixed
         self._logit_s = 2.0 * (model.vocab_size // tp) * model.hidden_size / peaks["bfloat16"]
         self._pair_s = _pair_flop(model, tp) / peaks["bfloat16"]
         self._pass_s = 0.0
         if drafts is not None and drafts.model is not None:
             own, own_tp = drafts.model, placement.draft_tensor_parallel_size
             head = 2.0 * (drafts.draft_vocab_size // own_tp) * own.hidden_size
-            self._pass_s = (_weights(own, own_tp, None) + head) / bandwidth
+            self._pass_s = (own.linear_bytes(None, own_tp) + head) / bandwidth
 
     def bytes_s(self, columns: Mapping[str, NDArray[np.integer]]) -> Array:
         """Seconds of steps' memory traffic; columns are named as the fields of `StepShape`."""
@@ -63,12 +64,7 @@ class LeastWork:
         return seconds
 
 
-def _weights(model: ModelSpec, tp: int, quantization: str | None) -> float:
-    """Bytes of all layers' GEMMs on one GPU, routed experts apart."""
-    return float(model.linear_parameters(tp) * model.linear_bytes(quantization))
-
-
 def _pair_flop(model: ModelSpec, tp: int) -> float:
     """FLOP of a causal (query, key) pair in the layers that see every key."""
-    width = model.head_dim + (model.v_head_dim or model.head_dim)
-    return 2.0 * (model.num_layers - model.num_windowed_layers) * (model.num_heads // tp) * width
+    pairs = (layers * mixer.pair_flops(tp) for mixer, layers in model.mixers.items() if not mixer.reach)
+    return float(sum(pairs))

@@ -87,6 +87,8 @@ class StepLaws:
         decodes, running, tokens = rows["decode_sequences"], rows["running"], rows["tokens"]
         scheduled = decodes + rows["prefill_sequences"]
         charged = tokens + rules.draft_slots * scheduled if rules.draft_slots else tokens
+        if engine.sglang is not None:
+            charged = np.zeros_like(tokens)  # it has a budget for prompts alone
         for law, what, value, limit in (
             (LIMITS, "sequences run", running, engine.max_num_seqs),
             (LIMITS, "tokens and draft slots", charged, engine.max_num_batched_tokens),

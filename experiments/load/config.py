@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from specfleet.experiments.load.baseline import plain_baseline
 from specfleet.experiments.load.gridcheck import GridCheck
-from specfleet.experiments.load.rules.acceptance import acceptance_notices
+from specfleet.experiments.load.rules.acceptance import acceptance_notices, elsewhere
 from specfleet.experiments.load.rules.own import own_notices
 from specfleet.experiments.load.rules.reach import reach_notices
 from specfleet.experiments.load.rules.report import summary_notices
@@ -284,3 +284,9 @@ def _notices(experiment: Experiment, points: list[Experiment]) -> Iterator[str]:
     for name, process in processes(experiment.acceptance).items():
         block = f"acceptance.{name}" if name else "acceptance"
         yield from acceptance_notices(process, block, looked_up, hot)
+    yield from dict.fromkeys(
+        said
+        for point in points
+        for name, process in processes(point.acceptance).items()
+        for said in elsewhere(process, point, f"acceptance.{name}" if name else "acceptance")
+    )

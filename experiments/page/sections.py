@@ -180,10 +180,7 @@ def trust(run: Finished) -> Html:
 def _backed(run: Finished) -> list[str]:
     if run.unread:
         return [f"What is backed cannot be said: resolved.yaml does not load any more ({run.unread})."]
-    drafting = [p.config for p in run.points if p.config.serve.speculative_config is not None]
-    config = drafting[0] if drafting else run.points[0].config
-    prompts = [_value(r, "total_input_tokens") / max(_value(r, "completed"), 1.0) for r in run.rows]
-    said = backing(config, sum(prompts) / len(prompts))
+    said = backing(run.points, run.rows)
     off = max(_value(row, "drafter_off_share") for row in run.rows)
     if off > 0:
         said.append(

@@ -61,7 +61,9 @@ class Candidate:
     @property
     def weights(self) -> str:
         """Type of the weights."""
-        return self.quantization or {"bfloat16": "bf16", "float16": "fp16"}[self.config.serve.dtype]
+        serve = self.config.serve
+        stored = lookups.model(serve.model).stored_as(self.quantization)
+        return stored or {"bfloat16": "bf16", "float16": "fp16"}[serve.dtype]
 
     @property
     def replica_usd(self) -> float:

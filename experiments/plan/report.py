@@ -13,7 +13,7 @@ from specfleet.experiments.plan.search import Entry
 from specfleet.experiments.plan.sensitivity import Changed
 from specfleet.experiments.plan.speculation import HOTTEST, crossover, fall_back_temperature, gains
 from specfleet.experiments.plan.trials import worst
-from specfleet.experiments.words.backing import backing
+from specfleet.experiments.words.backing import backing_of_points
 from specfleet.experiments.words.table import Column, table_text
 
 SHOWN_CANDIDATES = 10
@@ -284,4 +284,5 @@ def trust(this: Planned) -> list[str]:
     """Returns how far the answer lies from measured territory."""
     assert this.winner is not None
     mine = this.winner.candidate
-    return backing(mine.config, mean(this.runs[mine.id], "mean_input_tokens"))
+    tokens = sum(mean(this.runs[mine.id], f"mean_{side}_tokens") for side in ("input", "output"))
+    return backing_of_points([mine.config], tokens, 0.0)

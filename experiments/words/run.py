@@ -47,7 +47,7 @@ def run_text(run: Run, rows: Sequence[Row]) -> str:
         parts += [*claim_text(experiment.claim, rows), ""]
     if warned := _warnings(run, rows):
         parts += [*(f"Warning: {sentence}" for sentence in warned), ""]
-    return "\n".join([*parts, *_backing(run, rows)])
+    return "\n".join([*parts, *backing(run.points, rows)])
 
 
 def run_facts(run: Run, rows: Sequence[Row]) -> dict[str, object]:
@@ -79,20 +79,13 @@ def run_facts(run: Run, rows: Sequence[Row]) -> dict[str, object]:
         "saturation": saturation(rows, axes, experiment.report.x),
         "claim_reproduced": None if claim is None else all(v.holds for v in judge(claim, rows)),
         "warnings": _warnings(run, rows),
-        "backing": _backing(run, rows),
+        "backing": backing(run.points, rows),
     }
 
 
 def _answer(run: Run, groups: Sequence[Compared]) -> str:
     experiment = run.loaded.experiment
     return lead(groups, load_said(experiment)) or not_asked(experiment)
-
-
-def _backing(run: Run, rows: Sequence[Row]) -> list[str]:
-    drafting = [p.config for p in run.points if p.config.serve.speculative_config is not None]
-    config = drafting[0] if drafting else run.points[0].config
-    prompts = [_number(r, "total_input_tokens") / max(_number(r, "completed"), 1.0) for r in rows]
-    return backing(config, sum(prompts) / len(prompts))
 
 
 def interruption(run: Run) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -9,6 +10,7 @@ from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.point.acceptance_specs import written_out
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.acceptance import QUANTITIES, Process
+from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import SpeculativeConfig
 from specfleet.sim.config import ON_HOST
 
@@ -80,6 +82,54 @@ def acceptance_notices(process: Process, block: str, ngram: bool, hot: bool) -> 
             yield f"{block}.proposal_probability is not given; every step is assumed to find a match"
         if hot and process.temperature_multiplier is None and process.overlap is None:
             yield f"{block} is taken as measured at the requests' own temperature; if not, add overlap: {{}}"
+
+
+def elsewhere(process: Process, config: Experiment, block: str) -> Iterator[str]:
+    """Says where an acceptance was measured on another model, method or data set than a point runs.
+
+    Args:
+        process: with its profile written out or not.
+        config: the point.
+        block: the key of the process.
+    """
+    there, speculative = written_out(process).measured_on, config.serve.speculative_config
+    if there is None or speculative is None:
+        return
+    named = config.serve.model if isinstance(config.serve.model, str) else str(config.serve.model.get("name"))
+    pairs = [
+        (there.model, named, _same_model(there.model, config.serve.model)),
+        (there.method, speculative.method, there.method == speculative.method),
+        (there.dataset, config.workload.preset, _same_data(there.dataset, config.workload.preset)),
+    ]
+    others = [(was, now) for was, now, alike in pairs if was is not None and now is not None and not alike]
+    if others:
+        profile = process.source.partition(":")[0] if process.source.startswith("profile ") else ""
+        was, now = (" with ".join(each) for each in zip(*others, strict=True))
+        yield (
+            f"{block}{f' ({profile})' if profile else ''} was measured on {was}; this file runs {now}, which "
+            "may accept more or less"
+        )
+
+
+def _same_model(measured: str | None, served: str | dict[str, object]) -> bool:
+    """Whether two names are of one model, however its weights are stored."""
+    if measured is None:
+        return True
+    one, other = (lookups.found(lambda n=n: lookups.model(n)) for n in (measured, served))  # type: ignore[misc]
+    if one is None or other is None:
+        return str(served).lower().rpartition("/")[2].startswith(measured.lower().rpartition("/")[2])
+    return _family(one.hf_id) == _family(other.hf_id)
+
+
+def _family(name: str) -> str:
+    """A model's name without the format of its weights."""
+    bare = name.lower().rpartition("/")[2]
+    return re.sub(r"[-_.](fp8|bf16|awq|gptq|int4|int8|nvfp4|mxfp4|w8a8|dynamic|static)\b.*", "", bare)
+
+
+def _same_data(measured: str | None, preset: str | None) -> bool:
+    """Whether a workload preset is of the data set of a measurement."""
+    return measured is None or preset is None or measured.replace("-", "") in preset.replace("-", "")
 
 
 def positions(survival: tuple[float, ...], k: int, key: str) -> Iterator[Conflict]:

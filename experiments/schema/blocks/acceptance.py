@@ -85,6 +85,17 @@ class Overlap(Block):
     """Temperature at which the figures of this block were measured."""
 
 
+class MeasuredOn(Block):
+    """What an acceptance was measured on. Where the file runs something else, that is said."""
+
+    model: str | None = None
+    """The target's name."""
+    method: str | None = None
+    """Of drafting, as in `speculative_config`."""
+    dataset: str | None = None
+    """The prompts, such as sharegpt, instructcoder or mt-bench."""
+
+
 class Process(Block):
     """How many drafts of a round are accepted, for one traffic class. Beside `process`, the name of one of
     your own, stand its constructor's parameters."""
@@ -94,6 +105,8 @@ class Process(Block):
 
     source: str = "not stated"
     """Where the numbers come from."""
+    measured_on: MeasuredOn | None = None
+    """Model, method and data set of the measurement."""
     by_position: Annotated[tuple[_Share, ...], Field(min_length=1)] | None = None
     """P(first i drafts all accepted), i = 1, 2, ..: never increasing; the first K count."""
     conditional_acceptance: Fraction | None = None

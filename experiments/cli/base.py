@@ -10,7 +10,21 @@ from typing import Annotated
 
 import typer
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="An experiment YAML.", show_default=False)]
+
+def _file_or_preset(given: Path | None) -> Path | None:
+    from specfleet.experiments.load.presets import file_or_preset
+
+    return given if given is None else file_or_preset(given)
+
+
+_FILE = typer.Argument(
+    metavar="FILE",
+    help="An experiment YAML, or a preset's name (specfleet init --list).",
+    show_default=False,
+    callback=_file_or_preset,
+)
+File = Annotated[Path, _FILE]
+FileOrLine = Annotated[Path | None, _FILE]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[key=value]...", help="Changes to the file, for example serve.max_num_seqs=64."),

@@ -11,7 +11,17 @@ from typing import Annotated
 import typer
 
 from specfleet.experiments.cli import studies as cli_studies
-from specfleet.experiments.cli.base import AsJson, File, Jobs, Overrides, Quiet, fail, plain_errors
+from specfleet.experiments.cli.base import (
+    AsJson,
+    File,
+    FileOrLine,
+    Jobs,
+    Overrides,
+    Quiet,
+    fail,
+    plain_errors,
+)
+from specfleet.experiments.cli.door import Gpu, Line, Models, experiment_from, init
 from specfleet.experiments.cli.endings import ended_alike
 from specfleet.experiments.cli.results import results
 
@@ -19,6 +29,7 @@ app = typer.Typer(
     name="specfleet",
     help="Does speculative decoding pay on your model, your GPU, your traffic?",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -43,7 +54,7 @@ def _root(
 
 @app.command()
 def run(
-    file: File,
+    file: FileOrLine = None,
     overrides: Overrides = None,
     jobs: Jobs = None,
     out: Annotated[
@@ -59,6 +70,9 @@ def run(
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the figures.")] = True,
     as_json: AsJson = False,
     quiet: Quiet = False,
+    vllm: Line = None,
+    gpu: Gpu = None,
+    models: Models = None,
 ) -> None:
     """Simulate every point of an experiment; print the table, write a results folder with plots."""
     from specfleet.experiments.run.processes import default_jobs
@@ -69,7 +83,8 @@ def run(
     from specfleet.experiments.words.width import say
 
     with plain_errors():
-        this = Run(file, overrides or (), out, check)
+        given, changes = experiment_from(file, vllm, overrides or (), gpu, models or ())
+        this = Run(given, changes, out, check)
         todo = this.prepare(resume)
     reporter = Reporter(len(todo), quiet)
     for notice in this.loaded.notices:
@@ -241,23 +256,6 @@ def trace(
 
 
 @app.command()
-def init(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")] = Path(
-        "experiment.yaml"
-    ),
-) -> None:
-    """Write a commented starter experiment."""
-    from specfleet.experiments.load.starter import write_starter
-
-    with plain_errors():
-        try:
-            write_starter(file)
-        except FileExistsError:
-            fail(f"{file} exists already; name another file", 2)
-    print(f"wrote {file}; next: specfleet check {file}, then specfleet run {file}")
-
-
-@app.command()
 def schema() -> None:
     """Print the JSON schema of an experiment file, for editors."""
     import json
@@ -268,6 +266,7 @@ def schema() -> None:
 
 
 for _study in (
+    init,
     cli_studies.validate,
     cli_studies.calibrate,
     cli_studies.measure,

@@ -18,6 +18,7 @@ from specfleet.experiments.load.rules.own import own_notices
 from specfleet.experiments.load.rules.reach import reach_notices
 from specfleet.experiments.load.rules.report import summary_notices
 from specfleet.experiments.load.rules.speculation import NOT_MODELLED, speculation_notices
+from specfleet.experiments.load.serve_flags import with_flags
 from specfleet.experiments.point.acceptance_specs import written_out
 from specfleet.experiments.point.plugins import content, load_plugins
 from specfleet.experiments.schema.blocks.acceptance import Process, processes
@@ -30,7 +31,7 @@ from specfleet.experiments.schema.faults import NO_FILES, Fault, InputFaults, Us
 from specfleet.experiments.schema.given import Given
 from specfleet.experiments.schema.given import document as read_given
 from specfleet.experiments.schema.overrides import Override, overridden
-from specfleet.experiments.schema.yamlfile import Document, Value, dumper_resolvers
+from specfleet.experiments.schema.yamlfile import Document, KeyPath, Value, dumper_resolvers
 from specfleet.sim.config import ON_HOST
 from specfleet.sim.speculation.spec import UNFIT_FOR_TAILS
 
@@ -57,7 +58,7 @@ def load_experiment(given: Given, overrides: Iterable[Override] = ()) -> Experim
 
 def load(given: Given, overrides: Iterable[Override] = ()) -> Loaded:
     """The experiment of a file or mapping, and its notices; InputFaults with everything that is wrong."""
-    document = overridden(read_given(given), overrides)
+    document, said = with_flags(overridden(read_given(given), overrides))
     data = _ready(document)
     if faults := list(_plugin_faults(data.get("plugins"), document)):
         raise InputFaults([*document.faults, *faults])
@@ -65,7 +66,7 @@ def load(given: Given, overrides: Iterable[Override] = ()) -> Loaded:
     grid.run()
     if grid.faults:
         raise InputFaults(grid.faults)
-    notices = tuple(_notices(grid.experiment, grid.points))
+    notices = (*said, *_notices(grid.experiment, grid.points))
     return Loaded(_completed(grid.experiment, grid.points), notices)
 
 
@@ -133,6 +134,7 @@ def _ready(document: Document) -> dict[str, Value]:
     """
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(document.file).stem).strip("-._")
     data: dict[str, Value] = {"name": stem or "experiment", **document.data}
+    data = {key: _with_configs(value, (key,), document) for key, value in data.items()}
     for block, key in (("serve", "speculative_config"), ("workload", "trace")):
         here = data.get(block)
         if isinstance(here, dict) and key in here:
@@ -149,6 +151,21 @@ def _ready(document: Document) -> dict[str, Value]:
     if isinstance(sweep, dict) and isinstance(axes, dict):
         data["sweep"] = {**sweep, "axes": {key: _ready_axis(key, axes[key], document) for key in axes}}
     return data
+
+
+def _with_configs(value: Value, path: KeyPath, document: Document) -> Value:
+    """A value whose `hf_config:` paths are seen from the file that they are written in."""
+    if isinstance(value, tuple):
+        return tuple(_with_configs(child, (*path, i), document) for i, child in enumerate(value))
+    if not isinstance(value, dict):
+        return value
+    found = {key: _with_configs(child, (*path, key), document) for key, child in value.items()}
+    named = found.get("hf_config")
+    if isinstance(named, str):
+        there = str(_ready_value("trace", named, document.mark(path).file))
+        if Path(there).exists() or not Path(named).exists():
+            found["hf_config"] = there
+    return found
 
 
 def _ready_plugin(value: Value, file: str) -> Value:

@@ -27,6 +27,9 @@ DEFAULT_NUM_PROMPTS = 1000
 _IN_THE_PATH: tuple[Method, ...] = ("eagle3", "dflash", "dspark")
 """Methods that vLLM finds in a drafter's path."""
 
+SUFFIX_TREE_DEPTH = 24
+"""Most drafts of a round with suffix decoding if nothing is said (vLLM: the depth of its trees)."""
+
 _NGRAM_WINDOW = 5
 """Longest and shortest n-gram looked up if neither is given (vLLM)."""
 
@@ -205,6 +208,8 @@ def _speculative(given: SpeculativeConfig, tp: int) -> SpeculativeConfig:
         if named in ("ngram", "[ngram]"):
             update["model"] = None
         return given.model_copy(update=update)
+    if method == "suffix" and given.num_speculative_tokens is None:
+        given = given.model_copy(update={"num_speculative_tokens": SUFFIX_TREE_DEPTH})
     if method == "suffix" and named == "suffix":
         given, named = given.model_copy(update={"model": None}), None
     drafter = found(lambda: lookups.drafter(named)) if named is not None else None

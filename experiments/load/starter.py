@@ -18,8 +18,17 @@ def write_starter(path: Path) -> None:
         FileExistsError: rather than overwrite.
     """
     text = files("specfleet.experiments").joinpath("presets/starter.yaml").read_text(encoding="utf-8")
+    write_new(path, text.replace("FILE", str(path)).replace("name: starter\n", "", 1))
+
+
+def write_new(path: Path, text: str) -> None:
+    """Writes a file.
+
+    Raises:
+        FileExistsError: rather than overwrite.
+    """
     with path.open("x", encoding="utf-8") as file:
-        file.write(text.replace("FILE", str(path)).replace("name: starter\n", "", 1))
+        file.write(text)
 
 
 def json_schema() -> dict[str, Any]:

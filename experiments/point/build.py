@@ -120,10 +120,11 @@ def _without_drafter(place: Placement) -> Placement:
 def placement(serve: Serve) -> Placement:
     """Returns what the engine runs on; raises ValueError when the parts do not go together."""
     speculative = serve.speculative_config
+    model = lookups.model(serve.model)
     return _placed(
-        lookups.model(serve.model),
+        model,
         lookups.accelerator(serve.gpu),
-        lookups.engine(serve.engine),
+        _with_graphs(lookups.engine(serve.engine), serve),
         tensor_parallel_size=serve.tensor_parallel_size,
         drafter=drafter(speculative) if speculative else None,
         num_speculative_tokens=(speculative.num_speculative_tokens or 0) if speculative else 0,
@@ -135,8 +136,28 @@ def placement(serve: Serve) -> Placement:
         gpu_memory_utilization=serve.gpu_memory_utilization,
         quantization=serve.quantization,
         dtype=serve.dtype,
-        kv_cache_dtype=serve.kv_cache_dtype,
+        kv_cache_dtype=(
+            model.checkpoint_kv_cache_dtype if serve.kv_cache_dtype == "auto" else serve.kv_cache_dtype
+        ),
         block_size=serve.block_size,
+    )
+
+
+def _with_graphs(profile: EngineProfile, serve: Serve) -> EngineProfile:
+    """An engine profile with the CUDA graphs that the user asks for; sizes given are left as they are."""
+    sizes, most = serve.cudagraph_capture_sizes, serve.max_cudagraph_capture_size
+    if not sizes and most is None:
+        return profile
+    largest = min(max(sizes or (most or 1,)), most or 1 << 16)
+    ladder = tuple((n, n, 1) for n in sorted(set(sizes or ())) if n <= largest)
+    beyond = ((256, largest, 16),) if largest > profile.cudagraph_max_tokens else ()
+    return dataclasses.replace(
+        profile,
+        cudagraph_ladder=ladder or (*profile.cudagraph_ladder, *beyond),
+        cudagraph_max_tokens=largest,
+        cudagraph_tokens_per_sequence=largest,
+        cudagraph_counts_sequences=profile.cudagraph_counts_sequences and not sizes,
+        cudagraph_rounds_to_query=profile.cudagraph_rounds_to_query and not sizes,
     )
 
 
@@ -169,6 +190,9 @@ def drafter(speculative: SpeculativeConfig) -> DrafterSpec:
         return lookups.drafter(speculative.method)
     assert speculative.model is not None, "the rules ask for a drafter model"
     spec = lookups.drafter(speculative.model)
+    if speculative.quantization == "fp8" and spec.method == "draft_model" and spec.model is not None:
+        quantized = dataclasses.replace(spec.model, checkpoint_quantization="fp8")
+        spec = dataclasses.replace(spec, model=quantized)
     if speculative.parallel_drafting is not None and speculative.parallel_drafting != spec.parallel_drafting:
         spec = dataclasses.replace(spec, parallel_drafting=speculative.parallel_drafting)
     return spec
@@ -199,6 +223,7 @@ def engine_config(serve: Serve, profile: EngineProfile, num_gpu_blocks: int) -> 
         enable_prefix_caching=serve.enable_prefix_caching,
         enable_chunked_prefill=serve.enable_chunked_prefill,
         long_prefill_token_threshold=serve.long_prefill_token_threshold,
+        long_prefill_token_threshold_adaptive=serve.long_prefill_token_threshold_adaptive,
         policy=serve.scheduling_policy,
         watermark=serve.watermark,
         async_scheduling=bool(serve.async_scheduling),

@@ -11,6 +11,7 @@ from typing import TypeAlias, get_args
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from specfleet.experiments.flags.table import flags
 from specfleet.experiments.schema.blocks.acceptance import Process
 from specfleet.experiments.schema.blocks.base import Block
 from specfleet.experiments.schema.blocks.experiment import Experiment
@@ -317,6 +318,10 @@ def _unknown_key(path: KeyPath) -> str:
         return "unknown key; remove it"
     if path[:-1] == ("serve", "draft_policy"):
         return unknown(key, known)
+    if path[:-1] == ("serve",) and closest(key, known) is None:
+        near = closest(key, flags())
+        advice = f"did you mean {near}?" if near else "remove it"
+        return f"unknown key, and no flag of vllm serve; {advice}"
     return f"unknown key; {did_you_mean(key, known)}"
 
 

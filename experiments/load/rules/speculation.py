@@ -18,7 +18,10 @@ from specfleet.experiments.schema.lookups import found
 from specfleet.hardware.heads import reads_target
 from specfleet.sim.config import ON_HOST, WITHOUT_DRAFT_KV
 
-WITHOUT_EFFECT = ("moe_backend", "attention_backend", "revision", "code_revision", "draft_load_config")
+WITHOUT_EFFECT = (
+    *("moe_backend", "attention_backend", "revision", "code_revision", "draft_load_config"),
+    *("fly_entropy_threshold", "fly_entropy_top_k"),
+)
 """Fields of `speculative_config` that cannot change a prediction."""
 
 NOT_MODELLED = (
@@ -36,6 +39,10 @@ NOT_MODELLED = (
     "suffix_decoding_min_token_prob",
     "dspark_draft_topk",
     "index_share_for_mtp_iteration",
+    "disable_lookahead_block_hashes",
+    "draft_lm_head_quantization",
+    "xpress_topc",
+    "fly_window_size",
 )
 """Fields of `speculative_config` that would change a prediction and are not modelled: defaults only."""
 
@@ -43,6 +50,10 @@ _HARMLESS = {
     "kv_cache_dtype": ("auto",),
     "enforce_eager": (False,),
     "index_share_for_mtp_iteration": (False,),
+    "suffix_decoding_max_tree_depth": (24,),
+    "suffix_decoding_max_cached_requests": (10_000,),
+    "suffix_decoding_max_spec_factor": (1, 1.0),
+    "suffix_decoding_min_token_prob": (0.1,),
 }
 """Values that say no more than the default."""
 
@@ -134,10 +145,13 @@ def _unmodelled(speculative: SpeculativeConfig) -> Iterator[Conflict]:
     for key in NOT_MODELLED:
         value = getattr(speculative, key)
         default = SpeculativeConfig.model_fields[key].default
+        if key == "quantization" and value == "fp8" and speculative.method == "draft_model":
+            continue
         if value != default and value not in _HARMLESS.get(key, ()):
             yield Conflict.at("would change the answer and is not modelled yet; remove it", f"{_BLOCK}.{key}")
-    if speculative.rejection_sample_method == "block":
-        message = "block verification is not modelled yet; use standard or synthetic"
+    if speculative.rejection_sample_method in ("block", "fly"):
+        how = speculative.rejection_sample_method
+        message = f"{how} verification is not modelled yet; use standard or synthetic"
         yield Conflict.at(message, f"{_BLOCK}.rejection_sample_method")
 
 

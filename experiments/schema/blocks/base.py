@@ -59,5 +59,15 @@ def _rate_or_inf(value: float) -> float:
     return value
 
 
-Rate: TypeAlias = Annotated[float, Field(ge=RATES_PER_S[0], allow_inf_nan=True), AfterValidator(_rate_or_inf)]
+def _inf(value: object) -> object:
+    """`inf` as `vllm bench serve --request-rate` takes it."""
+    return math.inf if isinstance(value, str) and value.lower() in ("inf", "+inf", "infinity") else value
+
+
+Rate: TypeAlias = Annotated[
+    float,
+    Field(ge=RATES_PER_S[0], allow_inf_nan=True),
+    AfterValidator(_rate_or_inf),
+    BeforeValidator(_inf),
+]
 """Requests/s; .inf is all at once."""

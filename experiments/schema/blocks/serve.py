@@ -60,7 +60,7 @@ class SpeculativeConfig(Block):
     """Shortest n-gram looked up (ngram)."""
     parallel_drafting: bool | None = None
     """All K drafts in one drafter pass (P-EAGLE, PARD); as the drafter was made if left out."""
-    rejection_sample_method: Literal["standard", "synthetic", "block"] = "standard"
+    rejection_sample_method: Literal["standard", "synthetic", "block", "fly"] = "standard"
     """`synthetic` takes the acceptance from the next two fields: no spread between requests."""
     synthetic_acceptance_rates: tuple[Annotated[float, Field(ge=0, le=1)], ...] | None = None
     """P(first i drafts all accepted), i = 1 .. K."""
@@ -72,7 +72,7 @@ class SpeculativeConfig(Block):
     """(lowest batch, highest batch, K) triples: K by the number of scheduled requests, at most
     num_speculative_tokens; a gap and what lies beyond keep the K before them."""
     quantization: str | None = None
-    """Of the drafter; not modelled."""
+    """Of the drafter's weights: fp8 for a draft model; otherwise as the drafter was published."""
     kv_cache_dtype: str | None = None
     """Of the drafter; only the target's."""
     enforce_eager: bool | None = None
@@ -99,6 +99,18 @@ class SpeculativeConfig(Block):
     """Of method dspark; not modelled."""
     index_share_for_mtp_iteration: bool | None = None
     """Of method mtp; not modelled."""
+    disable_lookahead_block_hashes: bool = False
+    """Not modelled."""
+    draft_lm_head_quantization: str | None = None
+    """Not modelled."""
+    xpress_topc: int | None = None
+    """Not modelled."""
+    fly_window_size: int | None = None
+    """Of the fly rejection sampler; not modelled."""
+    fly_entropy_threshold: float | None = None
+    """Of the fly rejection sampler, which is refused; no effect here."""
+    fly_entropy_top_k: int | None = None
+    """Of the fly rejection sampler, which is refused; no effect here."""
     moe_backend: str | None = None
     """No effect here."""
     attention_backend: str | None = None
@@ -203,6 +215,8 @@ class Serve(Block):
     enable_prefix_caching: bool = True
     long_prefill_token_threshold: Annotated[int, Field(ge=0, le=MOST_TOKENS)] = 0
     """Most prompt tokens of one request in a step; 0 is no limit."""
+    long_prefill_token_threshold_adaptive: bool = False
+    """That limit is never below an equal share of the budget."""
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     scheduler_reserve_full_isl: bool | None = None
     """Admit a request only when its whole prompt fits in the KV cache."""
@@ -214,6 +228,10 @@ class Serve(Block):
     """Bytes of KV cache a GPU, whatever the memory model says."""
     memory: Memory | None = None
     """Figures of a start-up log, in place of the memory model's own."""
+    cudagraph_capture_sizes: tuple[Annotated[int, Field(ge=1, le=1 << 16)], ...] | None = None
+    """Token counts that have a CUDA graph, in place of the profile's ladder."""
+    max_cudagraph_capture_size: Annotated[int, Field(ge=1, le=1 << 16)] | None = None
+    """Largest token count that has a CUDA graph."""
     async_scheduling: bool | None = None
     """Schedule a step before the last one's output is known."""
     draft_policy: DraftPolicy | None = None

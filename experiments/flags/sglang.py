@@ -1,0 +1,233 @@
+"""`python -m sglang.launch_server`: its flags as keys of `serve:`. Names as in SGLang 0.5."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+from specfleet.experiments.flags.faults import LineFault
+
+METHODS = {
+    "EAGLE": "eagle",
+    "EAGLE3": "eagle3",
+    "NEXTN": "mtp",
+    "STANDALONE": "draft_model",
+    "NGRAM": "ngram",
+    "DFLASH": "dflash",
+    "DSPARK": "dspark",
+}
+"""`--speculative-algorithm` -> vLLM's method."""
+
+_KEYS: dict[str, tuple[type, str]] = {
+    "model-path": (str, "model"),
+    "tp-size": (int, "tensor_parallel_size"),
+    "context-length": (int, "max_model_len"),
+    "max-running-requests": (int, "max_num_seqs"),
+    "chunked-prefill-size": (int, "max_num_batched_tokens"),
+    "mem-fraction-static": (float, "gpu_memory_utilization"),
+    "page-size": (int, "block_size"),
+    "quantization": (str, "quantization"),
+    "dtype": (str, "dtype"),
+    "kv-cache-dtype": (str, "kv_cache_dtype"),
+    "cuda-graph-max-bs": (int, "cuda_graph_max_bs"),
+    "dp-size": (int, "dp"),
+    "speculative-algorithm": (str, "algorithm"),
+    "speculative-draft-model-path": (str, "draft"),
+    "speculative-num-steps": (int, "steps"),
+    "speculative-eagle-topk": (int, "topk"),
+    "speculative-num-draft-tokens": (int, "drafts"),
+}
+_ALIASES = {
+    "model-path": ("--model",),
+    "tp-size": ("--tp", "--tensor-parallel-size"),
+    "dp-size": ("--dp", "--data-parallel-size"),
+    "speculative-draft-model-path": ("--speculative-draft-model",),
+}
+_SCHEDULER: dict[str, type] = {
+    "schedule-policy": str,
+    "schedule-conservativeness": float,
+    "max-prefill-tokens": int,
+    "prefill-max-requests": int,
+    "priority-scheduling-preemption-threshold": int,
+}
+_SCHEDULER_SWITCHES = (
+    "enable-mixed-chunk",
+    "enable-priority-scheduling",
+    "schedule-low-priority-values-first",
+)
+_HARMLESS = (
+    *("host", "port", "served-model-name", "chat-template", "tokenizer-path", "tokenizer-mode", "api-key"),
+    *(
+        "log-level",
+        "log-level-http",
+        "random-seed",
+        "download-dir",
+        "load-format",
+        "revision",
+        "watchdog-timeout",
+    ),
+    *("reasoning-parser", "tool-call-parser", "tokenizer-worker-num", "nccl-port", "dist-init-addr"),
+    *(
+        "decode-log-interval",
+        "device",
+        "base-gpu-id",
+        "sampling-backend",
+        "grammar-backend",
+        "file-storage-path",
+    ),
+)
+_HARMLESS_SWITCHES = (
+    *("trust-remote-code", "skip-tokenizer-init", "log-requests", "enable-metrics", "show-time-cost"),
+    *("skip-server-warmup", "enable-cache-report", "disable-fast-image-processor", "allow-auto-truncate"),
+)
+_REFUSED = {
+    "pp-size": "layers on several GPUs in turn are not simulated; the nearest is --tp-size",
+    "pipeline-parallel-size": "layers on several GPUs in turn are not simulated; the nearest is --tp-size",
+    "ep-size": "whole experts on each GPU and their exchange are not priced; leave it out",
+    "expert-parallel-size": "whole experts on each GPU and their exchange are not priced; leave it out",
+    "nnodes": "links between nodes are not modelled",
+    "attention-backend": "only the kernel that SGLang chooses by itself has been timed",
+    "moe-runner-backend": "only the kernel that SGLang chooses by itself has been timed",
+    "disaggregation-mode": "prefill and decode on different servers are not simulated",
+    "max-total-tokens": "the nearest is serve.num_gpu_blocks_override",
+    "stream-interval": "tokens are sent as they come",
+    "lora-paths": "adapters are not modelled",
+    "cpu-offload-gb": "weights in host memory are not priced",
+    "hicache-ratio": "KV kept in host memory is not modelled",
+    "speculative-token-map": "the head's vocabulary is that of the catalogue",
+    "max-queued-requests": "requests turned away are not simulated: all wait",
+}
+_REFUSED_SWITCHES = {
+    "enable-dp-attention": "attention by replica beside shared experts is not simulated",
+    "disable-cuda-graph": "a step without CUDA graphs has not been timed",
+    "enable-torch-compile": "compiled kernels have not been timed",
+    "enable-two-batch-overlap": "half batches that overlap are not priced",
+    "enable-hierarchical-cache": "KV kept in host memory is not modelled",
+    "enable-lora": "adapters are not modelled",
+    "enable-eplb": "moving experts is not priced",
+}
+
+
+@dataclass
+class Read:
+    """What a line says: keys of `serve:`, what is to be said, and what is refused (flag -> why)."""
+
+    serve: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+class _Server(argparse.ArgumentParser):
+    """Says what is wrong in place of ending the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise LineFault("sglang", "sglang.launch_server", message)
+
+
+def read(words: Sequence[str]) -> Read:
+    """The `serve:` keys of a launch line.
+
+    Raises:
+        LineFault: an unknown flag, a value of the wrong type, or no model.
+    """
+    parser = _Server(add_help=False, argument_default=argparse.SUPPRESS)
+    for flag, (kind, key) in _KEYS.items():
+        parser.add_argument(f"--{flag}", *_ALIASES.get(flag, ()), type=kind, dest=key)
+    for flag, kind in _SCHEDULER.items():
+        parser.add_argument(f"--{flag}", type=kind, dest=f"sglang.{flag}")
+    for flag in _SCHEDULER_SWITCHES:
+        parser.add_argument(f"--{flag}", action="store_true", dest=f"sglang.{flag}")
+    for flag in ("disable-radix-cache", "disable-overlap-schedule"):
+        parser.add_argument(f"--{flag}", action="store_true")
+    for flag in (*_HARMLESS, *_REFUSED):
+        parser.add_argument(f"--{flag}", nargs="+", dest=f"x.{flag}")
+    for flag in (*_HARMLESS_SWITCHES, *_REFUSED_SWITCHES):
+        parser.add_argument(f"--{flag}", action="store_true", dest=f"x.{flag}")
+    plain = [w.replace("_", "-") if w.startswith("--") and "=" not in w else w for w in words]
+    said, rest = parser.parse_known_args(plain)
+    if rest:
+        known = [option for action in parser._actions for option in action.option_strings]
+        near = get_close_matches(rest[0].split("=")[0], known, n=1)
+        hint = f"did you mean {near[0]}?" if near else "remove it"
+        raise LineFault("unknown_flag", rest[0], f"is not known here; {hint}")
+    return _translated(vars(said))
+
+
+def _translated(said: dict[str, Any]) -> Read:
+    if "model" not in said:
+        raise LineFault("missing_model", "model", "no model is named; write --model-path MODEL")
+    names = {key for _, key in _KEYS.values()} - {"algorithm", "draft", "steps", "topk", "drafts", "dp"}
+    serve = {key: value for key, value in said.items() if key in names and key != "cuda_graph_max_bs"}
+    this = Read(serve)
+    for name in ("dtype", "kv_cache_dtype"):
+        if serve.get(name) == "auto":
+            del serve[name]
+    if str(serve.get("kv_cache_dtype", "")).startswith("fp8"):
+        serve["kv_cache_dtype"] = "fp8"
+    if serve.get("dtype") == "half":
+        serve["dtype"] = "float16"
+    if serve.get("max_num_batched_tokens") == -1:
+        this.refused["--chunked-prefill-size"] = (
+            "prompts in one piece: set enable_chunked_prefill in the file"
+        )
+    if said.get("disable_radix_cache"):
+        serve["enable_prefix_caching"] = False
+    if said.get("disable_overlap_schedule"):
+        serve["async_scheduling"] = False
+    if (most := said.get("cuda_graph_max_bs")) is not None:
+        this.refused["--cuda-graph-max-bs"] = (
+            f"graphs up to {most} sequences; the profile's ladder is simulated"
+        )
+    if said.get("dp", 1) > 1:
+        this.refused["--dp-size"] = "the nearest is deployment.replicas"
+    own = {
+        key.removeprefix("sglang.").replace("-", "_"): v
+        for key, v in said.items()
+        if key.startswith("sglang.")
+    }
+    if own:
+        serve["sglang"] = own
+    given = {key.removeprefix("x.") for key in said if key.startswith("x.")}
+    for flag in sorted(given & {*_REFUSED, *_REFUSED_SWITCHES}):
+        if said[f"x.{flag}"] == ["1"]:
+            continue
+        this.refused[f"--{flag}"] = f"is not simulated: {(_REFUSED | _REFUSED_SWITCHES)[flag]}"
+    harmless = sorted(given & {*_HARMLESS, *_HARMLESS_SWITCHES})
+    if harmless:
+        this.notes.append(f"without effect on the prediction: {', '.join(harmless)}")
+    _speculation(this, said)
+    return this
+
+
+def _speculation(this: Read, said: dict[str, Any]) -> None:
+    """A chain of K drafts, or a tree by its three numbers."""
+    algorithm = said.get("algorithm")
+    if algorithm is None:
+        return
+    method = METHODS.get(algorithm.upper())
+    if method is None:
+        this.refused["--speculative-algorithm"] = f"{algorithm} is none of {', '.join(METHODS)}"
+        return
+    steps, topk, drafts = said.get("steps"), said.get("topk"), said.get("drafts")
+    if steps is None and topk is None and drafts is None and method != "ngram":
+        llama = "llama" in str(said["model"]).lower()
+        steps, topk, drafts = (5, 4, 8) if llama else (3, 1, 4)
+        this.notes.append(
+            f"SGLang's own steps, topk and draft tokens for this model: {steps}, {topk}, {drafts}"
+        )
+    k = steps if steps is not None else (drafts or 9) - 1
+    config: dict[str, Any] = {"method": method, "model": said.get("draft")}
+    if "draft" not in said:
+        del config["model"]
+    if (topk or 1) > 1:
+        this.serve["draft_tree"] = {"sglang": {"steps": k, "topk": topk, "num_draft_tokens": drafts or k + 1}}
+        k = (drafts or k + 1) - 1
+    this.serve["speculative_config"] = config | {"num_speculative_tokens": k}
+    if "max_num_seqs" not in this.serve:
+        this.serve["max_num_seqs"] = 48
+        this.notes.append(
+            "SGLang runs 48 requests at most with speculation where --max-running-requests is left out"
+        )

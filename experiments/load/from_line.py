@@ -1,0 +1,359 @@
+"""A line that starts a vLLM or SGLang server as an experiment: what it says, leaves open, or may not say.
+
+What a line cannot say is assumed aloud: the GPU, what the drafter achieves, and the traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from specfleet.experiments.flags import sglang, shown
+from specfleet.experiments.flags.bench import bench_workload
+from specfleet.experiments.flags.facts import Config, Configs
+from specfleet.experiments.flags.faults import LineFault
+from specfleet.experiments.flags.fields import FIELDS
+from specfleet.experiments.flags.parser import Parsed, parse
+from specfleet.experiments.flags.resolve import SHORT_FORMS, EngineSettings, resolve
+from specfleet.experiments.flags.table import flags
+from specfleet.experiments.flags.words import BENCH, SGLANG, Command, commands
+from specfleet.experiments.load.drafter_named import drafter_block
+from specfleet.experiments.load.serve_flags import take
+from specfleet.experiments.schema import lookups
+from specfleet.experiments.schema.blocks.serve import Serve
+from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
+from specfleet.experiments.schema.lookups import found
+from specfleet.hardware.model import DrafterSpec, ModelSpec
+
+GPU, ENGINE = "h100-sxm", "vllm-0.33"
+"""What a line without them is taken to run on."""
+
+ASSUMED_POSITIONS = (0.70, 0.50, 0.36, 0.27, 0.20)
+"""P(first i drafts all accepted) where nothing is said: the starter's; the last ratio goes on beyond."""
+
+_WORKLOAD: dict[str, Any] = {
+    "input_len": 1000,
+    "output_len": 250,
+    "max_concurrency": 32,
+    "num_prompts": {"per_concurrency": 20, "min": 500},
+    "num_warmups": {"per_concurrency": 2},
+}
+_LOADS = [1, 8, 32, 128]
+
+
+@dataclass
+class Translated:
+    """A line as an experiment.
+
+    Attributes:
+        data: the experiment, as a file would hold it.
+        notes: what was assumed or has no effect, one sentence each.
+        settings: the engine's settings as vLLM resolves them; None of another engine's line.
+        said: the command, in one line.
+    """
+
+    data: dict[str, Any]
+    notes: list[str]
+    settings: EngineSettings | None = None
+    said: str = ""
+    refused: list[Fault] = field(default_factory=list)
+
+    def text(self) -> str:
+        """The experiment as a file, with the notes on top."""
+        head = [f"# from: {self.said}", *(f"# {note}" for note in self.notes)]
+        blocks = [
+            yaml.safe_dump(
+                {key: value}, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None
+            )
+            for key, value in self.data.items()
+        ]
+        return "\n".join([*head, "", *blocks])
+
+
+def translate(
+    text: str, *, gpu: str | None = None, folders: Sequence[Path] = (), here: Path | None = None
+) -> Translated:
+    """The experiment of a text with a server's command, and a benchmark's where there is one.
+
+    Args:
+        text: what was pasted.
+        gpu: catalogue name; assumed and said where it is None.
+        folders: where `config.json` files of models lie.
+        here: where the path of `--config` is seen from.
+
+    Raises:
+        InputFaults: everything that the engine or Specfleet refuses.
+    """
+    try:
+        given = commands(text)
+        servers = [command for command in given if command.engine != BENCH]
+        if not servers:
+            raise LineFault("no_command", "", "the text starts a benchmark and no server; add its line")
+        this = _server(servers[0], gpu or GPU, folders, here)
+        if len(servers) > 1:
+            this.notes.insert(0, f"the text starts {len(servers)} servers; this is the first")
+        benches = [command for command in given if command.engine == BENCH]
+        if benches:
+            workload, notes = bench_workload(benches[0].words)
+            this.data["workload"] = _WORKLOAD | workload if "input_len" in workload else workload
+            this.notes += notes
+    except LineFault as fault:
+        raise InputFaults([_fault(fault)]) from None
+    if this.refused:
+        raise InputFaults(this.refused)
+    if gpu is None:
+        this.notes.insert(0, f"the line names no GPU: {GPU} is assumed; --gpu NAME, or serve.gpu")
+    _completed(this, with_traffic=not benches)
+    return this
+
+
+def _fault(fault: LineFault) -> Fault:
+    return Fault(COMMAND_LINE, 0, fault.name, fault.message)
+
+
+def _server(command: Command, gpu: str, folders: Sequence[Path], here: Path | None) -> Translated:
+    if command.engine == SGLANG:
+        read = sglang.read(command.words)
+        serve = {"engine": "sglang", "gpu": gpu, **read.serve}
+        if "sglang" in serve and "sglang" not in Serve.model_fields:
+            del serve["sglang"]
+            read.notes.append("settings of SGLang's own scheduler are read past")
+        this = Translated({"serve": serve}, read.notes, said="sglang " + " ".join(command.words))
+        this.refused = [Fault(COMMAND_LINE, 0, key, message) for key, message in read.refused.items()]
+        _named_model(serve, Configs(folders))
+        if isinstance(serve.get("speculative_config"), dict):
+            config = serve["speculative_config"]
+            block, notes = drafter_block(
+                config.get("model"), config["method"], serve["model"], Configs(folders)
+            )
+            config["model"] = block
+            this.notes += notes
+            if block is None:
+                del config["model"]
+        return this
+    parsed = parse(command.words, here)
+    configs = CatalogConfigs(folders)
+    profile, accelerator = lookups.engine(ENGINE), _gpu(gpu)
+    settings = resolve(parsed, profile.limits(accelerator), configs)
+    this = Translated({}, list(parsed.warnings), settings, "vllm " + " ".join(command.words))
+    _vllm(this, parsed, settings, gpu, configs)
+    for name, value in command.environment.items():
+        if name.startswith("VLLM_"):
+            this.notes.append(f"the environment variable {name}={value} is read past")
+    return this
+
+
+def _gpu(name: str) -> Any:
+    try:
+        return lookups.accelerator(name)
+    except ValueError as error:
+        raise LineFault("gpu", "gpu", str(error)) from None
+
+
+class CatalogConfigs(Configs):
+    """Configs on this machine, then what the catalogue knows of a model or drafter."""
+
+    def find(self, name: str) -> Config | None:
+        """The config of a model; None where there is none."""
+        if (there := super().find(name)) is not None:
+            return there
+        model = found(lambda: lookups.model(name))
+        if model is not None:
+            return Config(name, of_model(model))
+        drafter = found(lambda: lookups.drafter(name))
+        return Config(name, of_drafter(drafter)) if drafter is not None and drafter.on_gpu else None
+
+
+def of_model(model: ModelSpec) -> dict[str, Any]:
+    """What a catalogue record says, in the names of a `config.json`."""
+    values: dict[str, Any] = {
+        "max_position_embeddings": model.max_position_embeddings,
+        "vocab_size": model.vocab_size,
+        "torch_dtype": "bfloat16",
+        "architectures": ["GptOssForCausalLM" if "gpt-oss" in model.name.lower() else model.name],
+    }
+    if model.mtp_layers:
+        values |= {"model_type": "deepseek_mtp", "num_nextn_predict_layers": model.mtp_layers}
+    if model.checkpoint_quantization:
+        values["quantization_config"] = {"quant_method": model.checkpoint_quantization}
+    if model.rope.kind != "default":
+        values["rope_scaling"] = {"rope_type": "llama3"}
+    return values
+
+
+def of_drafter(drafter: DrafterSpec) -> dict[str, Any]:
+    """What a catalogue record of a head says, in the names of a `config.json`."""
+    positions = drafter.max_model_len or (drafter.model.max_position_embeddings if drafter.model else 0)
+    names = {"eagle3": "LlamaForCausalLMEagle3", "dflash": "DFlashDraftModel", "dspark": "Qwen3DSparkModel"}
+    values: dict[str, Any] = {"architectures": [names.get(drafter.method, "LlamaForCausalLM")]}
+    if drafter.method == "mtp":
+        values |= {"model_type": "deepseek_mtp", "num_nextn_predict_layers": 1}
+    if positions:
+        values["max_position_embeddings"] = positions
+    return values
+
+
+def _vllm(this: Translated, parsed: Parsed, settings: EngineSettings, gpu: str, configs: Configs) -> None:
+    """Fills in `serve:`, and what is refused."""
+    own = {"model", "model_tag", "config", "hf_config_path", "hf_overrides", "performance_mode", *SHORT_FORMS}
+    own |= {"speculative_config", "max_model_len", "max_num_seqs", "max_num_batched_tokens"}
+    values = parsed.values
+    serve: dict[str, Any] = {"engine": ENGINE, "model": settings.config.name, "gpu": gpu}
+    if settings.config.path is not None and values["hf_config_path"]:
+        serve["model"] = {"hf_config": str(settings.config.path)}
+    _named_model(serve, configs)
+    given = {name: _plain(values[name]) for name in parsed.given - own}
+    given |= {"model": serve["model"], "tensor_parallel_size": values["tensor_parallel_size"]}
+    given |= {name: values[name] for name in ("hf_overrides", "performance_mode") if values[name]}
+    if values["performance_mode"] == "throughput":
+        del given["performance_mode"]
+    if given.get("performance_mode") == "balanced":
+        del given["performance_mode"]
+    taken = take(given)
+    _quantization(taken.serve, settings)
+    serve |= {name: _listed(value) for name, value in taken.serve.items()}
+    serve |= {
+        "max_model_len": settings.max_model_len,
+        "max_num_seqs": settings.max_num_seqs,
+        "max_num_batched_tokens": settings.max_num_batched_tokens,
+    }
+    for name, message in taken.faults.items():
+        option = flags()[name].option if name in flags() else name
+        this.refused.append(Fault(COMMAND_LINE, 0, option, message))
+    this.notes += taken.all_notices()
+    this.data = {"serve": {key: value for key, value in serve.items() if value is not None}}
+    if taken.replicas is not None:
+        this.data["deployment"] = {"replicas": taken.replicas, "router": "least_outstanding"}
+    if settings.speculation is not None:
+        _speculation(this, settings, configs)
+
+
+def _named_model(serve: dict[str, Any], configs: Configs) -> None:
+    """The model by its catalogue name, else by the `config.json` on this machine."""
+    name = serve["model"]
+    if not isinstance(name, str) or found(lambda: lookups.model(name)) is not None:
+        return
+    config = configs.find(name)
+    if config is None or config.path is None:
+        message = (
+            f"{name} is in no catalogue and its config.json not on this machine; get it "
+            f"(hf download {name} config.json) and name its folder with --models"
+        )
+        raise LineFault("unknown_model", "model", message)
+    serve["model"] = {"hf_config": str(config.path)}
+    try:
+        lookups.model(serve["model"])
+    except ValueError as error:
+        raise LineFault("model", "model", str(error)) from None
+
+
+def _quantization(serve: dict[str, Any], settings: EngineSettings) -> None:
+    """Formats that the checkpoint brings itself are not asked for again."""
+    if serve.get("quantization") is not None and settings.config.quantization is not None:
+        del serve["quantization"]
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _speculation(this: Translated, settings: EngineSettings, configs: Configs) -> None:
+    """`speculative_config` as the block takes it."""
+    speculation = settings.speculation
+    assert speculation is not None
+    method = "ngram" if speculation.method == "ngram_gpu" else speculation.method
+    if method in ("custom_class", "extract_hidden_states"):
+        message = f"{method} drafts with code of its own and is not simulated; the nearest is a draft_model"
+        this.refused.append(Fault(COMMAND_LINE, 0, "speculative_config.method", message))
+        return
+    block: dict[str, Any] = {"method": method}
+    given = {k: v for k, v in speculation.fields.items() if v is not None and v != FIELDS[k][1]}
+    if speculation.draft_tensor_parallel_size is not None:
+        own = speculation.model != settings.config.name
+        named = speculation.model if own else None
+        block["model"], notes = drafter_block(named, method, this.data["serve"]["model"], configs)
+        this.notes += notes
+    block["num_speculative_tokens"] = speculation.num_speculative_tokens
+    if speculation.lookup is not None:
+        block |= dict(zip(("prompt_lookup_min", "prompt_lookup_max"), speculation.lookup, strict=True))
+    skip = {"method", "model", "num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max"}
+    if method in ("mtp", "dspark") and given.get("quantization") == settings.quantization:
+        skip.add("quantization")
+    if method != "draft_model" and not speculation.skips_beyond:
+        skip.add("max_model_len")
+    this.data["serve"]["speculative_config"] = block | {k: v for k, v in given.items() if k not in skip}
+    if speculation.lowers_to is not None:
+        this.notes.append(
+            f"vLLM lowers max_model_len from {settings.asked_max_model_len} to {speculation.lowers_to}, as "
+            "far as the drafter reaches, and refuses longer requests"
+        )
+
+
+def _completed(this: Translated, with_traffic: bool) -> None:
+    """Acceptance, traffic and axes: what a line cannot say."""
+    serve = this.data["serve"]
+    if with_traffic:
+        workload = dict(_WORKLOAD)
+        longest = serve.get("max_model_len") or 1 << 30
+        if longest < workload["input_len"] + workload["output_len"]:
+            workload |= {"input_len": max(1, longest * 3 // 4), "output_len": max(1, longest // 8)}
+        this.data["workload"] = workload
+        this.notes.append(
+            "the traffic is assumed: replace workload (spelled as in vllm bench serve) with yours"
+        )
+        this.data["sweep"] = {"axes": {"workload.max_concurrency": _LOADS}}
+    config = serve.get("speculative_config")
+    if not config:
+        return
+    k, key = config["num_speculative_tokens"], "serve.speculative_config.num_speculative_tokens"
+    if config.get("rejection_sample_method") != "synthetic":
+        this.data["acceptance"] = _assumed(config["method"], k)
+        this.notes.append("acceptance is assumed: vLLM prints yours by position; see the block")
+    fixed = "num_speculative_tokens_per_batch_size" in config or "draft_tree" in serve
+    if config.get("rejection_sample_method") != "synthetic" and not fixed:
+        this.data.setdefault("sweep", {"axes": {}})["axes"][key] = [0, k]
+        this.data["report"] = {"baseline": {key: 0}}
+
+
+def _assumed(method: str, k: int) -> dict[str, Any]:
+    """Acceptance by position for K drafts."""
+    positions = list(ASSUMED_POSITIONS[:k])
+    while len(positions) < k:
+        positions.append(round(positions[-1] * 0.74, 6))
+    found_: dict[str, Any] = {"by_position": positions, "concentration": 18}
+    if method in ("ngram", "suffix"):
+        found_["proposal_probability"] = 1.0
+    return found_ | {"source": "an assumption; replace it with what your server prints"}
+
+
+def resolved_settings(
+    text: str, *, gpu: str | None = None, folders: Sequence[Path] = (), here: Path | None = None
+) -> dict[str, object]:
+    """What vLLM makes of a line, whether it can be simulated or not: `settings`, `speculative`, `warnings`.
+
+    Raises:
+        InputFaults: what vLLM refuses.
+    """
+    try:
+        command = next(c for c in commands(text) if c.engine != BENCH)
+        if command.engine == SGLANG:
+            return {"serve": sglang.read(command.words).serve}
+        parsed = parse(command.words, here)
+        limits = lookups.engine(ENGINE).limits(_gpu(gpu or GPU))
+        found_ = resolve(parsed, limits, CatalogConfigs(folders))
+    except LineFault as fault:
+        raise InputFaults([_fault(fault)]) from None
+    return {
+        "given": {name: parsed.values[name] for name in sorted(parsed.given)},
+        "settings": shown.settings(found_),
+        "speculative": shown.drafting(found_),
+        "warnings": list(parsed.warnings),
+    }

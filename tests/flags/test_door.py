@@ -1,0 +1,208 @@
+"""From a pasted command line to an experiment, and vLLM's flags as keys of `serve:`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from specfleet.experiments.cli.main import app
+from specfleet.experiments.load.config import Loaded, load
+from specfleet.experiments.load.from_line import translate
+from specfleet.experiments.load.presets import file_or_preset, preset_files
+from specfleet.experiments.load.sweep import expand
+from specfleet.experiments.schema.blocks.serve import Serve
+from specfleet.experiments.schema.faults import InputFaults
+
+MODEL = "meta-llama/Llama-3.1-8B-Instruct"
+HEAD = "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"
+
+
+def served(line: str) -> Serve:
+    """The `serve:` block of the first point that drafts, or of the first."""
+    points = expand(load(translate(line, gpu="h100-sxm").data).experiment)
+    drafting = [point for point in points if point.config.serve.speculative_config]
+    return (drafting or list(points))[0].config.serve
+
+
+def keys(**serve: Any) -> Loaded:
+    """A file with these keys of `serve:`."""
+    block = {"model": MODEL, "gpu": "h100-sxm", **serve}
+    workload = {"input_len": 100, "output_len": 10, "num_prompts": 10, "max_concurrency": 2}
+    return load({"serve": block, "workload": workload, "acceptance": {"conditional_acceptance": 0.6}})
+
+
+def refusal(**serve: Any) -> str:
+    with pytest.raises(InputFaults) as caught:
+        keys(**serve)
+    return str(caught.value)
+
+
+def test_a_line_becomes_a_file_that_loads_and_says_what_was_assumed(tmp_path: Path) -> None:
+    this = translate(
+        f"vllm serve {MODEL} -tp 2 --port 9 --max-model-len 8k --spec-method ngram --spec-tokens 3"
+    )
+    path = tmp_path / "a.yaml"
+    path.write_text(this.text())
+    serve = load(path).experiment.serve
+    assert (serve.tensor_parallel_size, serve.max_model_len, serve.max_num_seqs) == (2, 8000, 1024)
+    assert yaml.safe_load(this.text())["serve"]["gpu"] == "h100-sxm"
+    for said in ("no GPU", "port", "traffic is assumed", "acceptance is assumed"):
+        assert any(said in note for note in this.notes), said
+
+
+@pytest.mark.parametrize(
+    ("fields", "method", "k"),
+    [
+        ({"method": "eagle3", "model": HEAD, "num_speculative_tokens": 4}, "eagle3", 4),
+        ({"method": "suffix"}, "suffix", 24),
+        ({"model": HEAD, "num_speculative_tokens": "2"}, "eagle3", 2),
+        ({"method": "ngram_gpu", "num_speculative_tokens": 3}, "ngram", 3),
+        ({"method": "dflash", "model": "z-lab/some-DFlash-b16", "num_speculative_tokens": 7}, "dflash", 7),
+        (
+            {"method": "eagle3", "model": "someone/unheard-of-eagle3", "num_speculative_tokens": 1},
+            "eagle3",
+            1,
+        ),
+    ],
+)
+def test_a_speculative_config_is_taken_as_vllm_takes_it(fields: dict[str, Any], method: str, k: int) -> None:
+    config = served(f"vllm serve {MODEL} -sc '{json.dumps(fields)}'").speculative_config
+    assert config is not None
+    assert (config.method, config.num_speculative_tokens) == (method, k)
+
+
+def test_every_refused_flag_of_a_line_is_named_at_once() -> None:
+    with pytest.raises(InputFaults) as caught:
+        translate(f"vllm serve {MODEL} -pp 2 --enforce-eager --enable-lora --max-loras 3 --stream-interval 4")
+    text = str(caught.value)
+    for flag in (
+        "--pipeline-parallel-size",
+        "--enforce-eager",
+        "--enable-lora",
+        "--max-loras",
+        "--stream-interval",
+    ):
+        assert flag in text
+    assert "tensor_parallel_size" in text, "the nearest thing that is simulated"
+
+
+def test_a_benchmark_s_line_brings_the_traffic() -> None:
+    text = (
+        f"vllm serve {MODEL} &\nvllm bench serve --model {MODEL} --dataset-name random --random-input-len 300"
+        " --random-output-len 40 --num-prompts 70 --max-concurrency 5 --request-rate inf"
+    )
+    workload = load(translate(text, gpu="h100-sxm").data).experiment.workload
+    assert (workload.input_len, workload.output_len, workload.num_prompts) == (300, 40, 70)
+    assert workload.max_concurrency == 5
+
+
+def test_dense_data_parallelism_is_replicas_and_shared_experts_are_refused() -> None:
+    this = translate(f"vllm serve {MODEL} -dp 3", gpu="h100-sxm")
+    assert load(this.data).experiment.deployment.replicas == 3
+    with pytest.raises(InputFaults, match="share experts"):
+        translate("vllm serve openai/gpt-oss-120b -dp 2", gpu="h100-sxm")
+
+
+def test_an_sglang_line_becomes_keys_and_a_tree_its_three_numbers() -> None:
+    line = (
+        f"python -m sglang.launch_server --model-path {MODEL} --tp 2 --context-length 4096 --page-size 16"
+        f" --speculative-algorithm EAGLE3 --speculative-draft-model-path {HEAD} --speculative-num-steps 3"
+        " --speculative-eagle-topk 1 --speculative-num-draft-tokens 4 --port 1 --disable-radix-cache"
+    )
+    serve = served(line)
+    assert (serve.engine, serve.tensor_parallel_size, serve.max_model_len) == ("sglang", 2, 4096)
+    assert serve.speculative_config is not None and serve.speculative_config.num_speculative_tokens == 3
+    assert not serve.enable_prefix_caching and serve.max_num_seqs == 48
+    tree = translate(line.replace("topk 1", "topk 4").replace("tokens 4", "tokens 8"), gpu="h100-sxm")
+    assert tree.data["serve"]["draft_tree"] == {"sglang": {"steps": 3, "topk": 4, "num_draft_tokens": 8}}
+    with pytest.raises(InputFaults, match="--pp-size"):
+        translate(line + " --pp-size 2")
+
+
+def test_flags_that_change_nothing_are_no_faults_and_are_listed_once() -> None:
+    loaded = keys(
+        **{"port": 8000, "served_model_name": ["a", "b"], "trust-remote-code": True, "dtype": "auto"},
+        max_model_len="64k",
+        no_enable_prefix_caching=True,
+        max_loras=4,
+    )
+    serve = loaded.experiment.serve
+    assert (serve.max_model_len, serve.enable_prefix_caching, serve.dtype) == (64000, False, "bfloat16")
+    [notice] = [notice for notice in loaded.notices if "without effect" in notice]
+    assert all(name in notice for name in ("port", "served_model_name", "trust_remote_code", "max_loras"))
+
+
+def test_flags_that_would_change_the_answer_are_refused_with_the_reason() -> None:
+    assert "has not been timed" in refusal(enforce_eager=True)
+    assert "least" not in refusal(**{"pipeline-parallel-size": 2})
+    assert "did you mean max_num_seqs" in refusal(max_num_seq=2)
+    assert "no valid JSON" in refusal(hf_overrides="{") or "JSON" in refusal(hf_overrides="{")
+
+
+def test_short_flags_and_other_spellings_mean_what_they_mean_to_vllm() -> None:
+    loaded = keys(spec_method="eagle3", spec_model=HEAD, spec_tokens=2, **{"device-memory-utilization": 0.8})
+    config = loaded.experiment.serve.speculative_config
+    assert config is not None and config.num_speculative_tokens == 2
+    assert loaded.experiment.serve.gpu_memory_utilization == 0.8
+    assert keys(performance_mode="throughput").experiment.serve.max_num_seqs == 2048
+    assert "stands in speculative_config too" in refusal(
+        spec_tokens=2, speculative_config={"method": "ngram", "num_speculative_tokens": 3}
+    )
+
+
+def test_graph_sizes_are_left_as_they_are_given() -> None:
+    from specfleet.experiments.point.build import placement
+
+    serve = expand(keys(cudagraph_capture_sizes=[1, 6, 64]).experiment)[0].config.serve
+    assert placement(serve).capture_sizes == (1, 6, 64)
+
+
+def test_a_request_rate_may_be_spelled_inf() -> None:
+    workload = {"input_len": 10, "output_len": 5, "request_rate": "inf"}
+    loaded = load({"serve": {"model": MODEL, "gpu": "h100-sxm", "max_model_len": 512}, "workload": workload})
+    assert loaded.experiment.workload.request_rate == float("inf")
+
+
+def test_a_config_is_seen_from_the_file_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        **{"hidden_size": 256, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 512},
+        **{"vocab_size": 1000, "max_position_embeddings": 2048, "num_key_value_heads": 2},
+    }
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "config.json").write_text(json.dumps(config))
+    path = tmp_path / "inner" / "a.yaml"
+    path.write_text(
+        "serve: {model: {hf_config: config.json}, gpu: h100-sxm}\nworkload: {input_len: 10, output_len: 5}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert load(path).experiment.serve.model == {"hf_config": str(path.with_name("config.json"))}
+
+
+def test_presets_are_reached_by_name_and_a_file_of_that_name_comes_first(tmp_path: Path) -> None:
+    assert {"demo", "starter", "plan-llama70b"} <= set(preset_files())
+    assert file_or_preset(Path("demo")) == preset_files()["demo"]
+    assert file_or_preset(tmp_path) == tmp_path
+
+
+def test_the_commands_take_a_line_a_preset_and_a_short_help(tmp_path: Path) -> None:
+    run = CliRunner()
+    assert "demo" in run.invoke(app, ["init", "--list"]).output
+    out = tmp_path / "a.yaml"
+    made = run.invoke(
+        app, ["init", str(out), "--from", "-", "--gpu", "h200"], input=f"vllm serve {MODEL} -tp 2\n"
+    )
+    assert made.exit_code == 0 and load(out).experiment.serve.gpu == "h200"
+    assert run.invoke(app, ["init", str(out), "--preset", "demo"]).exit_code == 2, "never overwrites"
+    shown = run.invoke(app, ["init", "--from", f"vllm serve {MODEL} --max-num-seqs 7", "--json"])
+    assert json.loads(shown.output)["settings"]["max_num_seqs"] == 7
+    assert run.invoke(app, ["init", "--from", "vllm serve nobody/nothing"]).exit_code == 2
+    assert run.invoke(app, ["run", "-h"]).exit_code == 0
+    assert run.invoke(app, ["run"]).exit_code == 2

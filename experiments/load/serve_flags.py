@@ -6,6 +6,7 @@ others are turned into keys that say the same, or refused with the reason.
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,9 @@ from specfleet.hardware.model import ModelSpec
 
 NOT_VLLMS = tuple(name for name in Serve.model_fields if name not in flags())
 """Keys of `serve:` that vLLM does not have."""
+
+_SUFFIXED = re.compile(r"[\d.]+[kKmMgGtT]|auto")
+"""Sizes as vLLM spells them; plain digits in quotes stay text, as everywhere in a file."""
 
 STATES = (GatedDelta, Lightning, Mamba, ShortConv)
 """Layers with a state a sequence."""
@@ -146,7 +150,7 @@ def _switched(named: dict[str, tuple[str, Value]]) -> dict[str, tuple[str, Value
 
 def _kept(this: Taken, name: str, value: Value) -> None:
     """A key that the block has, its value as the block takes it."""
-    if name in _SIZES and isinstance(value, str):
+    if name in _SIZES and isinstance(value, str) and _SUFFIXED.fullmatch(value):
         try:
             value = length(value) if name == "max_model_len" else size(value)
         except ArgumentTypeError as error:

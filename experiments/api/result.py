@@ -120,8 +120,8 @@ class Result:
         """Draws a figure.
 
         Args:
-            name: one of `plots`, or a metric of the summary; the first of answer, speedup and throughput that the
-                run has if left out.
+            name: one of `plots`, or a metric of the summary; the first of answer, speedup, throughput that
+                the run has if left out.
 
         Raises:
             UserError: the run has nothing for it.

@@ -234,7 +234,10 @@ CONFLICTS = [
     ),
     (experiment_text(f"{SERVE}, tensor_parallel_size: 3"), "cannot share the 32 attention heads"),
     (experiment_text(f"{SERVE}, max_model_len: 10000000"), "is beyond the 131072 positions"),
-    (experiment_text(f"{SERVE}, pipeline_parallel_size: 2"), "layers on several GPUs in turn are not simulated"),
+    (
+        experiment_text(f"{SERVE}, pipeline_parallel_size: 2"),
+        "layers on several GPUs in turn are not simulated",
+    ),
     (experiment_text(SERVE.replace("h100-sxm", "h100-sxn")), "did you mean 'h100-sxm'"),
     (experiment_text(f"{SERVE}, engine: vllm-0.34"), "vllm-0.33"),
     (experiment_text(workload="preset: azure-conv-2032"), "closest: azure-conv-2023"),

@@ -95,7 +95,9 @@ def with_flags(document: Document) -> tuple[Document, list[str]]:
     for key, message in this.faults.items():
         mark = document.mark(("serve", key))
         faults.append(Fault(mark.file, mark.line, f"serve.{key}", message))
-    marks = {**document.marks, **{("serve", _plain(k)): document.mark(("serve", k)) for k in serve}}
+    marks = dict(document.marks)
+    for key in serve:
+        marks["serve", _plain(key)] = document.mark(("serve", key))
     return Document(document.file, data, marks, (*document.faults, *faults)), this.all_notices()
 
 
@@ -136,7 +138,7 @@ def _named(value: object) -> bool:
 
 
 def _value(default: Any) -> Value:
-    return tuple(default) if isinstance(default, list) else default  # type: ignore[no-any-return]
+    return tuple(default) if isinstance(default, list) else default
 
 
 def _switched(named: dict[str, tuple[str, Value]]) -> dict[str, tuple[str, Value]]:
@@ -206,7 +208,7 @@ def _performance_mode(this: Taken, value: Value, model: ModelSpec | None) -> str
         return "interactivity has CUDA graphs for every size up to 32, which is not simulated; remove it"
     engine, gpu = this.serve.get("engine", "vllm-0.33"), this.serve.get("gpu")
     profile = found(lambda: lookups.engine(str(engine)))
-    accelerator = found(lambda: lookups.accelerator(gpu)) if isinstance(gpu, str | dict) else None
+    accelerator = found(lambda: lookups.accelerator(gpu)) if _named(gpu) else None  # type: ignore[arg-type]
     if isinstance(profile, EngineProfile) and accelerator is not None:
         seqs, tokens = profile.limits(accelerator)
         this.serve.setdefault("max_num_seqs", 2 * seqs)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from specfleet.hardware.hybrid import PoolShape
+
 GIB = 2**30
 _LABEL_WIDTH = 34
 
@@ -18,7 +20,9 @@ class KvBudget:
 
     `num_gpu_blocks` counts vLLM's null block, as its log does; `tokens` is blocks x block size.
     `device_bytes` is the GPU's memory, None when the pool itself was given. `factors` spells
-    `bytes_per_token` as a product. The last two say how the build checks and prints, see MemoryRules.
+    `bytes_per_token` as a product. The next two say how the build checks and prints, see MemoryRules. Where
+    layers of several kinds share the pool, `shape` says what a sequence holds beside a slot a token
+    (`bytes_per_token` is then a slot, of the layers that keep everything) and `kinds` what each keeps.
     """
 
     lines: tuple[Line, ...]
@@ -29,24 +33,31 @@ class KvBudget:
     factors: str = ""
     null_block_is_reserved: bool = False
     prints_tokens_by_request: bool = False
+    shape: PoolShape | None = None
+    kinds: tuple[str, ...] = ()
 
     @property
     def tokens(self) -> int:
-        """Tokens that the pool holds."""
+        """Tokens that the pool holds; of mixed layers, slots of those that keep everything."""
         return self.num_gpu_blocks * self.block_size
 
     @property
     def largest_max_model_len(self) -> int:
         """Tokens of the longest request that the engine would start with."""
-        return self.tokens - (self.block_size if self.null_block_is_reserved else 0)
+        slots = self.tokens - (self.block_size if self.null_block_is_reserved else 0)
+        return self.shape.longest(slots) if self.shape else slots
 
     def blocks(self, tokens: int) -> int:
         """Blocks that a request of `tokens` tokens occupies."""
-        return -(-tokens // self.block_size)
+        return -(-(self.shape.held(tokens) if self.shape else tokens) // self.block_size)
 
     def request_bytes(self, tokens: int) -> int:
         """Bytes that a request of `tokens` tokens occupies on this GPU, in whole blocks."""
         return self.blocks(tokens) * self.block_size * self.bytes_per_token
+
+    def _bytes(self, tokens: int) -> int:
+        """Bytes of one sequence, not rounded up to blocks."""
+        return (self.shape.held(tokens) if self.shape else tokens) * self.bytes_per_token
 
     def max_concurrency(self, max_model_len: int) -> float:
         """Requests of full length that fit at once, in blocks as vLLM counts them."""
@@ -70,13 +81,15 @@ class KvBudget:
 
     def refusal(self, max_model_len: int) -> str | None:
         """Why the engine would not start with `max_model_len`, in vLLM's two numbers, or None."""
-        if self.blocks(max_model_len) * self.block_size <= self.largest_max_model_len:
-            return None
         has = self.largest_max_model_len
+        if self.shape is None and self.blocks(max_model_len) * self.block_size <= has:
+            return None
+        if self.shape is not None and max_model_len <= has:
+            return None
         return (
             f"max_model_len {max_model_len:,} does not fit: one request of that length needs "
             f"{max_model_len:,} tokens ({self.request_bytes(max_model_len) / GIB:.2f} GiB), the KV cache has "
-            f"{has:,} ({has * self.bytes_per_token / GIB:.2f} GiB). The engine refuses to start; the largest "
+            f"{has:,} ({self._bytes(has) / GIB:.2f} GiB). The engine refuses to start; the largest "
             f"max_model_len that fits is {has:,}. Lower max_model_len or raise gpu_memory_utilization."
         )
 
@@ -85,6 +98,7 @@ class KvBudget:
         table = [f"{label:<{_LABEL_WIDTH}}{value / GIB:9.2f} GiB" for label, value in self.lines]
         product = f" = {self.factors}" if self.factors else ""
         table.append(f"{'KV bytes per token and GPU':<{_LABEL_WIDTH}}{self.bytes_per_token:9,} B{product}")
+        table.extend(f"  {kind}" for kind in self.kinds)
         blocks = f"{self.num_gpu_blocks:9,} of {self.block_size} tokens"
         table.append(f"{'KV blocks':<{_LABEL_WIDTH}}{blocks}")
         if max_model_len is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from specfleet.hardware.hybrid import kinds_of, pool_shape
 from specfleet.hardware.kvbudget import GIB, KvBudget, Line
 from specfleet.hardware.memorypeak import (
     activation_bytes,
@@ -82,7 +83,7 @@ def kv_budget(
     without any other check, as in vLLM. Raises DoesNotFit, with the budget, when less than one block is left.
     """
     given = given or MemoryGiven()
-    block_bytes = placement.block_size * kv_bytes_per_token(placement)
+    block_bytes = placement.block_size * pool_shape(placement).bytes_per_slot
     if num_gpu_blocks_override is not None:
         return _budget(placement, (), num_gpu_blocks_override * block_bytes, given)
     fixed = kv_cache_memory_bytes if kv_cache_memory_bytes is not None else given.available
@@ -107,6 +108,16 @@ def kv_bytes_per_token(placement: Placement) -> int:
     return target + placement.drafter.kv_bytes_per_token(dtype, placement.draft_tensor_parallel_size)
 
 
+def _kinds(placement: Placement) -> tuple[str, ...]:
+    """What each kind of layer keeps, in words."""
+    dtype, drafter = placement.kv_cache_dtype, placement.drafter
+    lines = kinds_of(placement.model, dtype, placement.tensor_parallel_size)
+    if drafter is None or drafter.model is None:
+        return lines
+    own = kinds_of(drafter.model, dtype, placement.draft_tensor_parallel_size)
+    return (*lines, *(f"drafter: {line}" for line in own))
+
+
 def kv_factors(placement: Placement) -> str:
     """The same as a product, in words: `2 x 32 layers x 8 KV heads x 128 x 2 B`, drafter added."""
     element = placement.kv_element_bytes
@@ -126,17 +137,19 @@ def _factors(model: ModelSpec, tp: int, element: int) -> str:
 
 
 def _budget(placement: Placement, lines: tuple[Line, ...], pool: int, given: MemoryGiven) -> KvBudget:
-    bytes_per_token = kv_bytes_per_token(placement)
+    shape = pool_shape(placement)
     device = _figure(given.device, placement.accelerator.hbm_bytes)
     return KvBudget(
         lines=(*lines, ("KV cache", pool)),
         device_bytes=device if lines else None,
-        bytes_per_token=bytes_per_token,
+        bytes_per_token=shape.bytes_per_slot,
         block_size=placement.block_size,
-        num_gpu_blocks=max(0, pool // (placement.block_size * bytes_per_token)),
-        factors=kv_factors(placement),
+        num_gpu_blocks=max(0, pool // (placement.block_size * shape.bytes_per_slot)),
+        factors="" if shape.mixed or placement.model.stack else kv_factors(placement),
         null_block_is_reserved=placement.profile.memory.null_block_is_reserved,
         prints_tokens_by_request=placement.profile.memory.prints_tokens_by_request,
+        shape=shape if shape.mixed else None,
+        kinds=_kinds(placement) if shape.mixed or placement.model.stack else (),
     )
 
 

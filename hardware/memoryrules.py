@@ -24,6 +24,7 @@ class MemoryRules:
     of the group more.
 
     `null_block_is_reserved`: the check of `max_model_len` leaves out the block that is never given away.
+    `windows_in_full`: layers with a window keep every token, as without vLLM's hybrid KV cache manager.
     `prints_tokens_by_request`: the printed size is concurrency x max_model_len, not blocks x block size.
     """
 
@@ -41,6 +42,7 @@ class MemoryRules:
     non_torch_peer_bytes: int
     null_block_is_reserved: bool
     prints_tokens_by_request: bool
+    windows_in_full: bool = False
     unchunked_up_to: int = 0
     chunk_tokens: int = 0
 

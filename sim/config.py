@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from specfleet.sim.kvlayout import KvLayout
+
 EAGLE_FAMILY = ("eagle", "eagle3", "mtp", "dflash", "dspark")
 """Methods whose drafter reads the target's hidden states and keeps a KV layer of its own."""
 
@@ -166,6 +168,7 @@ class EngineConfig:
         skips_unused_drafts: no drafter pass in a step none of whose drafts can be used.
         speculative: the drafting method, or None.
         sliding_window: keys that the model's windowed layers see, tokens; 0: it has none.
+        kv_layout: what a sequence holds where layers of several kinds share the pool; None: a slot a token.
         sglang: set: SGLang's scheduler decides, with these settings; None: vLLM's.
 
     Raises:
@@ -193,6 +196,7 @@ class EngineConfig:
     skips_unused_drafts: bool = True
     speculative: SpeculativeConfig | None = None
     sliding_window: int = 0
+    kv_layout: KvLayout | None = None
     sglang: SglangConfig | None = None
 
     def __post_init__(self) -> None:

@@ -67,6 +67,7 @@ class ListedCrowd:
         batch, step, piece, draft_slots = self.batch, self.step, self.rules.piece, self.rules.draft_slots
         trims, caches = config.trims_drafts_to_max_tokens, config.enable_prefix_caching
         budget, cap, lookahead, index = step.tokens, step.cap, rules.lookahead, 0
+        layout = rules.layout is not None
         k = rules.num_speculative_tokens  # a decode row is whole where neither budget nor positions end
         whole, charge, longest = 1 + k if cap > k else 0, rules.row_charge(k), rules.max_model_len - 2 - k
         while index < len(running) and budget > draft_slots:
@@ -85,7 +86,7 @@ class ListedCrowd:
                 index += 1
                 continue
             end = computed + tokens
-            if end + lookahead > sequence.slots:
+            if (rules.slots(end) if layout else end + lookahead) > sequence.slots:
                 index, budget, fits = self._make_room(sequence, rules.slots(end), index, budget)
                 if not fits:
                     if config.policy == "priority":

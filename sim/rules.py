@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specfleet.sim.config import EngineConfig
+from specfleet.sim.kvlayout import KvLayout
 
 I64 = npt.NDArray[np.int64]
 NEVER = 1 << 62
@@ -119,6 +120,7 @@ class SchedulerRules:
     draft_passes: int
     skips_unused_drafts: bool
     eagle: bool
+    layout: KvLayout | None
 
     @classmethod
     def of(cls, config: EngineConfig) -> SchedulerRules:
@@ -146,6 +148,7 @@ class SchedulerRules:
             draft_passes=speculative.draft_passes if speculative else 0,
             skips_unused_drafts=config.skips_unused_drafts and lookahead > 0,
             eagle=config.uses_eagle,
+            layout=config.kv_layout,
         )
 
     def row_charge(self, drafts: int) -> int:
@@ -184,7 +187,8 @@ class SchedulerRules:
 
     def slots(self, end: int) -> int:
         """Returns the KV slots that a running sequence holds while tokens up to `end` are computed."""
-        return min(end + self.lookahead, self.max_model_len)
+        slots = min(end + self.lookahead, self.max_model_len)
+        return self.layout.held(slots) if self.layout else slots
 
     def blocks(self, end: int) -> int:
         """Returns the blocks for `slots`."""
@@ -201,14 +205,20 @@ class SchedulerRules:
     def blocks_at_admission(self, end: int) -> int:
         """Returns the blocks of a request that is admitted to compute tokens up to `end`."""
         slots = end + self.lookahead_at_admission
-        return -(-(slots if slots < self.max_model_len else self.max_model_len) // self.block_size)
+        slots = slots if slots < self.max_model_len else self.max_model_len
+        return -(-(self.layout.held(slots) if self.layout else slots) // self.block_size)
 
     def blocks_each(self, ends: I64) -> I64:
         """As `blocks`, for many, none of whom reaches `max_model_len`."""
+        if self.layout:
+            return blocks_for_each(self.layout.held_each(ends + self.lookahead), 0, self.block_size)
         return blocks_for_each(ends, self.lookahead, self.block_size)
 
     def blocks_at_admission_each(self, ends: I64) -> I64:
         """As `blocks_at_admission`, for many, none of whom reaches `max_model_len`."""
+        if self.layout:
+            held = self.layout.held_each(ends + self.lookahead_at_admission)
+            return blocks_for_each(held, 0, self.block_size)
         return blocks_for_each(ends, self.lookahead_at_admission, self.block_size)
 
     def usable_hit(self, found: int) -> int:
@@ -225,7 +235,10 @@ class SchedulerRules:
 
     def blocks_reserved(self, known: int) -> int:
         """Returns the blocks that must be free or found before a request of so many known tokens enters."""
-        return blocks_for(min(known, self.max_model_len), self.block_size) if self.reserves_all else 0
+        if not self.reserves_all:
+            return 0
+        slots = min(known, self.max_model_len)
+        return blocks_for(self.layout.held(slots) if self.layout else slots, self.block_size)
 
     def pads(self, beside_rows: bool, computed: int) -> bool:
         """Whether an admission with one token left is filled up with placeholder drafts.

@@ -28,6 +28,7 @@ from specfleet.hardware.placement import Placement
 from specfleet.hardware.stepcost import StepCost
 from specfleet.sim import config as sim_config
 from specfleet.sim.config import ON_HOST
+from specfleet.sim.kvlayout import KvLayout
 from specfleet.sim.simulation import Scenario
 from specfleet.sim.speculation.policy import PolicySpec
 from specfleet.sim.speculation.spec import AcceptanceSpec
@@ -84,7 +85,7 @@ def build(config: Experiment) -> Built:
     cost_model = COST_MODELS[serve.cost_model]
     cost, plain = _priced(cost_model, place), _priced(cost_model, _without_drafter(place))
     scenario = Scenario(
-        engine=engine_config(serve, place.profile, budget.num_gpu_blocks),
+        engine=engine_config(serve, place.profile, budget),
         cost=cost,
         acceptance=acceptance_specs(config),
         deployment=sim_config.DeploymentConfig(config.deployment.replicas, config.deployment.router),
@@ -198,7 +199,15 @@ def drafter(speculative: SpeculativeConfig) -> DrafterSpec:
     return spec
 
 
-def engine_config(serve: Serve, profile: EngineProfile, num_gpu_blocks: int) -> sim_config.EngineConfig:
+def kv_layout(budget: KvBudget) -> KvLayout | None:
+    """Returns what a sequence holds of a pool that several kinds of layers share; None: a slot a token."""
+    shape = budget.shape
+    if shape is None:
+        return None
+    return KvLayout(shape.window_tokens, shape.window_per_1024, shape.sequence_slots)
+
+
+def engine_config(serve: Serve, profile: EngineProfile, budget: KvBudget) -> sim_config.EngineConfig:
     """Returns the scheduler's limits and rules for a resolved `serve` block."""
     assert serve.max_num_seqs and serve.max_num_batched_tokens and serve.max_model_len
     speculative = serve.speculative_config
@@ -217,7 +226,7 @@ def engine_config(serve: Serve, profile: EngineProfile, num_gpu_blocks: int) -> 
     return sim_config.EngineConfig(
         max_num_seqs=serve.max_num_seqs,
         max_num_batched_tokens=serve.max_num_batched_tokens,
-        num_gpu_blocks=num_gpu_blocks,
+        num_gpu_blocks=budget.num_gpu_blocks,
         block_size=serve.block_size,
         max_model_len=serve.max_model_len,
         enable_prefix_caching=serve.enable_prefix_caching,
@@ -230,6 +239,7 @@ def engine_config(serve: Serve, profile: EngineProfile, num_gpu_blocks: int) -> 
         scheduler_reserve_full_isl=bool(serve.scheduler_reserve_full_isl),
         speculative=drafting,
         sliding_window=model.reach,
+        kv_layout=kv_layout(budget),
         **{rule: getattr(profile, rule) for rule in SCHEDULER_RULES},
     )
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from specfleet.experiments.point.build import SCHEDULER_RULES
+from specfleet.experiments.point.build import SCHEDULER_RULES, kv_layout
 from specfleet.hardware.memory import kv_budget
 from specfleet.hardware.placement import Placement
 from specfleet.hardware.stepcost import KernelCost
@@ -166,10 +166,11 @@ def scenario(point: MeasuredPoint) -> Scenario:
         hardware.memory.DoesNotFit: when no KV block is left.
     """
     place = point.placement
+    budget = kv_budget(place)
     engine = EngineConfig(
         max_num_seqs=place.max_num_seqs,
         max_num_batched_tokens=place.max_num_batched_tokens,
-        num_gpu_blocks=kv_budget(place).num_gpu_blocks,
+        num_gpu_blocks=budget.num_gpu_blocks,
         block_size=place.block_size,
         max_model_len=point.max_model_len,
         enable_prefix_caching=point.enable_prefix_caching,
@@ -177,6 +178,8 @@ def scenario(point: MeasuredPoint) -> Scenario:
         async_scheduling=place.async_scheduling,
         scheduler_reserve_full_isl=place.profile.scheduler_reserve_full_isl,
         speculative=speculative_config(point),
+        sliding_window=place.model.reach,
+        kv_layout=kv_layout(budget),
         **{rule: getattr(place.profile, rule) for rule in SCHEDULER_RULES},
     )
     acceptance = {"": point.acceptance} if point.acceptance is not None else {}

@@ -17,6 +17,7 @@ import numpy as np
 
 from specfleet.hardware.stepcost import TERMS, StepCost, StepShape
 from specfleet.sim.config import ClientConfig, DeploymentConfig, EngineConfig, LoadConfig, SpeculativeConfig
+from specfleet.sim.kvlayout import KvLayout
 from specfleet.sim.router import ROUTERS, LeastOutstanding, Random, RoundRobin
 from specfleet.sim.scenario import Scenario
 from specfleet.sim.speculation.acceptance import Acceptance
@@ -69,7 +70,9 @@ UNDERSTOOD: dict[type, tuple[str, ...]] = {
         "skips_unused_drafts",
         "speculative",
         "sliding_window",
+        "kv_layout",
     ),
+    KvLayout: ("window_tokens", "window_per_1024", "sequence_slots"),
     SpeculativeConfig: ("method", "num_speculative_tokens", "parallel_drafting", "draft_depth"),
     DeploymentConfig: ("replicas", "router"),
     ClientConfig: ("send_s", "receive_s", "turn_s", "send_serial_s", "chunk_s"),

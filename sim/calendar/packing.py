@@ -44,9 +44,11 @@ class Packing:
             longest_tokens: most KV tokens of a sequence.
             shared: sequences may hold the same blocks, so that the pool does not bound their context.
         """
-        seqs, size = config.max_num_seqs, config.block_size
-        overdrawn = config.usable_blocks + seqs * (growth_tokens // size + 1)
-        most_blocks = min(overdrawn, seqs * ((longest_tokens + growth_tokens) // size + 1))
+        seqs, size, layout = config.max_num_seqs, config.block_size, config.kv_layout
+        growth = layout.growth(growth_tokens) if layout else growth_tokens
+        longest = layout.held(longest_tokens + growth_tokens) if layout else longest_tokens + growth_tokens
+        overdrawn = config.usable_blocks + seqs * (growth // size + 1)
+        most_blocks = min(overdrawn, seqs * (longest // size + 1))
         block_bits = most_blocks.bit_length()
         held_tokens = seqs * (longest_tokens + growth_tokens) if shared else most_blocks * size
         context_bits = held_tokens.bit_length()

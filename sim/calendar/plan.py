@@ -120,6 +120,8 @@ class CalendarRun:
         """Whether the pool holds the largest requests together, so that nobody is ever preempted."""
         rows = self.served
         tokens = self.table.prompt_tokens[rows] + self.table.output_tokens[rows]
-        blocks = (tokens + 2 * rules.query + rules.lookahead) // rules.block_size + 1
+        slots = tokens + 2 * rules.query + rules.lookahead
+        slots = self.config.kv_layout.held_each(slots) if self.config.kv_layout else slots
+        blocks = slots // rules.block_size + 1
         most = min(self.config.max_num_seqs, len(rows))
         return int(np.sort(blocks)[len(rows) - most :].sum()) <= self.config.usable_blocks

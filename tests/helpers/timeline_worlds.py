@@ -12,6 +12,7 @@ from sim_toys import World, drafting
 from specfleet.hardware.kernels import Array
 from specfleet.hardware.stepcost import StepShape
 from specfleet.sim.config import NO_CLIENT, ClientConfig, DeploymentConfig, EngineConfig, LoadConfig
+from specfleet.sim.kvlayout import KvLayout
 from specfleet.sim.laws.everywhere import by_replica, differences
 from specfleet.sim.router import ROUTERS
 from specfleet.sim.simulation import RunResult, simulate
@@ -111,6 +112,9 @@ def engines(draw: st.DrawFn, k: int) -> EngineConfig:
         skips_unused_drafts=draw(st.booleans()),
         watermark=draw(st.sampled_from([0.0, 0.0, 0.05])),
         sliding_window=draw(st.sampled_from([0, 0, 1, 20])),
+        kv_layout=draw(
+            st.sampled_from([None, None, KvLayout(20, 2048, 0), KvLayout(0, 0, 9), KvLayout(33, 700, 5)])
+        ),
         prefix_hash_covers_next_token=draw(st.booleans()),
         pads_one_token_admission=draw(st.booleans()),
         long_prefill_token_threshold_adaptive=draw(st.booleans()),

@@ -55,7 +55,8 @@ def parts(scenario: Scenario, world: World) -> Iterator[object]:
     """The records that describe a run."""
     engine = scenario.engine
     yield from (scenario, engine, scenario.deployment, scenario.client, scenario.load, requests(world))
-    yield from (part for part in (engine.speculative, scenario.policy) if part is not None)
+    others = (engine.speculative, engine.kv_layout, scenario.policy)
+    yield from (part for part in others if part is not None)
     yield from scenario.acceptance.values()
 
 

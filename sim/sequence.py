@@ -17,7 +17,7 @@ class Sequence:
         id: global request id.
         prompt_tokens: prompt length.
         max_tokens: most output tokens asked for.
-        stop_at: the n-th output token is a stop token; only `Scheduler.commit` reads it.
+        stop_at: the n-th output token is a stop token; only `Scheduler.commit` and the oracle read it.
         priority: lower runs first, under the priority policy.
         segments: the prompt as `(stream, n)`, the first n tokens of each stream; None is a
             private stream. Two prompts share a prefix as far as their segments say.

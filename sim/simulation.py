@@ -11,6 +11,7 @@ from specfleet.sim.laws.everywhere import check_alike
 from specfleet.sim.laws.whole import check_run
 from specfleet.sim.scenario import Ran, RunResult, Scenario
 from specfleet.sim.speculation.lives import Lives
+from specfleet.sim.speculation.oracle import foreseen
 from specfleet.sim.stepped import Engines
 from specfleet.workloads.requests import RequestTable
 
@@ -41,6 +42,7 @@ def simulate(
         Stall: with a diagnosis, if the engine stands still with work left.
         Breach: a law of `sim.laws` does not hold of what was simulated.
     """
+    scenario = foreseen(scenario)
     k = scenario.engine.num_speculative_tokens
     lives = Lives(scenario.acceptance, table, k, seed) if k and scenario.acceptance else None
     because, ran = ASKED_FOR, None

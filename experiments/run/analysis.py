@@ -10,6 +10,7 @@ from specfleet.sim.metrics.latency import DECODE_PARTS, latency_split, without_d
 from specfleet.sim.metrics.sums import Counted
 from specfleet.sim.recorder import FINISHED, Columns
 from specfleet.sim.simulation import RunResult, Scenario
+from specfleet.sim.speculation.oracle import foreseen
 
 F64 = npt.NDArray[np.float64]
 Shapes = dict[str, npt.NDArray[np.int64]]
@@ -40,7 +41,7 @@ class StepTotals:
     @classmethod
     def of(cls, scenario: Scenario, plain_cost: StepCost) -> StepTotals:
         """Returns sums over no steps yet; `plain_cost` prices the engine without its drafter."""
-        return cls(scenario.cost, plain_cost if scenario.engine.num_speculative_tokens else None)
+        return cls(foreseen(scenario).cost, plain_cost if scenario.engine.num_speculative_tokens else None)
 
     def add(self, iterations: Columns) -> None:
         """Takes in iterations (columns as `RunResult.iterations`)."""

@@ -22,12 +22,12 @@ from specfleet.sim.router import ROUTERS, LeastOutstanding, Random, RoundRobin
 from specfleet.sim.scenario import Scenario
 from specfleet.sim.speculation.acceptance import Acceptance
 from specfleet.sim.speculation.lives import Lives
+from specfleet.sim.speculation.oracle import Oracle
 from specfleet.sim.speculation.policies import (
     POLICIES,
     BatchSizeSchedule,
     DisableAboveQueue,
     EarlyStop,
-    Oracle,
     Static,
     TemperatureGate,
 )

@@ -1,7 +1,7 @@
 """Policies that choose how many drafts to make while running, and all of them by name.
 
 K = 0 keeps the drafter loaded: an EAGLE head or draft model still runs one pass to keep its KV in step.
-`Oracle` reads the future on purpose and says so: an upper bound.
+`Oracle` reads the future on purpose and says so: a bound (`oracle.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence as Rows
 
 from specfleet.hardware.stepcost import StepCost
 from specfleet.sim.sequence import Batch, Sequence
+from specfleet.sim.speculation.oracle import Oracle
 from specfleet.sim.speculation.policies_learning import (
     AcceptanceGate,
     AdaptiveTiers,
@@ -113,26 +114,6 @@ class TemperatureGate(Silent):
     def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
         """Returns K for cool requests, 0 for hot ones."""
         return [self.k if getattr(s, "temperature", 0.0) <= self.limit else 0 for s in batch.sequences]
-
-
-class Oracle(Silent):
-    """Drafts exactly what will be accepted, and at least one: an upper bound, since it reads the future.
-
-    Args:
-        k: largest K.
-    """
-
-    def __init__(self, k: int) -> None:
-        self.k = k
-
-    def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
-        """Returns each request's luck in its next verification."""
-        plan = []
-        for sequence, drafts in zip(batch.sequences, batch.num_drafts, strict=True):
-            accepted: bytes = getattr(sequence, "accepted", b"")
-            turn: int = getattr(sequence, "verifications", 0) + (drafts > 0)
-            plan.append(min(max(accepted[turn], 1), self.k) if turn < len(accepted) else 0)
-        return plan
 
 
 POLICIES: dict[str, Callable[..., Policy]] = {

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence as Rows
 
 from specfleet.hardware.stepcost import StepCost, StepShape
-from specfleet.sim.sequence import FINISHED, Batch
+from specfleet.sim.sequence import FINISHED, Batch, Sequence
 from specfleet.sim.speculation.policy import OneForAll, Plan, Seen
 
 
@@ -197,8 +197,8 @@ class SloBudget:
                 left -= drafts[row]
         for position in range(self.k):
             candidates = [
-                (getattr(s, "confidence", (0.0,) * self.k)[position], row)
-                for row, s in enumerate(rows)
+                (_expected_survival(sequence, position), row)
+                for row, sequence in enumerate(rows)
                 if drafts[row] == position
             ]
             for _, row in sorted(candidates, reverse=True)[:left]:
@@ -211,6 +211,12 @@ class SloBudget:
         for sequence in batch.sequences:
             if sequence.state == FINISHED:
                 self._started.pop(sequence.id, None)
+
+
+def _expected_survival(sequence: Sequence, position: int) -> float:
+    """Returns what the drafter expects of a position; 0 beyond the deepest that it speaks of."""
+    confidence: tuple[float, ...] = getattr(sequence, "confidence", ())
+    return confidence[position] if position < len(confidence) else 0.0
 
 
 class Bandit(OneForAll):

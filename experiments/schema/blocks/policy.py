@@ -102,7 +102,7 @@ class Bandit(Block):
 
 
 class Oracle(Block):
-    """Drafts exactly what will be accepted, and at least one: an upper bound, not a policy one can have."""
+    """Drafts exactly what will be accepted, for nothing: a bound of throughput, not a policy one can have."""
 
 
 class DraftPolicy(Block):
@@ -131,7 +131,7 @@ class DraftPolicy(Block):
     bandit: Bandit | None = None
     """Learns K for each size of batch."""
     oracle: Oracle | None = None
-    """Reads the future: an upper bound."""
+    """Reads the future: a bound of throughput."""
 
     @model_validator(mode="after")
     def _registered(self) -> DraftPolicy:

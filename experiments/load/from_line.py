@@ -315,12 +315,25 @@ def _completed(this: Translated, with_traffic: bool) -> None:
         return
     k, key = config["num_speculative_tokens"], "serve.speculative_config.num_speculative_tokens"
     if config.get("rejection_sample_method") != "synthetic":
-        this.data["acceptance"] = _assumed(config["method"], k)
-        this.notes.append("acceptance is assumed: vLLM prints yours by position; see the block")
+        profile = _measured(config["method"], serve["model"], k)
+        this.data["acceptance"] = {"profile": profile} if profile else _assumed(config["method"], k)
+        how = f"that of profile {profile}" if profile else "assumed"
+        this.notes.append(f"acceptance is {how}: vLLM prints yours by position; replace the block")
     fixed = "num_speculative_tokens_per_batch_size" in config or "draft_tree" in serve
     if config.get("rejection_sample_method") != "synthetic" and not fixed:
         this.data.setdefault("sweep", {"axes": {}})["axes"][key] = [0, k]
         this.data["report"] = {"baseline": {key: 0}}
+
+
+def _measured(method: str, model: object, k: int) -> str | None:
+    """The first shipped acceptance profile of a method on a model that reaches K drafts; None without one."""
+    for name in lookups.acceptance_profile_names():
+        profile = lookups.acceptance_profile(name)
+        where, known = profile.measured_on, profile.by_position
+        reaches = known is None or len(known) >= k
+        if reaches and where is not None and (where.model, where.method) == (model, method):
+            return name
+    return None
 
 
 def _assumed(method: str, k: int) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def test_a_line_becomes_a_file_that_loads_and_says_what_was_assumed(tmp_path: Pa
     serve = load(path).experiment.serve
     assert (serve.tensor_parallel_size, serve.max_model_len, serve.max_num_seqs) == (2, 8000, 1024)
     assert yaml.safe_load(this.text())["serve"]["gpu"] == "h100-sxm"
-    for said in ("no GPU", "port", "traffic is assumed", "acceptance is assumed"):
+    for said in ("no GPU", "port", "traffic is assumed", "acceptance is that of profile ngram-llama-3.1-8b"):
         assert any(said in note for note in this.notes), said
 
 
@@ -205,4 +205,10 @@ def test_the_commands_take_a_line_a_preset_and_a_short_help(tmp_path: Path) -> N
     assert json.loads(shown.output)["settings"]["max_num_seqs"] == 7
     assert run.invoke(app, ["init", "--from", "vllm serve nobody/nothing"]).exit_code == 2
     assert run.invoke(app, ["run", "-h"]).exit_code == 0
+    for kind, heading in (
+        ("models", "held by"),
+        ("accelerators", "$ an hour"),
+        ("acceptance", "tokens a round"),
+    ):
+        assert heading in run.invoke(app, ["catalog", kind]).output
     assert run.invoke(app, ["run"]).exit_code == 2

@@ -15,7 +15,7 @@ import yaml
 from specfleet.hardware.accelerator import Accelerator
 from specfleet.hardware.engine_profile import EngineProfile
 from specfleet.hardware.heads import MAKERS
-from specfleet.hardware.hfconfig import read_hf_config
+from specfleet.hardware.hfconfig import model_from_config, read_hf_config
 from specfleet.hardware.memoryrules import MemoryRules
 from specfleet.hardware.model import NGRAM, SUFFIX, DrafterSpec, ModelSpec
 
@@ -136,12 +136,21 @@ def _index(kind: str) -> dict[str, Any]:
         if "base" in values:
             later.append((path.name, values))
             continue
+        if "config" in values:
+            _enter(index, _from_config(values, path.name))
+            continue
         makes_head = kind == "drafters" and MAKERS.keys() & values.keys()
         _enter(index, _made(values) if makes_head else _build(_KINDS[kind], values, path.name))
     for name, values in later:
         own = {"aliases": [], **values}
         _enter(index, _changed(index[values["base"].lower()], own, "base", name))
     return index
+
+
+def _from_config(values: Mapping[str, Any], where: str) -> ModelSpec:
+    """A model whose layers are of several kinds: `config` holds the keys of its `config.json` that count."""
+    read = _guard(lambda: model_from_config(values["config"], name=values["name"], source=values["source"]))
+    return _changed(read, values, "config", where)
 
 
 def _enter(index: dict[str, Any], record: Any) -> None:

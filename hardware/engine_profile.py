@@ -23,6 +23,7 @@ class EngineProfile:
     asynchronous and one for synchronous scheduling. They belong to the machine as much as to the build.
     `arithmetic_rate` multiplies the GPU's FLOP rate in every GEMM (served GEMMs run below kernel benchmarks).
     `kernel_time_scale` multiplies everything but host time: what `specfleet calibrate` fits, 1 otherwise.
+    `yarn_lengthens`: the factor of YaRN raises the longest sequence by itself.
     `kernels` names the engine whose measured kernels run. `fp8_gemm_table` prices its FP8 GEMMs by the
     measured table, which has tile cliffs; `fused_fp8_quantisation` means static scales: no pass that
     quantises a GEMM's input. `draft_launch_s` is what a drafter pass takes beyond its kernels.
@@ -59,6 +60,7 @@ class EngineProfile:
     spares_lone_long_prefill: bool
     skips_unused_drafts: bool
     drafts_at_any_length: bool
+    yarn_lengthens: bool = False
     kernel_time_scale: float = 1.0
     kernels: str = "vllm"
     fused_fp8_quantisation: bool = False

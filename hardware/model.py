@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 from specfleet.hardware.layers.formats import default_format, weight_format
 from specfleet.hardware.layers.parts import Gemm
 from specfleet.hardware.layers.plain import LayerGroup, group_of, plain_runs
+from specfleet.hardware.layers.positions import PLAIN_ROPE, Rope
 from specfleet.hardware.layers.stack import LayerRun, Mixer, as_projected, mixers
 
 KV_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
@@ -28,18 +28,6 @@ MOST = 1_000_000_000
 """Of any size of a model; vision weights may be a thousand times as many."""
 
 MOST_LAYERS = 10_000
-
-
-class Rope(NamedTuple):
-    """What `config.json` says of stretched positions: type, factor, length before stretching (0: unsaid)."""
-
-    kind: str = "default"
-    factor: float = 1.0
-    original: int = 0
-
-
-PLAIN_ROPE = Rope()
-"""Positions as they are."""
 
 
 @dataclass(frozen=True)
@@ -296,6 +284,10 @@ class ModelSpec:
         ]
         total = sum(size for size, _ in held)
         return sum(size for size, reach in held if reach) / total if total else 0.0
+
+    def longest(self, yarn_lengthens: bool) -> int:
+        """Tokens of the longest sequence that an engine takes by default."""
+        return self.rope.longest(self.max_position_embeddings, yarn_lengthens)
 
     @property
     def reach(self) -> int:

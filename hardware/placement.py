@@ -86,6 +86,7 @@ class Placement:
         tp = tensor_parallel_size
         seqs, tokens = profile.limits(accelerator)
         kernels = kernel_constants(accelerator.constants, profile.kernels)
+        kv_cache_dtype = model.checkpoint_kv_cache_dtype if kv_cache_dtype == "auto" else kv_cache_dtype
         return cls(
             model=model,
             accelerator=accelerator,
@@ -221,6 +222,8 @@ class Placement:
             said.append("FP8 scales are static: no kernel quantises activations")
         if self.tensor_parallel_size > 1 and not self.accelerator.linked(self.tensor_parallel_size):
             said.append("GPUs do not reach each other: all-reduce through the host, fitted on one server")
+        if unmeasured := self.unmeasured:
+            said.append(f"no measured table, priced by the nearest law: {', '.join(unmeasured)}")
         if self.model.kv_lora_rank:
             said.append("latent attention with the constants of grouped-query attention: not measured")
         if self.model.num_experts:
@@ -231,6 +234,18 @@ class Placement:
         if self.num_speculative_tokens:
             said.append(f"one more query a sequence: c_q {self.c_q:g} of attention ({_range(C_Q_RANGE)})")
         return tuple(said)
+
+    @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """Kinds of layers and formats of weights that no measured table backs, in words for the reader."""
+        model = self.model
+        kinds = [mixer.unmeasured for mixer in model.mixers if mixer.unmeasured]
+        kinds += ["sparse attention"] if any(m.reach and not m.cache(1).window for m in model.mixers) else []
+        parts = [(run, part.role) for run in model.runs for part in run.parts(model.hidden_size, 1)]
+        parts += [(run, "experts") for run in model.runs if run.experts]
+        stored = {model.format_of(run, role, self.quantization) for run, role in parts}
+        weights = [f"{name} weights" for name in sorted(stored) if not weight_format(name).measured]
+        return tuple(dict.fromkeys((*kinds, *(name for name in weights if name != "mxfp4 weights"))))
 
     def all_reduce_law(self, gpus: int) -> AllReduceLaw | None:
         """The law of an all-reduce among `gpus` of these GPUs, None for one. ValueError if not measured."""

@@ -19,6 +19,7 @@ from specfleet.experiments.schema.blocks.workload import Workload
 from specfleet.experiments.schema.lookups import found
 from specfleet.experiments.schema.registry import with_defaults
 from specfleet.hardware.heads import reads_target, scales_positions
+from specfleet.hardware.model import ModelSpec
 from specfleet.sim.config import BLOCK_DRAFTERS
 
 DEFAULT_NUM_PROMPTS = 1000
@@ -81,7 +82,7 @@ def _serve(serve: Serve) -> Serve:
     model = found(lambda: lookups.model(serve.model))
     max_model_len = serve.max_model_len
     if max_model_len is None and model is not None:
-        max_model_len = model.max_position_embeddings
+        max_model_len = longest_of(model, serve.engine)
     if speculative is not None:
         any_length = drafts_at_any_length(serve.engine)
         speculative = _speculative(_of_the_target(speculative, serve), serve.tensor_parallel_size)
@@ -149,6 +150,12 @@ def _engine(serve: Serve) -> Serve:
     }
     missing = {key: value for key, value in decided.items() if getattr(serve, key) is None}
     return serve.model_copy(update=missing)
+
+
+def longest_of(model: ModelSpec, engine: str) -> int:
+    """Returns the longest sequence of a model by default, as the engine build resolves it."""
+    profile = found(lambda: lookups.engine(engine))
+    return model.longest(profile.yarn_lengthens if profile else False)
 
 
 def drafts_at_any_length(engine: str) -> bool:

@@ -15,8 +15,9 @@ from specfleet.hardware.layers.attention import CompressedAttention, GroupedAtte
 from specfleet.hardware.layers.feedforward import DenseMlp, ExpertMlp
 from specfleet.hardware.layers.formats import default_format
 from specfleet.hardware.layers.parts import Part
+from specfleet.hardware.layers.positions import PLAIN_ROPE, Rope
 from specfleet.hardware.layers.stack import LayerRun, alike, same
-from specfleet.hardware.model import MOST_LAYERS, PLAIN_ROPE, ModelSpec, Rope
+from specfleet.hardware.model import MOST_LAYERS, ModelSpec
 
 TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
 """Where a model that also sees keeps its language model."""

@@ -62,6 +62,8 @@ class GroupedAttention:
     index: Indexer | None = None
     sparse: int = 0
 
+    unmeasured = ""
+
     @property
     def value_dim(self) -> int:
         """Width of a value head."""
@@ -137,6 +139,8 @@ class LatentAttention:
     index: Indexer | None = None
     sparse: int = 0
 
+    unmeasured = ""
+
     @property
     def reach(self) -> int:
         """Tokens that a query reads at most; 0: all."""
@@ -208,6 +212,7 @@ class CompressedAttention:
     index: Indexer | None = None
 
     reach = 0
+    unmeasured = "compressed attention"
 
     @property
     def unwindowed(self) -> CompressedAttention:

@@ -26,6 +26,7 @@ class GatedDelta:
     gates: str = "scalar"
 
     reach = 0
+    unmeasured = "linear attention (gated delta rule)"
 
     @property
     def unwindowed(self) -> GatedDelta:
@@ -97,6 +98,7 @@ class Mamba:
     root: str = field(default="mixer", compare=False)
 
     reach = 0
+    unmeasured = "Mamba layers"
 
     @property
     def unwindowed(self) -> Mamba:
@@ -143,6 +145,7 @@ class Lightning:
     state_element_bytes: int = 4
 
     reach = 0
+    unmeasured = "lightning attention"
 
     @property
     def unwindowed(self) -> Lightning:
@@ -184,6 +187,7 @@ class ShortConv:
     kernel: int
 
     reach = 0
+    unmeasured = "short convolutions"
 
     @property
     def unwindowed(self) -> ShortConv:

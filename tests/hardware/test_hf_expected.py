@@ -15,6 +15,7 @@ from specfleet.hardware.model import ModelSpec
 
 Rows = list[tuple[dict[str, str], ModelSpec]]
 
+TRIMMED = {"stepfun-ai/Step-3.7-Flash-FP8": "its length is its class's default, 128,000"}
 NOT_GIVEN = {"deepseek-ai/DeepSeek-V4-Flash": "its compressed cache has no expected bytes"}
 
 
@@ -80,3 +81,9 @@ def test_heads_for_multi_token_prediction_and_the_kv_type_are_those_of_the_file(
         assert model.mtp_layers == whole(row, "mtp_layers"), row["model"]
         fp8 = row["vllm_kv_cache_dtype"] == "fp8_e4m3"
         assert (model.checkpoint_kv_cache_dtype == "fp8_e4m3") == fp8, row["model"]
+
+
+def test_the_longest_sequence_is_what_vllm_takes(rows: Rows) -> None:
+    for row, model in rows:
+        if row["model"] not in TRIMMED:
+            assert model.longest(False) == whole(row, "vllm_max_model_len"), row["model"]

@@ -240,3 +240,25 @@ def test_fewer_bits_are_read_faster_and_never_slower_than_sixteen(stored: str) -
     )
     assert weight_format(stored).bits < 16
     assert packed.seconds(one) < whole.seconds(one)
+
+
+def test_kinds_and_formats_without_a_table_are_named() -> None:
+    assert place(read()).unmeasured == ()
+    assert place(read(**DELTA)).unmeasured == ("linear attention (gated delta rule)",)
+    packed = quantized({"quant_method": "awq", "bits": 4, "group_size": 128})
+    assert place(packed).unmeasured == ("int4_g128 weights",)
+    assert "nearest law: int4_g128 weights" in KernelCost(place(packed)).summary()
+
+
+def test_positions_are_stretched_as_the_build_reads_them() -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}
+    assert [read(rope_scaling=yarn).longest(old) for old in (True, False)] == [32_768, 8192]
+    linear = read(rope_scaling={"rope_type": "linear", "factor": 4.0})
+    assert [linear.longest(old) for old in (True, False)] == [32_768, 32_768]
+    assert read(rope_scaling={"rope_type": "llama3", "factor": 8.0}).longest(True) == 8192
+
+
+def test_a_checkpoint_in_fp8_kv_is_served_in_it() -> None:
+    block = {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}
+    assert place(quantized(block)).kv_element_bytes == 1
+    assert place(quantized(block), kv_cache_dtype="bfloat16").kv_element_bytes == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 
+from specfleet.experiments.load.defaults import longest_of
 from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.load.rules.memory import running_conflicts
 from specfleet.experiments.load.rules.own import own_conflicts
@@ -111,8 +112,8 @@ def _model_fit(serve: Serve) -> Iterator[Conflict]:
             "serve.tensor_parallel_size",
             "serve.model",
         )
-    if longest is not None and longest > model.max_position_embeddings:
-        limit = model.max_position_embeddings
+    limit = longest_of(model, serve.engine)
+    if longest is not None and longest > limit:
         yield Conflict.at(
             f"{longest} is beyond the {limit} positions of {model.name}; use at most {limit}",
             "serve.max_model_len",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from specfleet.experiments.load.defaults import drafts_at_any_length
+from specfleet.experiments.load.defaults import drafts_at_any_length, longest_of
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.lookups import found
@@ -25,7 +25,7 @@ def _of_a_point(written: Experiment, point: Experiment) -> Iterator[str]:
     if speculative is None or not drafts_at_any_length(serve.engine):
         return
     model = found(lambda: lookups.model(serve.model))
-    asked = written.serve.max_model_len or (model.max_position_embeddings if model else None)
+    asked = written.serve.max_model_len or (longest_of(model, written.serve.engine) if model else None)
     if asked and serve.max_model_len and serve.max_model_len < asked and speculative.max_model_len:
         yield (
             f"serve.max_model_len is lowered from {asked} to {serve.max_model_len}, as far as the drafter "

@@ -188,15 +188,28 @@ def plot(
 
 @app.command()
 def compare(
-    a: Annotated[Path, typer.Argument(metavar="A", help="A run: results/NAME or results/NAME/2.")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="Another, of the same workload and seeds.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="A B", help="Two runs of the same workload and seeds; or one.")
+    ],
+    measured: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE...", help="With one run: your server's `vllm bench serve` results, over its curves."
+        ),
+    ] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Also write the comparison as a page.")] = None,
 ) -> None:
-    """Compare two runs request by request on common random numbers: differences with intervals."""
+    """Compare two runs request by request, with intervals; or a run with measured results."""
+    if measured:
+        _compare_measured(runs[0], [*measured, *runs[1:]])
+        return
+    if len(runs) != 2:
+        fail(f"compare takes two runs, not {len(runs)}; or one, and --measured FILE", 2)
     from specfleet.experiments.run.compare import NotComparable
     from specfleet.experiments.words.compare import compare_text
     from specfleet.experiments.words.width import say
 
+    a, b = runs
     with plain_errors():
         try:
             _say_stale(a, b)
@@ -207,6 +220,18 @@ def compare(
                 print(write_comparison(a, b, html))
         except NotComparable as error:
             fail(str(error), 2)
+
+
+def _compare_measured(run: Path, files: list[Path]) -> None:
+    from specfleet.experiments.validate.measured import measured_command
+    from specfleet.experiments.words.width import say
+
+    with plain_errors():
+        _say_stale(run)
+        text, drawn = measured_command(run, files)
+        say(text)
+        for path in drawn:
+            print(path)
 
 
 @app.command()

@@ -34,7 +34,7 @@ from specfleet.experiments.schema.overrides import Override
 from specfleet.sim.errors import Breach
 
 LIBRARIES = ("numpy", "simpy", "pydantic", "pyyaml")
-FIGURES = ("throughput", "speedup", "tails", "step_time", "two_sides")
+FIGURES = ("answer", "throughput", "speedup", "tails", "step_time", "two_sides", "measured")
 """Names of a run's figures, beside those of the metrics that `report.y` asks for."""
 
 

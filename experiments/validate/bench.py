@@ -89,7 +89,7 @@ def read_bench(path: Path, serve: Path) -> MeasuredPoint:
     Raises:
         InputFaults: for a file that is no such result, or arguments that are not valid.
     """
-    result = _result(path)
+    result = read_result(path)
     config = _experiment(result, serve)
     place = placement(config.serve)
     c = config.workload.max_concurrency
@@ -154,8 +154,8 @@ def _requests(result: BenchFile, config: Experiment, place: Placement) -> Worklo
     )
 
 
-def _result(path: Path) -> BenchFile:
-    """Returns a result, InputFaults if the file is none."""
+def read_result(path: Path) -> BenchFile:
+    """Returns what a JSON of `vllm bench serve --save-result` says; InputFaults if the file is none."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from specfleet.experiments.figures.answer import stretches
 from specfleet.experiments.figures.data import Line, Shown, shown
+from specfleet.experiments.figures.lines import bounds
 from specfleet.experiments.figures.style import DASHES, MARKERS, Horizontal
 from specfleet.experiments.load.config import load as load_experiment
 from specfleet.experiments.load.sweep import Point, expand
@@ -18,7 +20,7 @@ from specfleet.experiments.schema.yamlfile import read_yaml
 from specfleet.experiments.words.names import label, name_and_unit, noun
 from specfleet.experiments.words.tail import Split, read_split
 from specfleet.experiments.words.values import named, text
-from specfleet.experiments.words.verdict import interval
+from specfleet.experiments.words.verdict import QUESTIONS
 
 STATISTICS = {"mean": "Mean", "median": "Median", "p90": "P90", "p95": "P95", "p99": "P99"}
 _SHORT = len("TP 16 = ")
@@ -204,7 +206,7 @@ def _line(folder: Path, line: Line, given: Shown, keys: Sequence[str]) -> dict[s
     along = given.along
     place = line.position
     columns = {key: [_value(row, key) for row in rows] for key in keys}
-    halves = {key: [_half_width(row, key) for row in rows] for key in keys}
+    known = {key: [bounds(row, key) if is_number(row.get(key)) else None for row in rows] for key in keys}
     return {
         "label": line.label or ("all points" if along else "the point"),
         "baseline": line.baseline,
@@ -214,7 +216,12 @@ def _line(folder: Path, line: Line, given: Shown, keys: Sequence[str]) -> dict[s
         "x": [_place(row[along]) if along else None for row in rows],
         "at": [text(row[along]) if along else "" for row in rows],
         "columns": {key: column for key, column in columns.items() if any(v is not None for v in column)},
-        "intervals": {key: column for key, column in halves.items() if any(v is not None for v in column)},
+        "bounds": {
+            key: {end: [pair and pair[i] for pair in column] for i, end in enumerate(("low", "high"))}
+            for key, column in known.items()
+            if any(column)
+        },
+        "verdicts": {q: found for q in QUESTIONS if (found := _stretches(line, given, q))},
         "splits": [read_split(folder, str(row["point"])) if "point" in row else None for row in rows],
     }
 
@@ -233,12 +240,11 @@ def _value(row: Row, key: str) -> float | None:
     return number(row, key) if is_number(row.get(key)) else None
 
 
-def _half_width(row: Row, key: str) -> float | None:
-    """The longer side of a figure's 95 % interval; of a ratio, of the one paired by request."""
-    found = interval(row, key)
-    if found is None or not is_number(row.get(key)):
-        return _value(row, f"{key}_ci95")
-    return max(found[1] - number(row, key), number(row, key) - found[0])
+def _stretches(line: Line, given: Shown, question: str) -> list[tuple[float, float, str]]:
+    along = given.along
+    if along is None or along in given.baseline or not all(is_number(row[along]) for row in line.rows):
+        return []
+    return stretches(line.rows, along, question)
 
 
 def point_name(row: Row, axes: Sequence[str]) -> str:

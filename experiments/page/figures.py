@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from specfleet.experiments.figures.answer import P99, asked_first
 from specfleet.experiments.figures.data import Shown
 from specfleet.experiments.figures.steps import GAIN, PARTS
 from specfleet.experiments.figures.style import interval_note
 from specfleet.experiments.page.data import LATENCIES, STATISTICS, Finished
 from specfleet.experiments.page.html import Html, tag
+from specfleet.experiments.run.gains import P99_TPOT
 from specfleet.experiments.run.results import is_number
 from specfleet.experiments.words.names import noun
 from specfleet.experiments.words.tail import WORDS, read_split
 from specfleet.experiments.words.values import named
+from specfleet.experiments.words.verdict import QUESTIONS
 
 Figure = dict[str, object]
 
@@ -31,6 +34,17 @@ _HATCHES = {"": "", "xxxx": "cross", "//////": "slant"}
 """matplotlib's hatches of a step's parts -> the page's patterns."""
 
 
+STEP_NOTE = (
+    "Both relative to the plain step at the same batch and context. A step gains while tokens (circles) lie "
+    "above time (triangles); numbers on top are the gain, tokens over time."
+)
+SIDES_NOTE = (
+    "Circles: tokens of a step. Triangles: its time all told, prompts and all, over plain decoding's; "
+    "numbers on top, tokens over time, are the ratio of the whole run. Dashed: what drafting and "
+    "verification add to a step of the same batch."
+)
+
+
 def figures_of(run: Finished) -> list[Figure]:
     """Returns the figures there is something to draw for."""
     given = run.shown
@@ -41,6 +55,7 @@ def _against_load(run: Finished, given: Shown) -> Iterator[Figure]:
     if given.along is None:
         return
     load = noun(given.along)
+    yield from _answer(run, given)
     yield from _speedup(run, given)
     over = given.x if given.x != given.along else None
     across = noun(over) if over else load
@@ -74,6 +89,25 @@ def _against_load(run: Finished, given: Shown) -> Iterator[Figure]:
     yield from _further(run, given, over)
 
 
+def _answer(run: Finished, given: Shown) -> Iterator[Figure]:
+    """The gain and P99, and where each stops paying: what the reader came for."""
+    gain = next((found for part in run.slices if (found := asked_first(part.shown))), None)
+    if gain is None or given.along in given.baseline or not _there(run, [P99]):
+        return
+    base = ", ".join(named(key, value) for key, value in given.baseline.items())
+    yield {
+        "id": "both",
+        "title": f"Where the gain over {base} ends, and what P99 does",
+        "note": "Above 1 is better. Below, by line: full where it pays, pale from the last load at which it "
+        "pays to the first at which it does not, and where it is not settled; empty where it does not.",
+        "kind": "answer",
+        "keys": [gain, P99],
+        "questions": [gain, P99_TPOT],
+        "strips": [f"Where it pays on {QUESTIONS[gain]}", f"Where it pays on {QUESTIONS[P99_TPOT]}"],
+        "reference": 1,
+    }
+
+
 def _speedup(run: Finished, given: Shown) -> Iterator[Figure]:
     ratios = _there(run, ["speedup_output_throughput", "speedup_mean_tpot", "speedup_p99_tpot"])
     if given.baseline and ratios:
@@ -103,14 +137,15 @@ def _further(run: Finished, given: Shown, over: str | None) -> Iterator[Figure]:
 
 
 def _steps(run: Finished, given: Shown) -> Iterator[Figure]:
+    whole = next((found for part in run.slices if (found := asked_first(part.shown))), None)
     if given.along is not None and _there(run, GAIN):
         yield {
             "id": "sides",
             "title": "The two sides: tokens a step yields against the time it takes",
-            "note": "Both relative to the plain step at the same batch and context. A step gains while "
-            "tokens (circles) lie above time (triangles); numbers on top are the gain, tokens over time.",
+            "note": SIDES_NOTE if whole else STEP_NOTE,
             "kind": "sides",
-            "keys": list(GAIN),
+            "keys": [*GAIN, *([whole] if whole else [])],
+            "whole": whole,
         }
     terms = [f"step_{term}_ms" for term, *_ in PARTS]
     if _there(run, terms):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from report_runs import FILE, simulated
 
@@ -55,12 +56,8 @@ def test_results_are_drawn_at_their_load_and_value(run: Path) -> None:
     with styled():
         figure = measured(read(run), [result])
     assert figure is not None
-    marks = [
-        (line.get_xdata()[0], line.get_ydata()[0])
-        for line in figure.axes[0].lines
-        if line.get_markersize() == 9 and len(line.get_xdata())
-    ]
-    assert marks == [(16.0, 9.5)]
+    drawn = [np.asarray(line.get_xydata()) for line in figure.axes[0].lines if line.get_markersize() == 9]
+    assert [points.tolist() for points in drawn if len(points)] == [[[16.0, 9.5]]]
 
 
 def test_the_command_prints_a_table_a_file_and_draws_the_figure(

@@ -102,7 +102,7 @@ function drawPanels(figure, panels, least) {
   host.replaceChildren(...panels.map((panel) => panelOf(panel, each)));
 }
 
-function panelOf({ title, marks, points, options }, width) {
+function panelOf({ title, marks, points, options, below }, width) {
   const tips = Plot.tip(points, Plot.pointer({
     x: "x", y: "y", title: "said", fontSize: 12, fill: "var(--raised)", stroke: "var(--line)", pathFilter: "none",
   }));
@@ -118,7 +118,17 @@ function panelOf({ title, marks, points, options }, width) {
     "aria-label": `${title}. ${focusable ? "Arrow keys go from point to point." : ""}`,
   }, chart);
   if (focusable) frame.addEventListener("keydown", (event) => step(event, chart, points, frame));
-  return element("div", { class: "panel" }, element("h4", {}, title), frame);
+  return element("div", { class: "panel" }, element("h4", {}, title), frame, ...(below ? stripOf(below, width) : []));
+}
+
+/** A strip of bars under a panel, on its horizontal scale. */
+function stripOf({ title, marks, options }, width) {
+  const chart = Plot.plot({
+    width, marginLeft: 54, marginRight: 16, ...options, marks,
+    style: { background: "transparent", color: "inherit", fontSize: "11px", overflow: "visible" },
+  });
+  chart.setAttribute("aria-hidden", "true");
+  return [element("p", { class: "strip" }, title), element("div", { class: "plot" }, chart)];
 }
 
 /** Moves the tip to the next or previous point, and says it. */

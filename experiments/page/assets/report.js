@@ -30,44 +30,45 @@ const headed = (key) => titled(nameOf(key)) + (unitOf(key) && !isRatio(key) ? ` 
 /** A line's points with a value of `key`, over the horizontal axis or the metric `over`. */
 function pointsOf(line, key, over) {
   const column = line.columns[key] ?? [];
-  const half = line.intervals[key] ?? [];
+  const { low = [], high = [] } = line.bounds[key] ?? {};
   return column.map((y, i) => ({
-    x: over ? line.columns[over]?.[i] : line.x[i], y, half: half[i] ?? null, at: line.at[i], line,
-    said: said(line, key, y, half[i], line.at[i]),
+    x: over ? line.columns[over]?.[i] : line.x[i], y, low: low[i] ?? null, high: high[i] ?? null, at: line.at[i], line,
+    said: said(line, key, y, low[i], high[i], line.at[i]),
   })).filter((point) => point.y !== null && point.x != null);
 }
 
-function said(line, key, y, half, at) {
-  const interval = half ? ` ± ${written(half)}` : "";
+/** A value with the interval it lies in. */
+const within = (y, low, high) => written(y) + (y !== null && low != null ? ` (${written(low)} to ${written(high)})` : "");
+
+function said(line, key, y, low, high, at) {
   const unit = unitOf(key) && !isRatio(key) ? ` ${unitOf(key)}` : "";
-  return `${line.label}\n${data.x.noun} ${at}\n${nameOf(key)}: ${written(y)}${interval}${unit}`;
+  return `${line.label}\n${data.x.noun} ${at}\n${nameOf(key)}: ${within(y, low, high)}${unit}`;
 }
 
-/** A line of points, its error bars and its marks. */
-function lineMarks(line, points, joined) {
+/** A line of points with the band that each lies in: a bar where there are no neighbours along the load. */
+function lineMarks(line, points, joined, over) {
   const colour = colourOf(line);
-  const place = shownLines().indexOf(line) - (shownLines().length - 1) / 2;
-  const dx = data.replications > 1 ? 3 * place : 0; // so that error bars at one x can be told apart
-  const bars = points.filter((point) => point.half);
-  const marks = [Plot.ruleX(bars, {
-    x: "x", y1: (d) => d.y - d.half, y2: (d) => d.y + d.half,
-    stroke: colour, strokeOpacity: 0.55, clip: true, dx,
-  })];
+  const known = points.filter((point) => point.low !== null);
+  const band = { x: "x", y1: "low", y2: "high", clip: true };
+  const marks = [joined && !over && known.length > 1
+    ? Plot.areaY(known, { ...band, fill: colour, fillOpacity: 0.16 })
+    : Plot.ruleX(known, { ...band, stroke: colour, strokeOpacity: 0.55 })];
   if (joined) {
     marks.push(Plot.line(points, {
-      x: "x", y: "y", stroke: colour, strokeWidth: 1.8, strokeDasharray: line.dashes || null, dx,
+      x: "x", y: "y", stroke: colour, strokeWidth: 1.8, strokeDasharray: line.dashes || null,
     }));
   }
   marks.push(Plot.dot(points, {
     x: "x", y: "y", symbol: SYMBOLS[line.marker], r: 3.6, stroke: colour, strokeWidth: 1.5,
-    fill: OPEN.has(line.marker) ? "none" : colour, dx,
+    fill: OPEN.has(line.marker) ? "none" : colour,
   }));
   return marks;
 }
 
 /** The horizontal scale: the tested values named, a doubling as wide everywhere where they span much. */
 function loadScale() {
-  const { values, numeric, log, label } = data.x;
+  const { values, numeric, log } = data.x;
+  const label = log ? `${data.x.label}, log scale` : data.x.label;
   const every = Math.ceil(values.length / 12);
   const ticks = values.filter((_, i) => i % every === 0);
   if (!numeric) {
@@ -92,32 +93,57 @@ function limitOf(key) {
 /** Panels of lines over the load, one a metric. */
 function linePanels(figure) {
   return figure.keys.map(keyOf).map((key) => {
-    const lines = shownLines().filter((line) => !(figure.reference && line.baseline));
+    const ratio = figure.reference && isRatio(key);
+    const lines = shownLines().filter((line) => !(ratio && line.baseline));
     const points = lines.flatMap((line) => pointsOf(line, key, figure.over));
     const limit = limitOf(key);
     const values = points.map((point) => point.y).concat(limit ?? []);
     const marks = [];
-    if (figure.reference) marks.push(Plot.ruleY([figure.reference], { stroke: "currentColor" }));
+    if (ratio) marks.push(Plot.ruleY([figure.reference], { stroke: "currentColor" }));
     if (limit !== undefined) {
       marks.push(Plot.ruleY([limit], { stroke: "var(--quiet)", strokeWidth: 1.2 }));
       marks.push(Plot.text([limit], {
         y: (d) => d, text: (d) => `SLO ${written(d)} ms`, frameAnchor: "left", dx: 4, dy: -7,
-        textAnchor: "start", fill: "var(--quiet)", stroke: "var(--ground)",
+        textAnchor: "start", fill: "var(--quiet)", stroke: "var(--ground)", strokeWidth: 4,
       }));
     }
     for (const line of lines) {
-      marks.push(...lineMarks(line, points.filter((point) => point.line === line), data.x.numeric || figure.over));
+      marks.push(...lineMarks(line, points.filter((point) => point.line === line), data.x.numeric || figure.over, figure.over));
     }
     const x = figure.over ? metricScale(figure.over, points) : loadScale();
-    const y = figure.reference ? ratioScale(figure) : valueScale(values, points.map((d) => d.y + (d.half ?? 0)));
-    return { title: headed(key), marks, points, options: { x, y } };
+    const y = ratio ? ratioScale(figure) : valueScale(values, points.map((d) => d.high ?? d.y));
+    return { title: headed(key) + (y.type === "log" ? ", log scale" : ""), marks, points, options: { x, y } };
+  });
+}
+
+/** The gain and P99 over the load; below each, by line, where it pays, where it stops, and where it does not. */
+function answerPanels(figure) {
+  const lines = shownLines().filter((line) => !line.baseline);
+  const short = (label) => (label.length > 9 ? `${label.slice(0, 8)}…` : label);
+  return linePanels(figure).map((panel, i) => {
+    const rows = lines.flatMap((line) => (line.verdicts[figure.questions[i]] ?? []).map(([x1, x2, verdict]) => ({
+      x1, x2, y: line.label, verdict, colour: colourOf(line),
+    })));
+    const bar = { x1: "x1", x2: "x2", y: "y", insetTop: 3, insetBottom: 3 };
+    const of = (verdict) => rows.filter((row) => row.verdict === verdict);
+    const marks = [
+      Plot.barX(of("does not"), { ...bar, fill: "var(--soft)", stroke: "var(--line)" }),
+      Plot.barX(of("not settled"), { ...bar, fill: "colour", fillOpacity: 0.2, stroke: "colour", strokeDasharray: "3 2" }),
+      Plot.barX(of("pays"), { ...bar, fill: "colour" }),
+    ];
+    const options = {
+      height: 8 + 20 * lines.length, marginTop: 2, marginBottom: 6, x: { ...panel.options.x, axis: null },
+      y: { type: "band", domain: lines.map((line) => line.label), label: null, tickFormat: short, tickSize: 0 },
+      color: { type: "identity" },
+    };
+    return { ...panel, below: rows.length ? { title: figure.strips[i], marks, options } : null };
   });
 }
 
 /** One scale for all panels of ratios, around 1. */
 function ratioScale(figure) {
   const all = allLines().filter((line) => !line.baseline);
-  const values = all.flatMap((line) => figure.keys.flatMap((key) => line.columns[key] ?? []));
+  const values = all.flatMap((line) => figure.keys.filter(isRatio).flatMap((key) => line.columns[key] ?? []));
   const ratios = values.filter((value) => value !== null);
   const domain = [Math.min(0.7, Math.min(...ratios) - 0.05), Math.max(1.1, Math.max(...ratios) * 1.06)];
   return { domain, ticks: 6, label: null, grid: true };
@@ -128,7 +154,7 @@ function pairPanels(figure) {
   const [across, up] = figure.keys;
   const points = shownLines().flatMap((line) => pointsOf(line, up, across));
   for (const point of points) point.said += `\n${nameOf(across)}: ${written(point.x)}`;
-  const marks = shownLines().flatMap((line) => lineMarks(line, points.filter((d) => d.line === line), data.x.numeric));
+  const marks = shownLines().flatMap((line) => lineMarks(line, points.filter((d) => d.line === line), data.x.numeric, true));
   const last = shownLines().at(-1);
   marks.push(Plot.text(points.filter((point) => point.line === last), {
     x: "x", y: "y", text: "at", dx: 7, dy: -7, textAnchor: "start", fill: "var(--quiet)", stroke: "var(--ground)",
@@ -143,18 +169,24 @@ function sidePanels(figure) {
   const lines = shownLines().filter((line) => line.columns.gain);
   const rows = lines.map((line) => line.x.map((x, i) => ({
     x, at: line.at[i], tokens: line.columns.tokens_per_step[i], gain: line.columns.gain[i],
-    time: 1 + line.columns.verify_overhead[i] + line.columns.draft_overhead[i],
-  })).filter((row) => row.gain !== null));
-  const top = Math.max(1.1, ...rows.flat().map((row) => Math.max(row.tokens, row.time))) * 1.12;
+    step: 1 + line.columns.verify_overhead[i] + line.columns.draft_overhead[i],
+  })).filter((row) => row.gain !== null).map((row) => ({ ...row, ...whole(figure, line, row) })));
+  const top = Math.max(1.1, ...rows.flat().map((row) => Math.max(row.tokens, row.time, row.step))) * 1.12;
   return lines.map((line, i) => {
     const points = rows[i].flatMap((row) => [
       { x: row.x, y: row.tokens, said: `${data.x.noun} ${row.at}\n${written(row.tokens)} tokens per step\ngain ${written(row.gain)}` },
-      { x: row.x, y: row.time, said: `${data.x.noun} ${row.at}\n${written(row.time)} times the plain step\ngain ${written(row.gain)}` },
+      { x: row.x, y: row.time, said: `${data.x.noun} ${row.at}\n${written(row.time)} times plain, all told; ${written(row.step)} for a step of the same batch\ngain ${written(row.gain)}` },
     ]);
     return { title: line.label, marks: sideMarks(rows[i]), points, options: {
       x: loadScale(), y: { domain: [Math.min(1, ...rows.flat().map((row) => row.time)) - 0.05, top], ticks: 5, label: null, grid: true },
     } };
   });
+}
+
+/** The gain of the whole run and the time it leaves for a step; of a step alone where nothing is compared. */
+function whole(figure, line, row) {
+  const ratio = figure.whole ? line.columns[figure.whole]?.[line.x.indexOf(row.x)] ?? null : null;
+  return ratio === null ? { time: row.step } : { gain: ratio, time: row.tokens / ratio };
 }
 
 function sideMarks(rows) {
@@ -165,7 +197,10 @@ function sideMarks(rows) {
     positiveFill: "var(--wins)", negativeFill: "var(--loses)", positiveFillOpacity: 1, negativeFillOpacity: 1,
   })] : [];
   const joined = data.x.numeric
-    ? [Plot.line(rows, { ...tokens, strokeWidth: 1.8 }), Plot.line(rows, { ...time, strokeWidth: 1.8, strokeDasharray: "4 3" })]
+    ? [
+      Plot.line(rows, { ...tokens, strokeWidth: 1.8 }), Plot.line(rows, { ...time, strokeWidth: 1.8 }),
+      Plot.line(rows, { ...time, y: "step", strokeWidth: 1.2, strokeDasharray: "3 3" }),
+    ]
     : [];
   return [
     ...filled, ...joined,
@@ -250,6 +285,7 @@ function splitCells(figure, line, split, quantiles) {
 }
 
 const KINDS = {
+  answer: { panels: answerPanels, least: 360 },
   lines: { panels: linePanels, least: 300 },
   pairs: { panels: pairPanels, least: 300 },
   sides: { panels: sidePanels, least: 260 },
@@ -265,8 +301,8 @@ function valuesOf(figure, host) {
     line.label, { text: at, value: data.x.numeric ? Number(at) : null },
     ...keys.map((key) => {
       const value = line.columns[key]?.[i] ?? null;
-      const half = line.intervals[key]?.[i];
-      return { text: written(value) + (value !== null && half ? ` ± ${written(half)}` : ""), value };
+      const { low, high } = line.bounds[key] ?? {};
+      return { text: within(value, low?.[i], high?.[i]), value };
     }),
   ]));
   return fillTable(host, `${headOf(figure)}: values`, ["line", data.x.noun, ...keys.map(headed)], rows, 2);

@@ -120,7 +120,7 @@ class Breakeven:
 
 def own_files(folder: Path, manifest: Manifest) -> Iterator[Path]:
     """Yields what `specfleet breakeven` writes into its folder, besides the manifest."""
-    yield from (folder / "breakeven.csv", folder / "breakeven.json")
+    yield from (folder / "breakeven.csv", folder / "breakeven.json", folder / "report.html")
     yield from figures_in(folder, FIGURES)
 
 

@@ -179,10 +179,16 @@ def explain(
 def plot(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="results/NAME, its latest, or results/NAME/2.")],
 ) -> None:
-    """Draw the figures of a finished run again."""
+    """Draw the figures of a finished run again; of a plan or a break-even search, name those it drew."""
+    from specfleet.experiments.page.study import figures_of_study, kind_of
+
     with plain_errors():
-        _say_stale(run)
-        for path in _draw(run):
+        if kind_of(run) != "run":
+            drawn = figures_of_study(run)
+        else:
+            _say_stale(run)
+            drawn = _draw(run)
+        for path in drawn:
             print(path)
 
 
@@ -239,12 +245,16 @@ def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="results/NAME, its latest, or results/NAME/2.")],
     out: Annotated[Path | None, typer.Option("--out", help="The page (default: RUN/report.html).")] = None,
 ) -> None:
-    """Write a finished run as one self-contained HTML page."""
+    """Write a finished run, a plan or a break-even search as one self-contained HTML page."""
+    from specfleet.experiments.page.study import kind_of, write_study
     from specfleet.experiments.page.write import write_report
 
     with plain_errors():
-        _say_stale(run)
-        print(write_report(run, out))
+        if kind_of(run) != "run":
+            print(write_study(run, out))
+        else:
+            _say_stale(run)
+            print(write_report(run, out))
 
 
 @app.command()

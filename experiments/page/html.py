@@ -114,7 +114,14 @@ def folded(summary: str, *children: str | None, open_: bool = False) -> Html:
     return tag("details", tag("summary", summary), *children, open=open_, data_print=True)
 
 
-def page(title: str, body: Html, sections: Mapping[str, str], payload: object, script: str) -> str:
+def page(
+    title: str,
+    body: Html,
+    sections: Mapping[str, str],
+    payload: object,
+    script: str | None,
+    images: bool = False,
+) -> str:
     """Returns the whole page.
 
     No script can run but those bundled, whose hashes the page's policy lists, and nothing can be fetched.
@@ -124,11 +131,14 @@ def page(title: str, body: Html, sections: Mapping[str, str], payload: object, s
         body: what the reader sees.
         sections: anchor -> name, for the navigation.
         payload: what the figures draw, as JSON; NaN becomes null.
-        script: the file in `assets` that draws them.
+        script: the file in `assets` that draws them; None where nothing is drawn by a script.
+        images: whether the page holds pictures of its own.
     """
-    scripts = [read_asset(name) for name in (*LIBRARIES, "page.js", script)]
+    drawing = (*LIBRARIES, "page.js", script) if script is not None else ("page.js",)
+    scripts = [read_asset(name) for name in drawing]
     hashes = " ".join(f"'sha256-{_sha256(text)}'" for text in scripts)
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}; base-uri 'none'"
+    policy += "; img-src data:" if images else ""
     links = [tag("li", tag("a", name, href=f"#{anchor}")) for anchor, name in sections.items()]
     return Template(read_asset("page.html")).substitute(
         policy=html.escape(policy),

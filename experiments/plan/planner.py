@@ -26,7 +26,7 @@ from specfleet.experiments.schema.given import Given
 from specfleet.experiments.schema.given import document as read_given
 from specfleet.experiments.schema.overrides import Override, overridden
 
-ANSWERS = ("plan.json", "rollout.md")
+ANSWERS = ("plan.json", "rollout.md", "report.html")
 FIGURES = ("cost", "pareto", "best_k", "slo")
 SIMULATION = re.compile(r"\.?[0-9a-f]{24}(\.json)?(\.[0-9]+)?")
 """Names of the files in `simulations/`, those cut short among them."""

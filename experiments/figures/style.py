@@ -35,6 +35,9 @@ LOG_SCALE = ", log scale"
 _TITLE_INCHES = 0.094
 """Width of a letter of a title, generously."""
 
+_NOTE_INCHES = 0.058
+"""Width of a letter of what stands below a figure, at 7.5 points."""
+
 GREY = "#555555"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5195", "#8C6D31")
 """Okabe and Ito's colours, which the colour-blind tell apart, without the yellow; two more for 7 and 8."""
@@ -239,7 +242,10 @@ def caption(figure: Figure, shown: Shown, title: str, *notes: str) -> None:
     whole = fill(f"{title[0].upper()}{title[1:]}{where}", int(figure.get_figwidth() / _TITLE_INCHES))
     figure.suptitle(whole, x=0.01, ha="left", fontsize=11)
     run = f"{shown.name}: {shown.setting}" if shown.setting else shown.name
-    figure.supxlabel("\n".join((*notes, run)), x=0.01, ha="left", fontsize=7.5, color=GREY)
+    width = int(figure.get_figwidth() / _NOTE_INCHES)
+    figure.supxlabel(
+        "\n".join(fill(note, width) for note in (*notes, run)), x=0.01, ha="left", fontsize=7.5, color=GREY
+    )
 
 
 def interval_note(shown: Shown) -> tuple[str, ...]:

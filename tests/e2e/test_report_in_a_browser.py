@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
-from report_runs import HOSTILE, simulated, written
+from report_runs import HOSTILE, LONG, QUOTES, UNICODE, simulated, written
 
 from specfleet.experiments.page.compare import write_comparison
 from specfleet.experiments.page.write import write_report
@@ -75,7 +75,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     again = simulated(root / "again", "serve.max_num_seqs=16")
     return {
         "report": write_report(run),
-        "hostile": write_report(written(root / "hostile")),
+        "hostile": write_report(written(root / "hostile", lines=("a", HOSTILE, QUOTES, UNICODE, LONG))),
         "compare": write_comparison(run, again, root / "compare.html"),
     }
 

@@ -42,6 +42,8 @@ claim:
        over: {serve.speculative_config.num_speculative_tokens: 0}, between: [1.2, 3.0]}
 """
 HOSTILE = "<script>alert(1)</script>"
+UNICODE = "Qwen\u202e3 \u65e5\u672c\u8a9e \U0001f916 e\u0301 \u2028 &amp; %s {x} ${y}"
+LONG = f"{'a-very-long-name-' * 40}end"
 QUOTES = """it's "both" <img src=x onerror=alert(2)> </script>"""
 
 

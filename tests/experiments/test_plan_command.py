@@ -102,7 +102,7 @@ def test_the_validator_refuses_wrong_flags(flags: str, fault: str) -> None:
         ({"num_speculative_tokens": 0}, "", "at least 1"),
         ({"tensor_parallel_size": 4}, "", "no field"),
         ({"draft_tensor_parallel_size": 2}, "--tensor-parallel-size 4", "draft_tensor"),
-        ({"method": "ngram", "model": None}, "--async-scheduling", "async"),
+        ({"method": "suffix", "model": None}, "--async-scheduling", "async"),
         ({"num_speculative_tokens_per_batch_size": [[1, 4, 9]]}, "", "wrong K"),
         ({"num_speculative_tokens_per_batch_size": [[2, 4, 1]]}, "", "does not follow"),
         ({"synthetic_acceptance_length": 4.5}, "", "synthetic_acceptance_length"),

@@ -126,8 +126,8 @@ def _speculative(config: dict[str, object], values: dict[str, str]) -> Iterator[
     tp = int(values.get("--tensor-parallel-size", 1))
     if config.get("draft_tensor_parallel_size", tp) not in (1, tp):
         yield "draft_tensor_parallel_size must be 1 or the target's"
-    if method == "ngram" and values.get("--async-scheduling") == "true":
-        yield "ngram does not go with async scheduling"
+    if method == "suffix" and values.get("--async-scheduling") == "true":
+        yield "suffix does not go with async scheduling"
     yield from _lookup(config)
     yield from _synthetic(config, k)
     yield from _schedule(config.get("num_speculative_tokens_per_batch_size"), k)

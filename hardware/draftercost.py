@@ -71,7 +71,7 @@ def drafter_costs(placement: Placement) -> DrafterTables | None:
     extra_rows = at_once - 1 + (1 if drafter.method == "draft_model" else 0)
     widths = placement.draft_pass_tokens or (1,)
     largest = max(
-        placement.max_num_batched_tokens + extra_rows * placement.max_num_seqs,
+        placement.largest_step + extra_rows * placement.max_num_seqs,
         max(widths) * placement.max_num_seqs,
     )
     layers = layer_stack(placement, model, tp, None, largest).total_s
@@ -114,5 +114,5 @@ def _medusa_tables(placement: Placement, drafter: DrafterSpec, tp: int) -> Draft
     one = with_zero(square.floor_s + square.stream_s + square.extra_s) + head
     heads = len(placement.draft_pass_tokens) or placement.num_speculative_tokens
     each = heads * one + placement.profile.draft_launch_s
-    nothing = np.zeros(placement.max_num_batched_tokens + 1)
+    nothing = np.zeros(placement.largest_step + 1)
     return DrafterTables(nothing, nothing, each, 0.0, 0.0, NO_PREFILL, 0)

@@ -13,6 +13,8 @@ _LARGE_GPU_BYTES = 70 * 2**30
 
 KERNELS = ("vllm", "sglang", "trtllm")
 """Collections of measured kernels, by engine."""
+SCHEDULERS = ("vllm", "sglang")
+"""Whose rules decide, and whose automatic values hold."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class EngineProfile:
     `drafts_at_any_length`: a head of the EAGLE kind drafts at any length, and a draft model (or a head whose
     positions cannot be raised) lowers the engine's own longest sequence; otherwise the drafter is skipped in
     steps with a sequence beyond its positions. `gone_methods` are drafting methods the build no longer has.
+    `scheduler` names whose rules decide; with `sglang` graphs, limits and memory follow `hardware.sglang` and
+    `gpu_memory_utilization` is its `mem_fraction_static`.
     """
 
     name: str
@@ -68,6 +72,7 @@ class EngineProfile:
     cudagraph_counts_sequences: bool = False
     cudagraph_rounds_to_query: bool = True
     gone_methods: tuple[str, ...] = ()
+    scheduler: str = "vllm"
     aliases: tuple[str, ...] = ()
     source: Mapping[str, str] = field(default_factory=dict, hash=False)
 
@@ -86,6 +91,10 @@ class EngineProfile:
         if self.kernels not in KERNELS:
             raise ValueError(
                 f"engine {self.name}: kernels is {self.kernels!r}; use one of {', '.join(KERNELS)}"
+            )
+        if self.scheduler not in SCHEDULERS:
+            raise ValueError(
+                f"engine {self.name}: scheduler is {self.scheduler!r}; use one of {', '.join(SCHEDULERS)}"
             )
         if any(len(run) != 3 or min(run) < 1 for run in self.cudagraph_ladder):
             raise ValueError(

@@ -60,10 +60,15 @@ def pool_shape(placement: Placement) -> PoolShape:
     """The shape of an engine's pool: target and drafter together.
 
     A drafter's layers that keep everything join the target's; builds that count windows in full
-    (`MemoryRules.windows_in_full`) hold every layer's tokens for good.
+    (`MemoryRules.windows_in_full`) hold every layer's tokens for good. SGLang's pool is taken as one of slots
+    for all layers, each layer of a drafter as one of the target's; pools of its own for windows and states
+    are not modelled.
     """
     element, tp = placement.kv_element_bytes, placement.tensor_parallel_size
     caches = list(_caches(placement.model, tp, element))
+    if placement.profile.scheduler == "sglang":
+        target = sum(n * cache.bytes_per_token(element) for n, cache in caches)
+        return PoolShape(target + target * draft_layers(placement) // placement.model.num_layers or 1)
     if placement.drafter and placement.drafter.model:
         caches += _caches(placement.drafter.model, placement.draft_tensor_parallel_size, element)
     full = [(n, c.bytes_per_token(element)) for n, c in caches if not c.window and c.bytes_per_token(element)]
@@ -83,6 +88,12 @@ def pool_shape(placement: Placement) -> PoolShape:
     reach = max(w for *_, w in windowed)
     ratio = 1024 * groups[1] * size * page // slot
     return _with_states(slot, (reach, ratio), states, full, drafts)
+
+
+def draft_layers(placement: Placement) -> int:
+    """Layers of the drafter that hold KV. SGLang counts each of them as one of the target's."""
+    drafter = placement.drafter
+    return drafter.model.num_layers if drafter is not None and drafter.model is not None else 0
 
 
 def _caches(model: ModelSpec, tp: int, element: int) -> Iterable[tuple[int, Cache]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specfleet.hardware.hybrid import kinds_of, pool_shape
+from specfleet.hardware.hybrid import draft_layers, kinds_of, pool_shape
 from specfleet.hardware.kvbudget import GIB, KvBudget, Line
 from specfleet.hardware.memorypeak import (
     activation_bytes,
@@ -105,6 +105,8 @@ def kv_bytes_per_token(placement: Placement) -> int:
     target = placement.model.kv_bytes_per_token(dtype, placement.tensor_parallel_size)
     if placement.drafter is None:
         return target
+    if placement.profile.scheduler == "sglang":
+        return pool_shape(placement).bytes_per_slot
     return target + placement.drafter.kv_bytes_per_token(dtype, placement.draft_tensor_parallel_size)
 
 
@@ -125,6 +127,8 @@ def kv_factors(placement: Placement) -> str:
     drafter = placement.drafter
     if drafter is None or drafter.model is None:
         return text
+    if placement.profile.scheduler == "sglang":
+        return f"{text} x (1 + {draft_layers(placement)} / {placement.model.num_layers})"
     return f"{text} + drafter {_factors(drafter.model, placement.draft_tensor_parallel_size, element)}"
 
 
@@ -138,6 +142,7 @@ def _factors(model: ModelSpec, tp: int, element: int) -> str:
 
 def _budget(placement: Placement, lines: tuple[Line, ...], pool: int, given: MemoryGiven) -> KvBudget:
     shape = pool_shape(placement)
+    sglang = placement.profile.scheduler == "sglang"  # has no page that is never handed out
     device = _figure(given.device, placement.accelerator.hbm_bytes)
     return KvBudget(
         lines=(*lines, ("KV cache", pool)),
@@ -146,7 +151,7 @@ def _budget(placement: Placement, lines: tuple[Line, ...], pool: int, given: Mem
         block_size=placement.block_size,
         num_gpu_blocks=max(0, pool // (placement.block_size * shape.bytes_per_slot)),
         factors="" if shape.mixed or placement.model.stack else kv_factors(placement),
-        null_block_is_reserved=placement.profile.memory.null_block_is_reserved,
+        null_block_is_reserved=placement.profile.memory.null_block_is_reserved and not sglang,
         prints_tokens_by_request=placement.profile.memory.prints_tokens_by_request,
         shape=shape if shape.mixed else None,
         kinds=_kinds(placement) if shape.mixed or placement.model.stack else (),
@@ -168,6 +173,10 @@ def _budget_lines(placement: Placement, given: MemoryGiven, max_model_len: int |
         lines.append(("weights", weights))
         if placement.drafter is not None:
             lines.append(("drafter weights", drafter))
+    if placement.profile.scheduler == "sglang":
+        # activations and graphs come out of what the share leaves
+        label = "beyond torch: context, NCCL" if given.non_torch is None else "beyond torch (given)"
+        return (*lines, (label, _figure(given.non_torch, non_torch_bytes(placement))))
     peak = activation_bytes(placement, max_model_len)
     label = _peak_label(placement, max_model_len) if given.activation is None else "activations (given)"
     lines.append((label, _figure(given.activation, peak)))

@@ -12,6 +12,7 @@ from specfleet.hardware.engine_profile import EngineProfile
 from specfleet.hardware.interconnect import all_reduce_law
 from specfleet.hardware.layers.formats import SIXTEEN, weight_format
 from specfleet.hardware.model import KV_BYTES, WEIGHT_BYTES, DrafterSpec, ModelSpec
+from specfleet.hardware.sglang.defaults import MAX_RUNNING_REQUESTS_WITH_DRAFTS, SglangDefaults
 
 DEFAULT_C_Q = 0.03
 C_Q_RANGE = (0.0, 0.15)
@@ -85,6 +86,11 @@ class Placement:
         method = drafter.method if drafter else None
         tp = tensor_parallel_size
         seqs, tokens = profile.limits(accelerator)
+        utilization = profile.gpu_memory_utilization
+        if profile.scheduler == "sglang":
+            defaults = SglangDefaults(accelerator.hbm_bytes, tp)
+            tokens, utilization = defaults.chunked_prefill_size, defaults.mem_fraction_static
+            seqs = MAX_RUNNING_REQUESTS_WITH_DRAFTS if drafter else 4096
         kernels = kernel_constants(accelerator.constants, profile.kernels)
         kv_cache_dtype = model.checkpoint_kv_cache_dtype if kv_cache_dtype == "auto" else kv_cache_dtype
         return cls(
@@ -94,7 +100,7 @@ class Placement:
             tensor_parallel_size=tp,
             max_num_seqs=_given(max_num_seqs, seqs),
             max_num_batched_tokens=_given(max_num_batched_tokens, tokens),
-            gpu_memory_utilization=_given(gpu_memory_utilization, profile.gpu_memory_utilization),
+            gpu_memory_utilization=_given(gpu_memory_utilization, utilization),
             async_scheduling=_given(async_scheduling, profile.schedules_async(method)),
             quantization=quantization,
             dtype=dtype,
@@ -129,7 +135,7 @@ class Placement:
             raise ValueError(f"c_q is {self.c_q}; it cannot be negative")
         if not 0.0 <= self.routing_correlation <= 1.0:
             raise ValueError(f"routing_correlation is {self.routing_correlation}; use a share from 0 to 1")
-        if self.max_num_batched_tokens < self.max_num_seqs:
+        if self.largest_step < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens {self.max_num_batched_tokens} is below "
                 f"max_num_seqs {self.max_num_seqs}; every sequence needs one token a step, "
@@ -284,7 +290,22 @@ class Placement:
     @property
     def capture_sizes(self) -> tuple[int, ...]:
         """Token counts with a CUDA graph."""
+        if self.profile.scheduler == "sglang":
+            batches = self.sglang_defaults.capture_batches(self.max_num_seqs, self.num_speculative_tokens > 0)
+            return tuple(batch * self.query_len for batch in batches)
         return self.profile.capture_sizes(self.max_num_seqs, self.max_num_batched_tokens, self.query_len)
+
+    @property
+    def sglang_defaults(self) -> SglangDefaults:
+        """What SGLang decides by itself on these GPUs."""
+        return SglangDefaults(self.accelerator.hbm_bytes, self.tensor_parallel_size)
+
+    @property
+    def largest_step(self) -> int:
+        """Most tokens that a step computes. With SGLang verifications have no budget."""
+        if self.profile.scheduler == "sglang":
+            return max(self.max_num_batched_tokens, self.max_num_seqs * self.query_len)
+        return self.max_num_batched_tokens
 
 
 def _given(value: _T | None, default: _T) -> _T:

@@ -96,7 +96,7 @@ class RooflineCost:
 
 def experts_s(placement: Placement) -> Array:
     """Seconds to read the distinct routed experts of all layers, by tokens; zeros for a dense model."""
-    model, tokens = placement.model, np.arange(placement.max_num_batched_tokens + 1, dtype=np.float64)
+    model, tokens = placement.model, np.arange(placement.largest_step + 1, dtype=np.float64)
     if not model.num_experts:
         return np.zeros_like(tokens)
     alike = effective_tokens(tokens, placement.num_speculative_tokens, placement.routing_correlation)

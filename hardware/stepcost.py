@@ -98,7 +98,7 @@ class KernelCost:
         """Tabulate the placement up to its token budget; shapes beyond it raise IndexError."""
         self.placement = placement
         model, tp = placement.model, placement.tensor_parallel_size
-        largest = placement.max_num_batched_tokens
+        largest = placement.largest_step
         sizes = placement.capture_sizes
         scale = placement.profile.kernel_time_scale
         layers = layer_stack(

@@ -97,6 +97,7 @@ class SglangConfig:
             higher by more than this, and only where the list of requests is full.
         disable_priority_preemption: nobody is displaced.
         retraction_policy: `length` (fewest outputs first) or `priority`.
+        ignore_eos: every request is known to write all of its `max_tokens`.
         speculative_num_steps, speculative_eagle_topk: depth of the draft (0: that of a chain), branches.
 
     Raises:
@@ -114,6 +115,7 @@ class SglangConfig:
     priority_scheduling_preemption_threshold: int = 10
     disable_priority_preemption: bool = False
     retraction_policy: str = "length"
+    ignore_eos: bool = False
     speculative_num_steps: int = 0
     speculative_eagle_topk: int = 1
 

@@ -17,6 +17,7 @@ from specfleet.experiments.load.rules.acceptance import acceptance_notices, else
 from specfleet.experiments.load.rules.own import own_notices
 from specfleet.experiments.load.rules.reach import reach_notices
 from specfleet.experiments.load.rules.report import summary_notices
+from specfleet.experiments.load.rules.sglang import sglang_notices
 from specfleet.experiments.load.rules.speculation import NOT_MODELLED, speculation_notices
 from specfleet.experiments.load.serve_flags import with_flags
 from specfleet.experiments.point.acceptance_specs import written_out
@@ -31,6 +32,7 @@ from specfleet.experiments.schema.faults import NO_FILES, Fault, InputFaults, Us
 from specfleet.experiments.schema.given import Given
 from specfleet.experiments.schema.given import document as read_given
 from specfleet.experiments.schema.overrides import Override, overridden
+from specfleet.experiments.schema.sglang_names import translated
 from specfleet.experiments.schema.yamlfile import Document, KeyPath, Value, dumper_resolvers
 from specfleet.sim.config import ON_HOST
 from specfleet.sim.speculation.spec import UNFIT_FOR_TAILS
@@ -59,6 +61,7 @@ def load_experiment(given: Given, overrides: Iterable[Override] = ()) -> Experim
 def load(given: Given, overrides: Iterable[Override] = ()) -> Loaded:
     """The experiment of a file or mapping, and its notices; InputFaults with everything that is wrong."""
     document, said = with_flags(overridden(read_given(given), overrides))
+    document = translated(document)
     data = _ready(document)
     if faults := list(_plugin_faults(data.get("plugins"), document)):
         raise InputFaults([*document.faults, *faults])
@@ -86,6 +89,8 @@ def resolved(experiment: Experiment) -> str:
         data["acceptance"] = {name: _said(process, own[name]) for name, process in said.items()}
     elif said is not None:
         data["acceptance"] = _said(said, own)
+    if data["serve"]["sglang"] is None:
+        del data["serve"]["sglang"]
     speculative = data["serve"]["speculative_config"]
     for key in NOT_MODELLED if speculative else ():
         if speculative[key] == SpeculativeConfig.model_fields[key].default:
@@ -288,6 +293,7 @@ def _notices(experiment: Experiment, points: list[Experiment]) -> Iterator[str]:
     """What was assumed, and what has no effect."""
     yield from summary_notices(points)
     yield from own_notices(points)
+    yield from sglang_notices(experiment, points)
     drafting = [c for point in points if (c := point.serve.speculative_config) is not None]
     if not drafting:
         return

@@ -8,18 +8,22 @@ from __future__ import annotations
 import math
 
 from specfleet.experiments.point.acceptance_specs import written_out
+from specfleet.experiments.point.build import automatic_requests
 from specfleet.experiments.point.draft_trees import resolved_tree
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.acceptance import SEEN_CONCENTRATIONS, Process
 from specfleet.experiments.schema.blocks.experiment import Experiment, Report, Sweep
 from specfleet.experiments.schema.blocks.policy import DraftPolicy
 from specfleet.experiments.schema.blocks.serve import Method, Serve, SpeculativeConfig
+from specfleet.experiments.schema.blocks.sglang import Sglang
 from specfleet.experiments.schema.blocks.tree import DraftTree
 from specfleet.experiments.schema.blocks.workload import Workload
 from specfleet.experiments.schema.lookups import found
 from specfleet.experiments.schema.registry import with_defaults
+from specfleet.hardware.engine_profile import EngineProfile
 from specfleet.hardware.heads import reads_target, scales_positions
 from specfleet.hardware.model import ModelSpec
+from specfleet.hardware.sglang.defaults import SglangDefaults
 from specfleet.sim.config import BLOCK_DRAFTERS
 
 DEFAULT_NUM_PROMPTS = 1000
@@ -119,7 +123,14 @@ def _with_tree(serve: Serve, acceptance: Process | dict[str, Process] | None) ->
         update={"num_speculative_tokens": speculative.num_speculative_tokens or tree.num_nodes}
     )
     written = DraftTree(paths=tree.paths, by_rank=block.by_rank)
-    return serve.model_copy(update={"draft_tree": written, "speculative_config": speculative})
+    update: dict[str, object] = {"draft_tree": written, "speculative_config": speculative}
+    if block.sglang is not None and serve.sglang is not None:
+        drafted = {
+            "speculative_num_steps": serve.sglang.speculative_num_steps or block.sglang.steps,
+            "speculative_eagle_topk": serve.sglang.speculative_eagle_topk or block.sglang.topk,
+        }
+        update["sglang"] = serve.sglang.model_copy(update=drafted)
+    return serve.model_copy(update=update)
 
 
 def _engine(serve: Serve) -> Serve:
@@ -131,6 +142,10 @@ def _engine(serve: Serve) -> Serve:
     profile = found(lambda: lookups.engine(serve.engine))
     if profile is None:
         return serve
+    if serve.block_size is None:
+        serve = serve.model_copy(update={"block_size": 1 if profile.scheduler == "sglang" else 16})
+    if profile.scheduler == "sglang":
+        return _sglang(serve, profile)
     method = serve.speculative_config.method if serve.speculative_config else None
     gpu = found(lambda: lookups.accelerator(serve.gpu))
     most_seqs, most_tokens = profile.max_num_seqs, profile.max_num_batched_tokens
@@ -156,6 +171,34 @@ def longest_of(model: ModelSpec, engine: str) -> int:
     """Returns the longest sequence of a model by default, as the engine build resolves it."""
     profile = found(lambda: lookups.engine(engine))
     return model.longest(profile.yarn_lengthens if profile else False)
+
+
+def _sglang(serve: Serve, profile: EngineProfile) -> Serve:
+    """What SGLang decides by itself, by GPU and tensor parallelism, and from the pool.
+
+    Without chunks a batch may hold as much as the longest prompt.
+    """
+    gpu = found(lambda: lookups.accelerator(serve.gpu))
+    speculative, settings = serve.speculative_config, serve.sglang or Sglang()
+    decided: dict[str, object] = {
+        "sglang": settings,
+        "scheduler_reserve_full_isl": profile.scheduler_reserve_full_isl,
+        "async_scheduling": profile.schedules_async(speculative.method if speculative else None),
+    }
+    if gpu is not None:
+        automatic = SglangDefaults(gpu.hbm_bytes, serve.tensor_parallel_size)
+        decided |= {
+            "gpu_memory_utilization": automatic.mem_fraction_static,
+            "max_num_batched_tokens": automatic.chunked_prefill_size,
+        }
+    if not serve.enable_chunked_prefill:
+        decided["max_num_batched_tokens"] = max(settings.max_prefill_tokens, serve.max_model_len or 0)
+    missing = {key: value for key, value in decided.items() if getattr(serve, key) is None}
+    serve = serve.model_copy(update=missing)
+    if serve.max_num_seqs is None:
+        most = found(lambda: automatic_requests(serve))
+        serve = serve.model_copy(update={"max_num_seqs": most or 4096})
+    return serve
 
 
 def drafts_at_any_length(engine: str) -> bool:

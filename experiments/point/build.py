@@ -13,6 +13,7 @@ import numpy as np
 
 from specfleet.experiments.point.acceptance_specs import acceptance_spec
 from specfleet.experiments.point.plugins import load_plugins
+from specfleet.experiments.point.sglang import sglang_config
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.acceptance import processes
 from specfleet.experiments.schema.blocks.experiment import Experiment
@@ -25,6 +26,7 @@ from specfleet.hardware.engine_profile import EngineProfile
 from specfleet.hardware.memory import KvBudget, kv_budget
 from specfleet.hardware.model import DrafterSpec
 from specfleet.hardware.placement import Placement
+from specfleet.hardware.sglang.defaults import MAX_RUNNING_REQUESTS_WITH_DRAFTS, max_running_requests
 from specfleet.hardware.stepcost import StepCost
 from specfleet.sim import config as sim_config
 from specfleet.sim.config import ON_HOST
@@ -85,7 +87,7 @@ def build(config: Experiment) -> Built:
     cost_model = COST_MODELS[serve.cost_model]
     cost, plain = _priced(cost_model, place), _priced(cost_model, _without_drafter(place))
     scenario = Scenario(
-        engine=engine_config(serve, place.profile, budget),
+        engine=engine_config(serve, place.profile, budget, config.workload.ignore_eos),
         cost=cost,
         acceptance=acceptance_specs(config),
         deployment=sim_config.DeploymentConfig(config.deployment.replicas, config.deployment.router),
@@ -140,7 +142,7 @@ def placement(serve: Serve) -> Placement:
         kv_cache_dtype=(
             model.checkpoint_kv_cache_dtype if serve.kv_cache_dtype == "auto" else serve.kv_cache_dtype
         ),
-        block_size=serve.block_size,
+        block_size=serve.block_size or 16,
     )
 
 
@@ -207,9 +209,19 @@ def kv_layout(budget: KvBudget) -> KvLayout | None:
     return KvLayout(shape.window_tokens, shape.window_per_1024, shape.sequence_slots)
 
 
-def engine_config(serve: Serve, profile: EngineProfile, budget: KvBudget) -> sim_config.EngineConfig:
-    """Returns the scheduler's limits and rules for a resolved `serve` block."""
-    assert serve.max_num_seqs and serve.max_num_batched_tokens and serve.max_model_len
+def engine_config(
+    serve: Serve, profile: EngineProfile, budget: KvBudget, ignore_eos: bool = False
+) -> sim_config.EngineConfig:
+    """Returns the scheduler's limits and rules for a resolved `serve` block.
+
+    Args:
+        serve: the block.
+        profile: its engine.
+        budget: of its KV pool. SGLang has no block that is never handed out.
+        ignore_eos: requests are known to write exactly what they ask for, which SGLang's estimates use.
+    """
+    sglang = profile.scheduler == "sglang"
+    assert serve.max_num_seqs and serve.max_num_batched_tokens and serve.max_model_len and serve.block_size
     speculative = serve.speculative_config
     model = lookups.model(serve.model)
     drafting = None
@@ -226,7 +238,7 @@ def engine_config(serve: Serve, profile: EngineProfile, budget: KvBudget) -> sim
     return sim_config.EngineConfig(
         max_num_seqs=serve.max_num_seqs,
         max_num_batched_tokens=serve.max_num_batched_tokens,
-        num_gpu_blocks=budget.num_gpu_blocks,
+        num_gpu_blocks=budget.num_gpu_blocks + 1 if sglang else budget.num_gpu_blocks,
         block_size=serve.block_size,
         max_model_len=serve.max_model_len,
         enable_prefix_caching=serve.enable_prefix_caching,
@@ -239,9 +251,22 @@ def engine_config(serve: Serve, profile: EngineProfile, budget: KvBudget) -> sim
         scheduler_reserve_full_isl=bool(serve.scheduler_reserve_full_isl),
         speculative=drafting,
         sliding_window=model.reach,
-        kv_layout=kv_layout(budget),
+        kv_layout=None if sglang else kv_layout(budget),
+        sglang=sglang_config(serve, drafted_tree(serve), ignore_eos) if sglang else None,
         **{rule: getattr(profile, rule) for rule in SCHEDULER_RULES},
     )
+
+
+def automatic_requests(serve: Serve) -> int:
+    """Returns the requests that SGLang runs at once by itself.
+
+    Raises:
+        ValueError: when model, GPU, drafter and settings do not go together.
+    """
+    if serve.speculative_config is not None:
+        return MAX_RUNNING_REQUESTS_WITH_DRAFTS
+    assert serve.max_model_len is not None
+    return max_running_requests(pool(serve).tokens, serve.max_model_len)
 
 
 def policy_spec(serve: Serve) -> PolicySpec | None:

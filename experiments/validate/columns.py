@@ -252,10 +252,11 @@ def _placement(row: CsvRow, k: int, frozen: bool) -> Placement:
     drafter = _drafter(row) if k else None
     model = profiles.model(model_name)
     engine = profiles.engine(f"{row.need('engine')} {row.text('engine_version')}".strip())
+    profile = profiles.on_machine(engine, row.text("campaign"), frozen)
     return Placement.of(
         model,
         _accelerator(row, frozen),
-        profiles.on_machine(engine, row.text("campaign"), frozen),
+        profile,
         tensor_parallel_size=tp,
         drafter=drafter,
         num_speculative_tokens=k,
@@ -265,7 +266,7 @@ def _placement(row: CsvRow, k: int, frozen: bool) -> Placement:
         gpu_memory_utilization=row.number("gpu_memory_utilization"),
         quantization=profiles.quantization(row.text("target_weights_dtype"), model_name),
         kv_cache_dtype="fp8" if row.text("kv_cache_dtype").lower().startswith("fp8") else "auto",
-        block_size=row.whole("kv_block_tokens") or 16,
+        block_size=row.whole("kv_block_tokens") or (1 if profile.scheduler == "sglang" else 16),
     )
 
 

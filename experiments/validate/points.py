@@ -11,7 +11,7 @@ from specfleet.experiments.point.build import SCHEDULER_RULES, kv_layout
 from specfleet.hardware.memory import kv_budget
 from specfleet.hardware.placement import Placement
 from specfleet.hardware.stepcost import KernelCost
-from specfleet.sim.config import EngineConfig, LoadConfig, SpeculativeConfig
+from specfleet.sim.config import EngineConfig, LoadConfig, SglangConfig, SpeculativeConfig
 from specfleet.sim.simulation import Scenario
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
 from specfleet.workloads.build import WorkloadSpec
@@ -166,11 +166,15 @@ def scenario(point: MeasuredPoint) -> Scenario:
         hardware.memory.DoesNotFit: when no KV block is left.
     """
     place = point.placement
-    budget = kv_budget(place)
+    budget, sglang = kv_budget(place), None
+    blocks = budget.num_gpu_blocks
+    if place.profile.scheduler == "sglang":
+        chunk = place.max_num_batched_tokens if point.enable_chunked_prefill else -1
+        sglang, blocks = SglangConfig(chunked_prefill_size=chunk), blocks + 1
     engine = EngineConfig(
         max_num_seqs=place.max_num_seqs,
         max_num_batched_tokens=place.max_num_batched_tokens,
-        num_gpu_blocks=budget.num_gpu_blocks,
+        num_gpu_blocks=blocks,
         block_size=place.block_size,
         max_model_len=point.max_model_len,
         enable_prefix_caching=point.enable_prefix_caching,
@@ -179,7 +183,8 @@ def scenario(point: MeasuredPoint) -> Scenario:
         scheduler_reserve_full_isl=place.profile.scheduler_reserve_full_isl,
         speculative=speculative_config(point),
         sliding_window=place.model.reach,
-        kv_layout=kv_layout(budget),
+        kv_layout=None if sglang else kv_layout(budget),
+        sglang=sglang,
         **{rule: getattr(place.profile, rule) for rule in SCHEDULER_RULES},
     )
     acceptance = {"": point.acceptance} if point.acceptance is not None else {}

@@ -200,6 +200,7 @@ def _kernels(gpu: str, engine: str, version: str, eight_bit: bool = True) -> Evi
 
 RECORDED = {
     "vllm-0.33": "recorded vLLM 0.33.0 steps",
+    "sglang": "recorded SGLang 0.5.23 steps",
 }
 """Engines whose scheduler was replayed step by step against recorded decisions (`tests/conformance`), and
 what was recorded. An engine's scheduler is backed by its line here."""

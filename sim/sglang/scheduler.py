@@ -113,6 +113,7 @@ class SglangScheduler:
         """
         assert not computed_tokens, "KV from elsewhere is not one of SGLang's rules here"
         prompt, rules = sequence.prompt_tokens, self.rules
+        sequence.ignore_eos = sequence.ignore_eos or self.sglang.ignore_eos
         sequence.max_tokens = rules.max_new_tokens(prompt, sequence.max_tokens)
         if prompt >= rules.max_req_input_len:
             self._refused.add(sequence.id)

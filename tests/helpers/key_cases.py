@@ -45,6 +45,13 @@ OPEN: Around = {f"{WL}.max_concurrency": None, f"{WL}.request_rate": 300.0}
 BUSY: Around = {f"{WL}.num_prompts": 60, f"{WL}.max_concurrency": 30, "serve.max_num_seqs": 4}
 NGRAM: Around = {SC: {"method": "ngram", "num_speculative_tokens": 3}}
 TIGHT: Around = {"serve.num_gpu_blocks_override": 34, "serve.max_model_len": 256}
+SGLANG: Around = {
+    "serve.engine": "sglang",
+    "serve.num_gpu_blocks_override": 520,
+    "serve.max_model_len": 256,
+    f"{WL}.num_prompts": 60,
+    f"{WL}.max_concurrency": 30,
+}
 HOT: Around = {f"{WL}.temperature": 1.2}
 LONG: Around = {f"{WL}.output": {"fixed": 60}}
 SYNTHETIC: Around = {AC: None, f"{SC}.rejection_sample_method": "synthetic"}
@@ -123,6 +130,18 @@ SERVE_CASES = {
     "memory.non_torch_gib": Case(9.0),
     "memory.available_gib": Case(1.0),
     "async_scheduling": Case(False),
+    "sglang.schedule_policy": Case("lpm", SGLANG, RESOLVED),
+    "sglang.schedule_conservativeness": Case(0.02, {**SGLANG, **BUSY, "serve.max_num_seqs": 20}),
+    "sglang.max_prefill_tokens": Case(100, {**SGLANG, "serve.enable_chunked_prefill": False}),
+    "sglang.prefill_max_requests": Case(1, SGLANG),
+    "sglang.enable_mixed_chunk": Case(True, SGLANG),
+    "sglang.enable_priority_scheduling": Case(True, SGLANG, RESOLVED),
+    "sglang.schedule_low_priority_values_first": Case(True, SGLANG, RESOLVED),
+    "sglang.priority_scheduling_preemption_threshold": Case(2, SGLANG, RESOLVED),
+    "sglang.disable_priority_preemption": Case(True, SGLANG, RESOLVED),
+    "sglang.retraction_policy": Case("priority", SGLANG, RESOLVED),
+    "sglang.speculative_num_steps": Case(60, {**SGLANG, **BUSY, "serve.max_num_seqs": 20}),
+    "sglang.speculative_eagle_topk": Case(20, {**SGLANG, **BUSY, "serve.max_num_seqs": 20}),
     "draft_tree.shape": Case([2, 3], {**TREE, "serve.draft_tree": {"shape": [2, 2]}}),
     "draft_tree.paths": Case([[0], [1], [0, 0]], {**TREE, "serve.draft_tree": {"paths": [[0], [1]]}}),
     "draft_tree.optimal": Case(6, {**TREE, "serve.draft_tree": {"optimal": 4}}),

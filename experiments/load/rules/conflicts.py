@@ -11,6 +11,7 @@ from specfleet.experiments.load.rules.memory import running_conflicts
 from specfleet.experiments.load.rules.own import own_conflicts
 from specfleet.experiments.load.rules.plan import slo_conflicts
 from specfleet.experiments.load.rules.report import summary_conflicts
+from specfleet.experiments.load.rules.sglang import is_sglang, sglang_conflicts
 from specfleet.experiments.load.rules.sizes import size_conflicts
 from specfleet.experiments.load.rules.speculation import speculation_conflicts
 from specfleet.experiments.load.rules.workload import workload_conflicts
@@ -43,7 +44,7 @@ def conflicts(config: Experiment) -> Iterator[Conflict]:
 def _without_running(config: Experiment) -> Iterator[Conflict]:
     """Rules about names and values."""
     yield from _names(config)
-    for rule in (_cost_model, _token_budget, _model_fit, _kv_cache):
+    for rule in (_cost_model, sglang_conflicts, _token_budget, _model_fit, _kv_cache):
         yield from rule(config.serve)
     yield from speculation_conflicts(config)
     yield from own_conflicts(config)
@@ -82,6 +83,8 @@ def _cost_model(serve: Serve) -> Iterator[Conflict]:
 def _token_budget(serve: Serve) -> Iterator[Conflict]:
     """vLLM's own checks of `max_num_batched_tokens`."""
     budget, seqs, longest = serve.max_num_batched_tokens, serve.max_num_seqs, serve.max_model_len
+    if is_sglang(serve):
+        return  # prompts and decodes have no common budget
     if budget is not None and seqs is not None and budget < seqs:
         yield Conflict.at(
             f"{budget} tokens in a step are fewer than max_num_seqs, {seqs}; raise it to at least {seqs}",

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from specfleet.experiments.load.rules.base import Conflict
+from specfleet.experiments.load.rules.sglang import is_sglang
 from specfleet.experiments.load.rules.sizes import MOST_SECONDS
 from specfleet.experiments.point.build import acceptance_specs, placement, pool, requests_asked
 from specfleet.experiments.schema import lookups
@@ -116,6 +117,8 @@ def _placement_fault(serve: Serve) -> tuple[str, str] | None:
     if budget.num_gpu_blocks > MOST_BLOCKS:
         message = f"{budget.num_gpu_blocks} KV blocks on a GPU, and at most {MOST_BLOCKS} can be simulated"
         return f"{message}; use larger blocks", "serve.block_size"
+    if is_sglang(serve):
+        return None  # starts all the same; see its notices
     refusal = budget.refusal(serve.max_model_len)
     return (f"{refusal}\n{budget.render()}", "serve.max_model_len") if refusal else None
 

@@ -22,6 +22,7 @@ from specfleet.experiments.schema.blocks.base import (
 from specfleet.experiments.schema.blocks.memory import Memory
 from specfleet.experiments.schema.blocks.own import CostModelName
 from specfleet.experiments.schema.blocks.policy import DraftPolicy
+from specfleet.experiments.schema.blocks.sglang import Sglang
 from specfleet.experiments.schema.blocks.tree import DraftTree
 from specfleet.experiments.schema.yamlfile import Value, whole
 
@@ -209,8 +210,8 @@ class Serve(Block):
     """Sequences running at once."""
     max_num_batched_tokens: Annotated[int, Field(ge=1, le=1 << 22)] | None = None
     """Tokens in one step."""
-    block_size: Annotated[int, Field(ge=1, le=1 << 16)] = 16
-    """Tokens in one KV block."""
+    block_size: Annotated[int, Field(ge=1, le=1 << 16)] | None = None
+    """Tokens in one KV block; 16 if left out, with SGLang 1."""
     enable_chunked_prefill: bool = True
     enable_prefix_caching: bool = True
     long_prefill_token_threshold: Annotated[int, Field(ge=0, le=MOST_TOKENS)] = 0
@@ -244,3 +245,5 @@ class Serve(Block):
     """`kernels`: measured kernels; `roofline`: datasheet figures, wrong by a factor of about 2;
     `aiconfigurator`: the tables of that package (extra `measured`); one of your own by its name."""
     speculative_config: Speculation = None
+    sglang: Sglang | None = None
+    """What SGLang's scheduler alone is set up with; for `engine: sglang`."""

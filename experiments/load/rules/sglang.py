@@ -1,0 +1,68 @@
+"""Rules about `engine: sglang`: whose settings go with whose scheduler, and what SGLang decides by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from specfleet.experiments.load.rules.base import Conflict
+from specfleet.experiments.point.build import pool
+from specfleet.experiments.schema import lookups
+from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.experiments.schema.blocks.serve import Serve
+from specfleet.experiments.schema.lookups import found
+from specfleet.hardware.sglang.defaults import MAX_RUNNING_REQUESTS_WITH_DRAFTS
+
+_VLLM_ALONE = {
+    "scheduling_policy": "fcfs",
+    "long_prefill_token_threshold": 0,
+    "watermark": 0.0,
+}
+"""Settings that say nothing to SGLang's scheduler, and the values that say nothing to vLLM's."""
+
+
+def is_sglang(serve: Serve) -> bool:
+    """Whether SGLang's scheduler decides."""
+    profile = found(lambda: lookups.engine(serve.engine))
+    return profile is not None and profile.scheduler == "sglang"
+
+
+def sglang_conflicts(serve: Serve) -> Iterator[Conflict]:
+    """Settings of the other engine."""
+    if not is_sglang(serve):
+        if serve.sglang is not None:
+            message = (
+                f"belongs to engine: sglang, and the engine is {serve.engine}; remove it, or change that"
+            )
+            yield Conflict.at(message, "serve.sglang", "serve.engine")
+        return
+    for key, default in _VLLM_ALONE.items():
+        if getattr(serve, key) != default:
+            hint = "; use serve.sglang.enable_priority_scheduling" if key == "scheduling_policy" else ""
+            message = f"is a setting of vLLM's scheduler, and the engine is {serve.engine}; remove it{hint}"
+            yield Conflict.at(message, f"serve.{key}", "serve.engine")
+
+
+def sglang_notices(experiment: Experiment, points: Iterable[Experiment]) -> Iterator[str]:
+    """What SGLang does by itself and nobody typed, where it changes an answer."""
+    mine = [point for point in points if is_sglang(point.serve)]
+    typed = experiment.serve.max_num_seqs is not None or "serve.max_num_seqs" in experiment.sweep.axes
+    limit = MAX_RUNNING_REQUESTS_WITH_DRAFTS
+    if not typed and any(_reaches(point, limit) for point in mine):
+        yield (
+            f"with speculation SGLang runs {limit} requests at once unless max_running_requests is given; "
+            "those beyond wait. Against the plain engine, which takes them all, that says where the queue "
+            "costs more than drafts gain, not where verification erases the gain: to ask that, give "
+            "max_running_requests"
+        )
+    short = [point.serve for point in mine if pool(point.serve).tokens < (point.serve.max_model_len or 0)]
+    if short:
+        yield (
+            f"the KV pool holds {pool(short[0]).tokens} tokens, fewer than max_model_len: SGLang starts, "
+            "cuts outputs that do not fit and refuses longer prompts"
+        )
+
+
+def _reaches(point: Experiment, limit: int) -> bool:
+    """Whether a point drafts under a load of more requests than that."""
+    most = point.workload.max_concurrency
+    return point.serve.speculative_config is not None and (most is None or most > limit)

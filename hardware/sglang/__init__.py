@@ -1,0 +1,1 @@
+"""What SGLang decides by itself."""

@@ -1,0 +1,112 @@
+"""What SGLang decides by itself: chunk, graphs, memory share and requests, by GPU and tensor parallelism.
+
+After `ServerArgs` of SGLang 0.5.23, resolved for GPUs of known size with the CUDA default for prefill graphs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIB = 2**20
+
+REPORTED_MIB = (24_564, 46_068, 81_559, 143_771, 183_359)
+"""Memory that `nvidia-smi` reports for RTX 4090, L40S, H100, H200 and B200, from which SGLang computes.
+
+Start-up logs of engines report up to 3 % less.
+"""
+_NEAR = 0.03
+
+_MOST_MIB = (20, 35, 60, 90, 160)
+"""Upper borders of the classes of GPUs, GiB."""
+_CHUNK = (2048, 4096, 4096, 8192, 8192, 16384)
+_GRAPHS = ((8, 80), (48, 160), (32, 160), (256, 512), (256, 512), (512, 512))
+"""Largest batch with a decode graph, below and from tensor parallelism 4."""
+_PREFILL_GRAPHS = {2048: 42, 4096: 50, 8192: 58, 16384: 74}
+"""Captured prefill sizes by chunk; that of the smallest chunk follows the step from 4096 to 8192."""
+
+RESERVED_BASE_MIB, PER_CHUNK_TOKEN_MIB, PER_GPU_MIB = 512, 1.5, 128
+PER_DECODE_GRAPH_MIB, PER_PREFILL_GRAPH_MIB = 2, 8
+LEAST_RESERVED_MIB, LARGE_GPU_MIB = 10 * 1024, 60 * 1024
+"""Of memory kept for activations and graphs: at least 10 GiB on GPUs above 60 GiB."""
+
+MAX_PREFILL_TOKENS = 16_384
+MAX_RUNNING_REQUESTS_WITH_DRAFTS = 48
+"""With EAGLE, EAGLE3, STANDALONE and NGRAM, whatever the GPU."""
+NGRAM_DRAFT_TOKENS = 12
+"""Tokens that an n-gram drafter has verified of a request, the last known one included."""
+
+_PLAIN_LADDER = ((1, 2, 1), (4, 4, 1), (8, 12, 4), (16, 256, 8), (272, 496, 16), (512, 1024, 32))
+_DRAFTS_LADDER = ((1, 8, 1), (10, 32, 2), (40, 64, 4), (72, 256, 8), (272, 1024, 16))
+"""Batches with a decode graph: runs of (first, last, step), in sequences."""
+
+
+@dataclass(frozen=True)
+class SglangDefaults:
+    """SGLang's automatic values on one kind of GPU.
+
+    Args:
+        hbm_bytes: the GPU's memory.
+        tensor_parallel_size: GPUs of the engine.
+    """
+
+    hbm_bytes: int
+    tensor_parallel_size: int
+
+    @property
+    def reported_mib(self) -> int:
+        """Memory as the driver reports it to SGLang, MiB."""
+        mib = self.hbm_bytes / MIB
+        near = min(REPORTED_MIB, key=lambda known: abs(known - mib))
+        return near if abs(near - mib) <= _NEAR * near else round(mib)
+
+    @property
+    def _class(self) -> int:
+        return sum(self.reported_mib >= border * 1024 for border in _MOST_MIB)
+
+    @property
+    def chunked_prefill_size(self) -> int:
+        """Tokens of prompts in a batch."""
+        return _CHUNK[self._class]
+
+    @property
+    def cuda_graph_max_bs(self) -> int:
+        """Largest batch with a decode graph, sequences."""
+        return _GRAPHS[self._class][self.tensor_parallel_size >= 4]
+
+    @property
+    def mem_fraction_static(self) -> float:
+        """Share of the memory for weights and KV: what activations and graphs leave, to three digits."""
+        chunk = self.chunked_prefill_size
+        reserved = RESERVED_BASE_MIB + PER_CHUNK_TOKEN_MIB * chunk + PER_GPU_MIB * self.tensor_parallel_size
+        reserved += PER_DECODE_GRAPH_MIB * self.cuda_graph_max_bs
+        reserved += PER_PREFILL_GRAPH_MIB * _PREFILL_GRAPHS[chunk]
+        if self.reported_mib > LARGE_GPU_MIB:
+            reserved = max(reserved, LEAST_RESERVED_MIB)
+        return round(1 - reserved / self.reported_mib, 3)
+
+    def capture_batches(self, max_running_requests: int, drafts: bool) -> tuple[int, ...]:
+        """Batches with a decode graph, sequences, in growing order.
+
+        Args:
+            max_running_requests: no larger batch is captured.
+            drafts: with speculation.
+        """
+        ladder = _DRAFTS_LADDER if drafts else _PLAIN_LADDER
+        most = min(self.cuda_graph_max_bs, max_running_requests)
+        rungs = (size for first, last, step in ladder for size in range(first, last + 1, step))
+        return tuple(size for size in rungs if size <= most)
+
+
+def max_running_requests(kv_tokens: int, context_length: int) -> int:
+    """Requests that run at once without speculation, by the KV pool: 512 of full length, 2048 to 4096."""
+    return min(max(kv_tokens * 512 // context_length, 2048), 4096, max(kv_tokens // 2, 1))
+
+
+def draft_shape(model: str, method: str) -> tuple[int, int, int]:
+    """Returns `speculative_num_steps`, `speculative_eagle_topk`, `speculative_num_draft_tokens` by default.
+
+    Args:
+        model: the target's name. method: `eagle`, `eagle3` or another.
+    """
+    eagle = method in ("eagle", "eagle3")
+    return (5, 4, 8) if eagle and any(name in model.lower() for name in ("llama", "grok")) else (3, 1, 4)

@@ -1,0 +1,83 @@
+"""SGLang's automatic values, against its own resolution for five GPUs, and its memory rule in closed form.
+
+The table was read off `ServerArgs` of SGLang 0.5.23 (Llama, CUDA default for prefill graphs).
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from specfleet.hardware import catalog
+from specfleet.hardware.memory import kv_budget, kv_bytes_per_token
+from specfleet.hardware.placement import Placement
+from specfleet.hardware.sglang.defaults import MIB, SglangDefaults, draft_shape, max_running_requests
+
+RESOLVED = {
+    24_564: (4096, (48, 160), (0.704, 0.698, 0.679, 0.658)),
+    46_068: (4096, (32, 160), (0.843, 0.840, 0.829, 0.818)),
+    81_559: (8192, (256, 512), (0.830, 0.828, 0.819, 0.812)),
+    143_771: (8192, (256, 512), (0.903, 0.902, 0.897, 0.893)),
+    183_359: (16384, (512, 512), (0.854, 0.853, 0.852, 0.849)),
+}
+
+
+@pytest.mark.parametrize("mib", RESOLVED)
+def test_chunk_graphs_and_memory_share_are_those_that_sglang_resolves(mib: int) -> None:
+    chunk, graphs, fractions = RESOLVED[mib]
+    for tp, fraction in zip((1, 2, 4, 8), fractions, strict=True):
+        found = SglangDefaults(mib * MIB, tp)
+        assert found.chunked_prefill_size == chunk
+        assert found.cuda_graph_max_bs == graphs[tp >= 4]
+        assert found.mem_fraction_static == fraction
+
+
+def test_a_gpu_of_the_catalogue_counts_with_what_the_driver_tells_sglang() -> None:
+    assert SglangDefaults(catalog.accelerator("h100-sxm").hbm_bytes, 1).reported_mib == 81_559
+    assert SglangDefaults(catalog.accelerator("l40s").hbm_bytes, 1).mem_fraction_static == 0.843
+
+
+def test_graphs_end_at_the_request_slots_and_are_denser_with_drafts() -> None:
+    gpu = SglangDefaults(81_559 * MIB, 1)
+    assert gpu.capture_batches(48, drafts=True) == (*range(1, 9), *range(10, 33, 2), 40, 44, 48)
+    assert gpu.capture_batches(4096, drafts=False)[:7] == (1, 2, 4, 8, 12, 16, 24)
+    assert gpu.capture_batches(4096, drafts=False)[-1] == 256
+    assert SglangDefaults(81_559 * MIB, 4).capture_batches(4096, drafts=False)[-3:] == (480, 496, 512)
+
+
+def test_requests_follow_the_pool_and_drafts_the_model() -> None:
+    assert max_running_requests(400_000, 8192) == 4096
+    assert max_running_requests(400_000, 131_072) == 2048
+    assert max_running_requests(1000, 8192) == 500
+    assert draft_shape("meta-llama/Llama-3.1-8B-Instruct", "eagle3") == (5, 4, 8)
+    assert draft_shape("deepseek-ai/DeepSeek-V3", "eagle") == (3, 1, 4)
+    assert draft_shape("meta-llama/Llama-3.1-8B-Instruct", "draft_model") == (3, 1, 4)
+
+
+def placement(**more: object) -> Placement:
+    """An 8B on one H100."""
+    return Placement.of(
+        catalog.model("meta-llama/Llama-3.1-8B-Instruct"),
+        catalog.accelerator("h100-sxm"),
+        catalog.engine_profile("sglang"),
+        block_size=1,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def test_the_pool_is_the_share_less_weights_and_a_drafter_layer_counts_as_one_of_the_targets() -> None:
+    plain, drafter = placement(), catalog.drafter("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B")
+    drafted = placement(drafter=drafter, num_speculative_tokens=3)
+    assert kv_bytes_per_token(plain) == 2 * 32 * 8 * 128 * 2
+    assert kv_bytes_per_token(drafted) == 2 * 33 * 8 * 128 * 2
+    budget = kv_budget(drafted)
+    labels = [label for label, _ in budget.lines]
+    assert not [label for label in labels if "activations" in label or "graphs" in label]
+    usable, *rest, pool = (size for _, size in budget.lines)
+    assert pool == usable - sum(rest)
+    assert usable == int(0.83 * drafted.accelerator.hbm_bytes)
+
+
+def test_a_verification_of_all_requests_can_be_priced() -> None:
+    drafter = catalog.drafter("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B")
+    place = placement(drafter=drafter, num_speculative_tokens=7, max_num_seqs=2000, max_num_batched_tokens=64)
+    assert place.largest_step == 16_000

@@ -23,8 +23,8 @@ ITERATION_COLUMNS = (
     "chunks",
     "output_tokens",
 )
-FINISHED, REJECTED = 0, 1
-"""Values of the request column `status`."""
+FINISHED, REJECTED, ABORTED = 0, 1, 2
+"""Values of the request column `status`: served; refused on arrival; begun, and ended with an error."""
 
 REQUEST_TIMES = (
     "sent_s",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import nan
 
 from specfleet.sim.clients import Answer, Client
 from specfleet.sim.engine import Engine, Request
 from specfleet.sim.errors import Breach, Stall
 from specfleet.sim.laws.names import BLOCKS
-from specfleet.sim.recorder import FINISHED, REJECTED, Recorder
+from specfleet.sim.recorder import ABORTED, FINISHED, REJECTED, Recorder
 from specfleet.sim.requests import RequestMaker
 from specfleet.sim.scenario import Ran, Scenario
 from specfleet.sim.sequence import Sequence
@@ -83,21 +84,21 @@ class EngineServer:
         for request in self.engine.aborted:
             reason = "SGLang ended it for lack of KV, with every other request retracted"
             self.refusals[reason] = self.refusals.get(reason, 0) + 1
-            self._recorder.request(request.id, status=REJECTED, arrived_s=request.arrived_s)
+            self._note(request, ABORTED)
             yield Answer(request.id, 0.0, 0, self._now, 0, failed=True)
         self.engine.aborted = []
         ended, self.engine.finished = self.engine.finished, []
         for request, rank in ended:
-            self._note(request)
+            self._note(request, FINISHED)
             yield Answer(request.id, request.first_token_s, request.first_chunk_rank, self._now, rank)
 
-    def _note(self, request: Request) -> None:
+    def _note(self, request: Request, status: int) -> None:
         self._recorder.request(
             request.id,
-            status=FINISHED,
+            status=status,
             arrived_s=request.arrived_s,
             admitted_s=request.admitted_s,
-            first_token_s=request.first_token_s,
+            first_token_s=request.first_token_s if request.chunks else nan,
             finished_s=self._now,
             output_tokens=request.num_output_tokens,
             cached_tokens=request.cached_tokens,

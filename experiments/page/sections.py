@@ -188,7 +188,8 @@ def _backed(run: Finished) -> list[str]:
             "max_model_len, so the drafter did not run."
         )
     refused = sum(_value(row, "rejected") for row in run.rows)
-    return [*said, f"{refused:.0f} requests could never fit and were refused."] if refused else said
+    told = f"{refused:.0f} requests were refused or given up; engine.json of the point says why."
+    return [*said, told] if refused else said
 
 
 def _value(row: Row, key: str) -> float:

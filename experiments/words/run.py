@@ -127,7 +127,7 @@ def _warnings(run: Run, rows: Sequence[Row]) -> list[str]:
         )
     refused = sum(_number(row, "rejected") for row in rows)
     if refused:
-        said.append(f"{refused:.0f} requests could never fit and were refused; see engine.json of the point.")
+        said.append(f"{refused:.0f} requests were refused or given up; engine.json of the point says why.")
     configs = [point.config.serve.speculative_config for point in run.points]
     if any(config is not None and config.rejection_sample_method == "synthetic" for config in configs):
         said.append(f"{UNFIT_FOR_TAILS}.")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.laws.names import CAUSES, ENDS_ONCE, TOKENS, Mask, first, request_breach
-from specfleet.sim.recorder import FINISHED, REJECTED, Columns
+from specfleet.sim.recorder import ABORTED, FINISHED, REJECTED, Columns
 
 ORDER = (
     ("sent_s", "arrived_s"),
@@ -28,6 +29,12 @@ def finished(requests: Columns) -> Columns:
     return {name: column[done] for name, column in requests.items()}
 
 
+def aborted(requests: Columns) -> Columns:
+    """Returns the rows of those that were begun and ended with an error."""
+    gone = requests["status"] == ABORTED
+    return {name: column[gone] for name, column in requests.items()}
+
+
 def check_requests(engine: EngineConfig, requests: Columns) -> Columns:
     """Checks each request (columns as `RunResult.requests`, some may lack); returns the finished ones.
 
@@ -36,7 +43,7 @@ def check_requests(engine: EngineConfig, requests: Columns) -> Columns:
     """
     rows = finished(requests)
     if len(rows["status"]) < len(requests["status"]):
-        _check_refused(requests)
+        _check_refused(engine, requests)
     never = ~np.isfinite(rows["finished_s"])
     if never.any():
         raise request_breach(ENDS_ONCE, "it never ended, and was not refused", rows, first(never))
@@ -48,10 +55,12 @@ def check_requests(engine: EngineConfig, requests: Columns) -> Columns:
     return rows
 
 
-def _check_refused(requests: Columns) -> None:
-    """Who was refused has emitted nothing, and there is no third way to end."""
+def _check_refused(engine: EngineConfig, requests: Columns) -> None:
+    """Who was refused has emitted nothing; only SGLang ends requests with an error; there is no other end."""
     status = requests["status"]
     odd = (status != FINISHED) & (status != REJECTED)
+    if engine.sglang is not None:
+        odd &= status != ABORTED
     if odd.any():
         raise request_breach(ENDS_ONCE, f"its status is {status[first(odd)]}", requests, first(odd))
     odd = (status == REJECTED) & np.isfinite(requests["finished_s"])
@@ -71,17 +80,20 @@ def _check_drafts(engine: EngineConfig, rows: Columns) -> None:
 
 
 def check_emitted(engine: EngineConfig, rows: Columns) -> None:
-    """Checks what each finished request emitted: a chunk is a sampled token and the accepted drafts before.
+    """Checks what each request emitted: a chunk is a sampled token and the accepted drafts before.
 
-    The last chunk is cut at the end of the request.
+    The last chunk is cut at the end of the request. SGLang throws away what was in flight for a request when
+    it takes its KV, after it was verified.
 
     Raises:
         Breach: it emitted more, or less.
     """
     surplus = rows["chunks"] + rows["accepted_tokens"]
     surplus = surplus - rows["output_tokens"]
-    most = engine.num_speculative_tokens
-    if len(surplus) and not 0 <= surplus.min() <= surplus.max() <= most:
+    most: int | npt.NDArray[np.int64] = engine.num_speculative_tokens
+    if engine.sglang is not None:
+        most = most * (1 + rows["preemptions"])
+    if len(surplus) and not (surplus.min() >= 0 and (surplus <= most).all()):
         at = first((surplus < 0) | (surplus > most))
         chunks, accepted, output = (
             int(rows[name][at]) for name in ("chunks", "accepted_tokens", "output_tokens")

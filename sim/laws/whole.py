@@ -11,10 +11,11 @@ import numpy.typing as npt
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.errors import Breach
 from specfleet.sim.laws.names import BUSY, CAUSES, ENDS_ONCE, IN_FLIGHT, LITTLE, TOKENS, first, request_breach
-from specfleet.sim.laws.requests import check_emitted, check_requests
+from specfleet.sim.laws.requests import aborted, check_emitted, check_requests
 from specfleet.sim.laws.steps import CLOCK_ROUNDING, ROUNDING, StepLaws
-from specfleet.sim.recorder import REJECTED, Columns
+from specfleet.sim.recorder import ABORTED, REJECTED, Columns
 from specfleet.sim.scenario import RunResult, Scenario
+from specfleet.sim.sglang.rules import SglangRules
 from specfleet.workloads.requests import RequestTable
 
 
@@ -23,7 +24,7 @@ class Totals:
     """Sums over requests and iterations, which two laws compare.
 
     Attributes:
-        served, refused: requests.
+        served, refused: requests; one that SGLang gives up is among both.
         inside_s: seconds from arrival to the end, over those served.
         present_s: requests running and waiting times the seconds of the iteration, over iterations.
         busy_s, running_s: seconds of iterations; the same times the sequences that run.
@@ -48,13 +49,13 @@ class Totals:
     accepted: int = 0
 
     def add_requests(self, rows: Columns, refused: int) -> None:
-        """Takes in requests that were served, and the number of those refused with them."""
+        """Takes in requests that were begun, and the number of those refused or given up with them."""
         self.served += len(rows["status"])
         self.refused += refused
         self.inside_s += float(rows["finished_s"].sum() - rows["arrived_s"].sum())
         counted = slice(None) if rows["counted"].all() else rows["counted"] == 1
         output = rows["output_tokens"][counted]
-        self.emitted += int(output.sum()) - len(output)
+        self.emitted += int(output.sum()) - int((output > 0).sum())
         self.verifications += int(rows["verifications"][counted].sum())
         self.accepted += int(rows["accepted_tokens"][counted].sum())
 
@@ -154,24 +155,24 @@ def check_run(result: RunResult, table: RequestTable) -> None:
         Breach: a law does not hold; names the law, the request and the time.
     """
     scenario, requests, rows = result.scenario, result.requests, result.iterations
-    served = check_requests(scenario.engine, requests)
-    vllm, refused = scenario.engine.sglang is None, int((requests["status"] == REJECTED).sum())
+    begun = served = check_requests(scenario.engine, requests)
+    refused = len(requests["status"]) - len(served["status"])
+    if refused and scenario.engine.sglang is not None:
+        given_up = aborted(requests)
+        begun = {name: np.concatenate([served[name], given_up[name]]) for name in served}
     _check_due(requests, table)
     StepLaws(scenario).check(rows, requests)
     _check_in_flight(scenario, requests)
-    if vllm:
-        _check_asked(requests, table)
-        check_emitted(scenario.engine, served)
-    elif refused:
-        return  # SGLang gives up on requests that it has begun: what these had is in the iterations alone
-    _check_tokens(scenario.engine, served, rows)
+    _check_asked(scenario.engine, requests, table)
+    check_emitted(scenario.engine, begun)
+    _check_tokens(scenario.engine, begun, rows)
     totals = Totals()
-    totals.add_requests(served, refused)
+    totals.add_requests(begun, refused)
     totals.add_iterations(rows)
     totals.add_gaps(result.odd_gaps)
     totals.check(scenario, result.refusals, result.rounds_by_accepted)
     if not scenario.engine.async_scheduling:
-        _check_little_exactly(totals, served, rows)
+        _check_little_exactly(totals, begun, rows)
 
 
 def _check_little_exactly(totals: Totals, served: Columns, rows: Columns) -> None:
@@ -196,16 +197,26 @@ def _check_little_exactly(totals: Totals, served: Columns, rows: Columns) -> Non
         raise Breach(LITTLE, said)
 
 
-def _check_asked(requests: Columns, table: RequestTable) -> None:
-    """Each request emits the tokens that it was to emit; SGLang ends some early."""
-    output = requests["output_tokens"]
-    if output is not table.output_tokens:
-        wrong = (output != table.output_tokens) & (requests["status"] != REJECTED)
-        wrong |= (output != 0) & (requests["status"] == REJECTED)
+def _due_tokens(engine: EngineConfig, table: RequestTable) -> npt.NDArray[np.int64]:
+    """Returns the tokens that each request is to emit: those it asks for. SGLang cuts them on arrival to what
+    context and pool hold, and every prompt gives one."""
+    if engine.sglang is None:
+        return table.output_tokens
+    rules = SglangRules.of(engine)
+    asked = zip(table.prompt_tokens.tolist(), table.max_tokens.tolist(), strict=True)
+    most = np.array([rules.max_new_tokens(prompt, tokens) for prompt, tokens in asked], dtype=np.int64)
+    return np.maximum(np.minimum(table.output_tokens, most), 1)
+
+
+def _check_asked(engine: EngineConfig, requests: Columns, table: RequestTable) -> None:
+    """Each request emits the tokens that it was to emit; one that SGLang gives up is short of them."""
+    output, status, due = requests["output_tokens"], requests["status"], _due_tokens(engine, table)
+    if output is not due:
+        wrong = (output != due) & (status != REJECTED) & (status != ABORTED)
+        wrong |= ((output != 0) & (status == REJECTED)) | ((output >= due) & (status == ABORTED))
         if wrong.any():
             at = first(wrong)
-            said = f"it emitted {output[at]} tokens, of {table.output_tokens[at]}"
-            raise request_breach(TOKENS, said, requests, at)
+            raise request_breach(TOKENS, f"it emitted {output[at]} tokens, of {due[at]}", requests, at)
 
 
 def _check_due(requests: Columns, table: RequestTable) -> None:
@@ -246,6 +257,7 @@ def _check_in_flight(scenario: Scenario, requests: Columns) -> None:
     if limit is None or limit >= len(sent):
         return
     over = np.where(requests["status"] == REJECTED, requests["arrived_s"], requests["last_chunk_s"])
+    over = np.where(requests["status"] == ABORTED, requests["finished_s"], over)
     early = sent[limit:] < np.sort(over)[: len(sent) - limit]
     if early.any():
         at = limit + first(early)

@@ -10,6 +10,7 @@ import numpy as np
 import yaml
 
 from specfleet.experiments.calibrate.fit import NUMBERS, Calibration, Unidentified, calibrate, mean_step_s
+from specfleet.experiments.calibrate.spread import FittedSpread, fitted_spread
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
 from specfleet.experiments.validate.bench import read_bench
 from specfleet.experiments.validate.points import MeasuredPoint
@@ -57,19 +58,22 @@ def calibrate_command(
     except Unidentified as reason:
         print(f"cannot calibrate: {reason}", file=sys.stderr)
         return 1
-    say(calibration_text(points, found))
+    spread = fitted_spread(points)
+    say(calibration_text(points, found, spread))
     written = [out]
     out.write_text(profile_yaml(points[0], found), encoding="utf-8")
     if found.by_position:
         written.append(out.with_name(f"{out.stem}.acceptance.yaml"))
-        written[-1].write_text(acceptance_yaml(points, found), encoding="utf-8")
+        written[-1].write_text(acceptance_yaml(points, found, spread), encoding="utf-8")
     for path in written:
         print(f"wrote {path}")
     print(f"use it as serve.engine: {out}")
     return 0
 
 
-def calibration_text(points: Sequence[MeasuredPoint], found: Calibration) -> str:
+def calibration_text(
+    points: Sequence[MeasuredPoint], found: Calibration, spread: FittedSpread | None = None
+) -> str:
     """Returns the numbers, and measured and fitted steps side by side."""
     n = found.numbers
     kind = "asynchronous" if found.asynchronous else "synchronous"
@@ -81,6 +85,8 @@ def calibration_text(points: Sequence[MeasuredPoint], found: Calibration) -> str
     lines = [table_text(NUMBER_COLUMNS, numbers, gap=1)]
     if found.by_position:
         lines.append("acceptance by position   " + ", ".join(f"{rate:.3f}" for rate in found.by_position))
+    if spread is not None:
+        lines.append(f"spread between requests  {spread}, by P99 / mean TPOT of {spread.results} results")
     errors = (found.before_pct, found.errors_pct, found.left_out_pct)
     rows = [
         [point.name, 1e3 * mean_step_s(point), *(error[row] for error in errors)]
@@ -123,12 +129,11 @@ def profile_yaml(point: MeasuredPoint, found: Calibration) -> str:
     return yaml.safe_dump(profile, sort_keys=False, allow_unicode=True, width=110)
 
 
-def acceptance_yaml(points: Sequence[MeasuredPoint], found: Calibration) -> str:
-    """Returns the `acceptance:` block of an experiment."""
-    spreads = [point.acceptance.concentration for point in points if point.acceptance is not None]
+def acceptance_yaml(points: Sequence[MeasuredPoint], found: Calibration, spread: FittedSpread | None) -> str:
+    """Returns the `acceptance:` block of an experiment; without a fitted spread P99 will be a band."""
     block = {
         "by_position": [round(rate, 4) for rate in found.by_position],
-        "concentration": float(spreads[0]),
+        **(spread.block() if spread is not None else {}),
         "source": f"pooled over {len(points)} benchmark results",
     }
     return yaml.safe_dump(block, sort_keys=False, width=110)

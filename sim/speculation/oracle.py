@@ -109,13 +109,19 @@ class Oracle:
                 passed.append(sequence)
                 self._ahead[sequence.id] = ahead + 1
             plan.append(luck)
-        self._passed_over.append(passed)
+        if plan:  # an empty batch is not run, and nobody hears of it
+            self._passed_over.append(passed)
         return plan
 
     def observe(self, batch: Batch, sampled: Rows[int], seconds: float) -> None:
-        """Passes over what was not worth a draft: the step that follows this batch has no verification."""
+        """Passes over what was not worth a draft: the step that follows this batch has no verification.
+
+        The luck of one is taken out of the request's life, so that its next verification has the next one's.
+        """
         for sequence in self._passed_over.popleft():
-            sequence.verifications += 1  # type: ignore[attr-defined]
+            luck: bytes = getattr(sequence, "accepted", b"")
+            passed = getattr(sequence, "verifications", 0)
+            sequence.accepted = luck[:passed] + luck[passed + 1 :]  # type: ignore[attr-defined]
             self._ahead[sequence.id] -= 1
 
     def _leap(self, sequence: Sequence, drafts: int) -> int:

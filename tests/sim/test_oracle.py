@@ -95,15 +95,15 @@ def test_no_policy_has_more_throughput_than_the_oracle(
 
 
 @LAWS
-@given(st.integers(0, 99), st.sampled_from([0.0, 0.3, 0.8]), st.booleans())
+@given(st.integers(0, 99), st.sampled_from([0.0, 0.3, 0.8]), st.booleans(), st.sampled_from([1, 4]))
 def test_the_oracle_loses_no_draft_and_leaves_no_luck(
-    seed: int, conditional: float, asynchronous: bool
+    seed: int, conditional: float, asynchronous: bool, users: int
 ) -> None:
     """With luck by round its tokens a step are 1 + luck, zeros included."""
     k, n = 3, 40
     engine = replace(drafting(k, "eagle3", ENGINE), async_scheduling=asynchronous)
     luck = AcceptanceSpec(conditional_acceptance=conditional, concentration=9.0)
-    scenario = Scenario(engine, ToyCost(), {"": luck}, load=LoadConfig(max_concurrency=4), policy=ORACLE)
+    scenario = Scenario(engine, ToyCost(), {"": luck}, load=LoadConfig(users), policy=ORACLE)
     table = RequestTable.of([20] * n, [60] * n)
     requests = simulate(scenario, table, seed).requests
     drafted = simulate(replace(scenario, policy=None), table, seed).requests

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from specfleet import __version__
 from specfleet.experiments.breakeven.search import QUESTIONS, Curve, Figures, Root
 from specfleet.experiments.point.build import Built, build, requests, requests_asked
+from specfleet.experiments.run.inputs import input_files
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.sim.metrics.columns import benchmark
 from specfleet.sim.simulation import RunResult, simulate
@@ -40,6 +44,14 @@ class Cell:
         """Names it in progress and failures."""
         return f"load={self.load:g},K={self.k},seed={self.seed}"
 
+    @property
+    def key(self) -> str:
+        """A name that two searches share only if they are the same in all that matters, files too."""
+        config = self.config.model_dump_json(exclude={"name", "seed", "replications", "report", "claim"})
+        files = input_files(self.config)
+        text = f"{__version__} {config} {self.seed} {self.tolerance} {sorted(files.items())}"
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
 
 @dataclass(frozen=True)
 class Found:
@@ -56,6 +68,17 @@ class Found:
     alphas: tuple[float, ...] = ()
     figures: tuple[Figures, ...] = ()
     roots: Mapping[str, Root] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Returns it as text."""
+        return json.dumps(dataclasses.asdict(self)) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Found:
+        """Returns what `to_json` wrote, to the last bit."""
+        read = json.loads(text)
+        roots = {name: Root(**root) for name, root in read["roots"].items()}
+        return cls(read["own"], tuple(read["alphas"]), tuple(read["figures"]), roots)
 
 
 def assumed(spec: AcceptanceSpec, alpha: float) -> AcceptanceSpec:

@@ -24,6 +24,7 @@ def breakeven_command(
     plots: bool = True,
     quiet: bool = False,
     as_json: bool = False,
+    resume: bool = False,
 ) -> int:
     """Searches, prints the answer, and writes breakeven.json, breakeven.csv and plots/.
 
@@ -34,14 +35,14 @@ def breakeven_command(
         InputFaults: with all that is wrong with the file or the options.
     """
     this = Breakeven(file, overrides, out, tolerance)
-    this.prepare()
+    this.prepare(resume)
     reporter = Reporter(len(this.seeds) * len(this.loads) * (1 + len(this.drafts)), quiet)
     for notice in this.loaded.notices:
         reporter.say(f"note: {notice}")
     try:
         this.execute(jobs or default_jobs(), reporter)
     except KeyboardInterrupt:
-        print("interrupted: nothing is written; start again", file=sys.stderr)
+        print("interrupted: what is searched is kept; go on with --resume", file=sys.stderr)
         return 130
     if any(k for _, k, _ in this.found):
         if as_json:

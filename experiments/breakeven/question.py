@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from specfleet.experiments.breakeven.cell import Cell, Found, search, weight
 from specfleet.experiments.load.config import Loaded, load
 from specfleet.experiments.load.sweep import expand
+from specfleet.experiments.run.files import FolderFault, write_text
 from specfleet.experiments.run.folder import Manifest, ResultsFolder, figures_in, start_of_manifest
 from specfleet.experiments.run.processes import WorkerLost, Workers
 from specfleet.experiments.run.progress import Reporter
@@ -21,6 +23,8 @@ from specfleet.experiments.schema.overrides import Override
 CONCURRENCY, RATE = "workload.max_concurrency", "workload.request_rate"
 DRAFTS = "serve.speculative_config.num_speculative_tokens"
 FIGURES = ("speedup_map", "break_even")
+SEARCH = re.compile(r"\.?[0-9a-f]{24}(\.json)?(\.[0-9]+)?")
+"""Names of the files in `searches/`, those cut short among them."""
 NO_REPORT: Override = ("report", {})
 """A report's baseline must lie on the axes; the search brings its own."""
 
@@ -60,7 +64,8 @@ class Breakeven:
             (f"sweep.axes.{DRAFTS}", (0, *self.drafts)),
             (f"sweep.axes.{self.axis}", loads),
         )
-        self.loaded: Loaded = load(self.file, (*self.overrides, NO_REPORT, *grid))
+        others = [change for change in self.overrides if _key(change) not in (self.axis, DRAFTS)]
+        self.loaded: Loaded = load(self.file, (*others, NO_REPORT, *grid))
         experiment = self.loaded.experiment
         self._place = ResultsFolder("breakeven", f"{experiment.name}-breakeven", self.out, own_files)
         self.seeds = tuple(experiment.seed + i for i in range(experiment.replications))
@@ -69,6 +74,7 @@ class Breakeven:
             for point in expand(experiment)
         }
         self.found: dict[tuple[float, int, int], Found] = {}
+        self._kept: Path | None = None
         self.failures: list[tuple[str, str]] = []
         self.lost = False
 
@@ -96,21 +102,44 @@ class Breakeven:
         """Runs the plain points, then the searches; failures are noted and the others go on."""
         with reporter, Workers(jobs) as workers:
             for drafts in ((0,), self.drafts):
-                cells = self.cells(drafts)
+                cells = [cell for cell in self.cells(drafts) if not self._was_found(cell, reporter)]
                 for at, found in workers.as_finished(search, cells):
                     cell = cells[at]
                     if isinstance(found, Found):
-                        self.found[cell.load, cell.k, cell.seed] = found
+                        self._keep(cell, found)
                     else:
                         self.failures.append((cell.id, f"{type(found).__name__}: {found}"))
                         self.lost |= isinstance(found, WorkerLost | OSError | MemoryError)
                         reporter.say(f"failed: {cell.id}: {self.failures[-1][1]}")
                     reporter.finished(cell.id)
 
-    def prepare(self) -> None:
-        """Makes the folder ready, for this process alone; InputFaults if it belongs to something else."""
+    def _was_found(self, cell: Cell, reporter: Reporter) -> bool:
+        """Takes up what an interrupted search has found already."""
+        if self._kept is None or not (path := self._kept / f"{cell.key}.json").is_file():
+            return False
+        try:
+            self.found[cell.load, cell.k, cell.seed] = Found.from_json(path.read_text())
+        except (ValueError, KeyError, TypeError) as error:
+            raise FolderFault(path, f"is damaged: {error}; remove it, it will be searched again") from None
+        reporter.finished(cell.id)
+        return True
+
+    def _keep(self, cell: Cell, found: Found) -> None:
+        """A search is kept as soon as it has ended; its file appears whole or not at all."""
+        self.found[cell.load, cell.k, cell.seed] = found
+        if self._kept is not None:
+            write_text(self._kept / f"{cell.key}.json", found.to_json())
+
+    def prepare(self, resume: bool = False) -> None:
+        """Makes the folder ready, for this process alone; without `resume` earlier searches go.
+
+        Raises:
+            InputFaults: if the folder belongs to something else.
+        """
         self._manifest = start_of_manifest("breakeven", self.loaded.experiment, self.overrides)
-        self._place.claim(False, self._manifest)
+        self._place.claim(resume, self._manifest)
+        self._kept = self.folder / "searches"
+        self._kept.mkdir(exist_ok=True)
 
     def finish(self) -> None:
         """Says in the folder that all is there, unless a search was lost, and lets others have it."""
@@ -118,9 +147,15 @@ class Breakeven:
         self._place.release()
 
 
+def _key(change: Override) -> str:
+    """The dotted key of a change; those of the grid are on its axes already."""
+    return change.partition("=")[0].strip() if isinstance(change, str) else change[0]
+
+
 def own_files(folder: Path, manifest: Manifest) -> Iterator[Path]:
     """Yields what `specfleet breakeven` writes into its folder, besides the manifest."""
     yield from (folder / "breakeven.csv", folder / "breakeven.json", folder / "report.html")
+    yield from (path for path in folder.glob("searches/*") if SEARCH.fullmatch(path.name))
     yield from figures_in(folder, FIGURES)
 
 

@@ -142,6 +142,7 @@ def breakeven(
         Path | None, typer.Option(help="Results folder (default: results/NAME-breakeven).")
     ] = None,
     tolerance: Annotated[float, typer.Option(help="Width at which the search for acceptance stops.")] = 0.01,
+    resume: Annotated[bool, typer.Option("--resume", help="Keep the searches that are finished.")] = False,
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the figures.")] = True,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -150,7 +151,7 @@ def breakeven(
     from specfleet.experiments.breakeven.command import breakeven_command
 
     with plain_errors():
-        code = breakeven_command(file, overrides or (), jobs, out, tolerance, plots, quiet, as_json)
+        code = breakeven_command(file, overrides or (), jobs, out, tolerance, plots, quiet, as_json, resume)
     raise typer.Exit(code)
 
 
@@ -162,10 +163,11 @@ def plan(
     resume: Annotated[bool, typer.Option("--resume", help="Keep the simulations that are finished.")] = False,
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the figures.")] = True,
     quiet: Quiet = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print plan.json.")] = False,
 ) -> None:
     """Find the cheapest deployment that meets the SLO; write plan.json, rollout.md and figures."""
     from specfleet.experiments.plan.command import plan_command
 
     with plain_errors():
-        code = plan_command(file, overrides or (), jobs, out, resume, plots, quiet)
+        code = plan_command(file, overrides or (), jobs, out, resume, plots, quiet, as_json)
     raise typer.Exit(code)

@@ -147,6 +147,7 @@ def _ready(document: Document) -> dict[str, Value]:
             data[block] = {**here, key: _ready_value(key, here[key], file)}
     if isinstance(data.get("acceptance"), dict):
         data["acceptance"] = _with_replays(data["acceptance"], ("acceptance",), document)
+    data = _with_scale(data)
     plugins = data.get("plugins")
     if isinstance(plugins, tuple):
         files = [document.mark(("plugins", i)).file for i in range(len(plugins))]
@@ -171,6 +172,38 @@ def _with_configs(value: Value, path: KeyPath, document: Document) -> Value:
         if Path(there).exists() or not Path(named).exists():
             found["hf_config"] = there
     return found
+
+
+def _with_scale(data: dict[str, Value]) -> dict[str, Value]:
+    """`acceptance: {scale: 0.8}` counts for every traffic class, and for the drafters of a plan."""
+    block = data.get("acceptance")
+    if not isinstance(block, dict) or "scale" not in block:
+        return data
+    scale, rest = block["scale"], {key: value for key, value in block.items() if key != "scale"}
+    if rest and not rest.keys() & Process.model_fields.keys():
+        data = {**data, "acceptance": {name: _scaled(child, scale) for name, child in rest.items()}}
+    plan = data.get("plan")
+    listed = plan.get("candidates") if isinstance(plan, dict) else None
+    ways = listed.get("drafting") if isinstance(listed, dict) else None
+    if not isinstance(plan, dict) or not isinstance(listed, dict) or not isinstance(ways, tuple):
+        return data
+    drafting = tuple(
+        {**way, "acceptance": _scaled(way["acceptance"], scale)}
+        if isinstance(way, dict) and "acceptance" in way
+        else way
+        for way in ways
+    )
+    data = {**data, "plan": {**plan, "candidates": {**listed, "drafting": drafting}}}
+    return data if rest else {key: value for key, value in data.items() if key != "acceptance"}
+
+
+def _scaled(given: Value, scale: Value) -> Value:
+    """An acceptance block, or one a class, with a scale where it has none of its own."""
+    if not isinstance(given, dict):
+        return given
+    if given.keys() & Process.model_fields.keys():
+        return {"scale": scale, **given}
+    return {name: _scaled(child, scale) for name, child in given.items()}
 
 
 def _ready_plugin(value: Value, file: str) -> Value:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from specfleet.experiments.plan.asking import Laboratory
 from specfleet.experiments.plan.candidates import Candidate
+from specfleet.experiments.plan.seen import TrialFigures, figure, worst
 from specfleet.experiments.plan.traffic import Traffic
-from specfleet.experiments.plan.trials import Laboratory, TrialFigures, worst
 from specfleet.experiments.point.build import requests_asked
 from specfleet.experiments.run.results import half_width_95
 
@@ -51,6 +52,7 @@ class LoadCurve:
         candidate: the engine.
         replicas: that share the traffic.
         seeds: of the replications.
+        prompts: of each simulation; None: as many as the file says.
     """
 
     def __init__(
@@ -60,16 +62,19 @@ class LoadCurve:
         candidate: Candidate,
         replicas: int,
         seeds: Sequence[int],
+        prompts: int | None = None,
     ) -> None:
         self._laboratory, self._traffic = laboratory, traffic
         self._candidate, self._replicas, self._seeds = candidate, replicas, seeds
+        self._prompts = prompts
         self.points: dict[float, list[TrialFigures]] = {}
 
     def ratio(self, factor: float) -> float:
         """Returns the ratio to the SLO at `factor` times the planned load."""
         if factor not in self.points:
             traffic = self._traffic.scaled(factor)
-            trials = [traffic.trial(self._candidate.config, self._replicas, seed) for seed in self._seeds]
+            config, replicas = self._candidate.config, self._replicas
+            trials = [traffic.trial(config, replicas, seed, self._prompts) for seed in self._seeds]
             self.points[factor] = self._laboratory.run(trials)
         return worst(self.points[factor])[0]
 
@@ -119,10 +124,15 @@ class LoadCurve:
 
 
 def capacity(
-    laboratory: Laboratory, traffic: Traffic, candidate: Candidate, replicas: int, seeds: Sequence[int]
+    laboratory: Laboratory,
+    traffic: Traffic,
+    candidate: Candidate,
+    replicas: int,
+    seeds: Sequence[int],
+    prompts: int | None = None,
 ) -> Capacity:
     """Finds the largest rate by bisection on common random numbers, then the largest closed loop."""
-    curve = LoadCurve(laboratory, traffic, candidate, replicas, seeds)
+    curve = LoadCurve(laboratory, traffic, candidate, replicas, seeds, prompts)
     low, high = curve.bracket()
     single = traffic.rate / replicas
     crossings = [single * factor for factor in curve.crossings()]
@@ -134,7 +144,7 @@ def capacity(
     return Capacity(
         rate=pooled,
         rate_ci95=half_width_95(crossings),
-        concurrency=_concurrency(laboratory, traffic, candidate, start, seeds[0]),
+        concurrency=_concurrency(laboratory, traffic, candidate, start, seeds[0], prompts),
         limit=limit,
         resource=resource(beyond, limit),
         at_rate=tuple(at_rate),
@@ -142,10 +152,15 @@ def capacity(
 
 
 def _concurrency(
-    laboratory: Laboratory, traffic: Traffic, candidate: Candidate, start: int, seed: int
+    laboratory: Laboratory,
+    traffic: Traffic,
+    candidate: Candidate,
+    start: int,
+    seed: int,
+    prompts: int | None,
 ) -> int:
     """Returns the largest closed loop that meets the SLO, to 4 %; 0 where not even one request does."""
-    asked = requests_asked(candidate.config.workload, candidate.config.workload.num_prompts)
+    asked = prompts or requests_asked(candidate.config.workload, candidate.config.workload.num_prompts)
     most = 2 * (candidate.config.serve.max_num_seqs or 256)
 
     def meets(concurrency: int) -> bool:
@@ -192,6 +207,13 @@ def mean(runs: Sequence[Mapping[str, float]], key: str) -> float:
     return float(np.mean(values)) if values else math.nan
 
 
-def interval(runs: Sequence[Mapping[str, float]], key: str) -> tuple[float, float]:
-    """Returns a figure's mean over seeds and the half width of its 95 % interval."""
-    return mean(runs, key), half_width_95([run[key] for run in runs if key in run])
+def interval(runs: Sequence[TrialFigures], key: str) -> tuple[float, float, float]:
+    """Returns a latency of the steady parts and its 95 % interval; NaN where what was seen does not bound it.
+
+    A figure of which no request has a value is a mean over seeds.
+    """
+    found = figure(runs, key) if key.split("_")[1] in runs[0].series else None
+    if found is not None:
+        return (found.value, found.low, found.high) if found.enough else (found.value, math.nan, math.nan)
+    value, half = mean(runs, key), half_width_95([run[key] for run in runs if key in run])
+    return value, value - half, value + half

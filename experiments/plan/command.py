@@ -26,8 +26,11 @@ def plan_command(
     resume: bool = False,
     plots: bool = True,
     quiet: bool = False,
+    as_json: bool = False,
 ) -> int:
     """Makes a plan, prints the answer, and writes plan.json, rollout.md and plots/.
+
+    With `as_json` it prints what plan.json has, and nothing else on stdout.
 
     Returns:
         The exit code: 0 done, 1 nothing meets the SLO, 130 interrupted.
@@ -49,15 +52,19 @@ def plan_command(
     except WorkerLost as lost:
         print(f"{lost}; what is simulated is kept: go on with --resume", file=sys.stderr)
         return 1
-    say(plan_text(planned))
     write_plan(planned, planner.folder)
+    if as_json:
+        print((planner.folder / "plan.json").read_text().rstrip())
+    else:
+        say(plan_text(planned))
     if plots and planned.winner is not None:
         draw_plan(planned, planner.folder)
     planner.finish()
     spent = time.monotonic() - started
     kept = planned.asked - planned.spent
     found = f" ({kept} more were kept)" if kept else ""
-    print(f"{planned.spent} simulations{found} in {spent:.0f} s\nplan: {planner.folder}")
+    where = sys.stderr if as_json else sys.stdout
+    print(f"{planned.spent} simulations{found} in {spent:.0f} s\nplan: {planner.folder}", file=where)
     return 0 if planned.winner is not None else 1
 
 

@@ -25,7 +25,7 @@ from specfleet.experiments.plan.capacity import mean
 from specfleet.experiments.plan.numbers import Place, front, places
 from specfleet.experiments.plan.planned import Planned
 from specfleet.experiments.plan.search import Entry
-from specfleet.experiments.plan.trials import worst
+from specfleet.experiments.plan.seen import worst
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,8 +69,8 @@ def cost(this: Planned) -> Figure | None:
     figure, (ax,) = panels(1, 1, (8.6, 1.6 + 0.3 * len(chosen)))
     spare = this.plan.spare_replicas
     for row, entry in enumerate(chosen):
-        dollars = entry.candidate.replica_usd * (entry.low + 1 + spare)
-        known = entry.high == entry.low + 1 and entry.rung > 0
+        dollars = entry.candidate.replica_usd * (entry.shown + spare)
+        known = entry.known
         mine = entry is this.winner
         colour = COLOURS[1] if mine else COLOURS[0]
         ax.barh(
@@ -81,7 +81,7 @@ def cost(this: Planned) -> Figure | None:
             edgecolor=colour,
             hatch="" if known else "///",
         )
-        count = entry.low + 1 + spare
+        count = entry.shown + spare
         ax.annotate(
             f"{'' if known else '>= '}${dollars:.2f} ({count} replica{'s' if count > 1 else ''})",
             (dollars, row),
@@ -94,13 +94,13 @@ def cost(this: Planned) -> Figure | None:
     ax.invert_yaxis()
     ax.grid(axis="x")
     ax.grid(visible=False, axis="y")
-    ax.set_xlim(0, 1.22 * max(e.candidate.replica_usd * (e.low + 1 + spare) for e in chosen))
+    ax.set_xlim(0, 1.22 * max(e.candidate.replica_usd * (e.shown + spare) for e in chosen))
     ax.set_xlabel("cost (US dollars an hour)")
     caption(
         figure,
         _told(this),
         "what meeting the SLO costs",
-        "Filled: simulated to meet the SLO. Hatched: at least this much, with fewer replicas it fails.",
+        "Filled: simulated to meet the SLO. Hatched: at least this much; with fewer replicas it fails.",
         f"Orange: the plan. {_dearer(this, len(chosen))}",
     )
     return figure
@@ -111,7 +111,7 @@ def _engines(this: Planned) -> list[Entry]:
     spare = this.plan.spare_replicas
 
     def dollars(entry: Entry) -> tuple[float, bool, float]:
-        at = entry.candidate.replica_usd * (entry.low + 1 + spare)
+        at = entry.candidate.replica_usd * (entry.shown + spare)
         return round(at, 2), entry is not this.winner, entry.ratio
 
     best: dict[tuple[object, ...], Entry] = {}
@@ -122,7 +122,7 @@ def _engines(this: Planned) -> list[Entry]:
 
 def _named(entry: Entry) -> str:
     """A candidate's name; without K where no K has been simulated to meet the SLO."""
-    known = entry.high == entry.low + 1 and entry.rung > 0
+    known = entry.known
     return entry.candidate.id if known else entry.candidate.id.partition(" K = ")[0]
 
 

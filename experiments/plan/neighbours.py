@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.search import CENT, Entry, Search
 
-COSTS_MORE, CANNOT, FAILS, LESS_ROOM, BETTER, MEETS = (
+COSTS_MORE, CANNOT, FAILS, LESS_ROOM, BETTER, MEETS, EVEN, OPEN = (
     "costs more even with one replica",
     "cannot be had",
     "fails",
     "as cheap, less room to the SLO",
     "better",
     "meets the SLO, costs more",
+    "as cheap, room not told apart",
+    "not settled whether it meets the SLO",
 )
 
 
@@ -75,10 +77,10 @@ def _nearest(winner: Candidate, other: Candidate, every: Sequence[Candidate]) ->
 
 
 def neighbours(search: Search, winner: Entry, every: Sequence[Candidate]) -> list[Neighbour]:
-    """Simulates every neighbour at full length with as many replicas as the winner's money buys.
+    """Simulates every neighbour with as many replicas as the winner's money buys.
 
     More replicas than that would cost more, so one that fails with them cannot be cheaper. The winner itself
-    must fail with one replica less, and meet the SLO with one more.
+    is looked at with one replica less, and with one more.
     """
     assert winner.high is not None
     budget = search.cost(winner, winner.high)
@@ -97,13 +99,13 @@ def neighbours(search: Search, winner: Entry, every: Sequence[Candidate]) -> lis
     if winner.high > 1:
         asked.append(("replicas", winner.candidate, winner.high - 1))
     asked.append(("replicas", winner.candidate, winner.high + 1))
-    verdicts = search.judge([(candidate, replicas) for _, candidate, replicas in asked])
-    for (step, other, replicas), (ratio, limit) in zip(asked, verdicts, strict=True):
-        cost = other.replica_usd * (replicas + search.spare)
-        verdict = FAILS if ratio > 1.0 else MEETS
-        if ratio <= 1.0 and cost < budget - CENT:
+    answers = search.judge([(candidate, replicas) for _, candidate, replicas in asked])
+    for (step, other, replicas), answer in zip(asked, answers, strict=True):
+        cost, judged = other.replica_usd * (replicas + search.spare), answer.judged
+        verdict = {"missed": FAILS, "not settled": OPEN, "met": MEETS}[judged.verdict]
+        if judged.verdict == "met" and cost < budget - CENT:
             verdict = BETTER
-        elif ratio <= 1.0 and cost <= budget + CENT:
-            verdict = LESS_ROOM if ratio >= winner.ratio else BETTER
-        found.append(Neighbour(step, other, replicas, cost, verdict, ratio, limit))
+        elif judged.verdict == "met" and cost <= budget + CENT:
+            verdict = LESS_ROOM if judged.ratio >= winner.ratio else EVEN
+        found.append(Neighbour(step, other, replicas, cost, verdict, judged.ratio, judged.limit))
     return found

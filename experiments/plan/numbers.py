@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.capacity import interval, mean
 from specfleet.experiments.plan.planned import Planned
-from specfleet.experiments.plan.trials import TrialFigures, worst
+from specfleet.experiments.plan.seen import TrialFigures, worst
 from specfleet.experiments.point.build import build
 from specfleet.hardware.memory import KvBudget
 
@@ -171,7 +171,7 @@ def front(found: Sequence[Place]) -> list[Place]:
 
 
 def latencies(runs: Sequence[TrialFigures]) -> dict[str, list[float]]:
-    """Returns [mean over seeds, half width of its 95 % interval] of the latencies reported."""
+    """Returns [value, low and high end of its 95 % interval] of the latencies reported."""
     return {key: list(interval(runs, key)) for key in SHOWN}
 
 

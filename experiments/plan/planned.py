@@ -8,13 +8,14 @@ from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.capacity import Capacity
 from specfleet.experiments.plan.neighbours import Neighbour
 from specfleet.experiments.plan.search import Entry
+from specfleet.experiments.plan.seen import TrialFigures
 from specfleet.experiments.plan.sensitivity import Changed
 from specfleet.experiments.plan.speculation import BestK, BreakEven
 from specfleet.experiments.plan.traffic import Traffic
-from specfleet.experiments.plan.trials import TrialFigures
 from specfleet.experiments.point.bounds import Bound
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.plan import Plan
+from specfleet.sim.statistics.stopping import RunLengths
 
 
 @dataclass
@@ -28,7 +29,12 @@ class Planned:
         every: all candidates.
         bounds: candidate -> what one replica can do at most.
         entries: what the search knows of those that can be had.
-        winner: the cheapest; None where none meets the SLO.
+        winner: the cheapest of which it is settled that it meets the SLO; None where there is none.
+        cheaper: entries, with replicas, that would be cheaper than the winner and may meet the SLO.
+        even: entries as cheap as the winner that meet the SLO, and are not told apart from it.
+        alone: candidate -> figures of one request at a time, where the SLO was missed at any load.
+        prompts: requests of the simulations that study the winner; None: as the file says.
+        lengths: how long simulations may be; None: as the file says.
         rival: the cheapest that drafts where the winner does not, or the other way round; None if none does.
         runs: candidate -> figures of one replica of the winner's number of them, a run a seed: the winner's
             engine with every K, and plain.
@@ -50,6 +56,11 @@ class Planned:
     bounds: dict[str, Bound] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
     winner: Entry | None = None
+    cheaper: list[tuple[Entry, int]] = field(default_factory=list)
+    even: list[Entry] = field(default_factory=list)
+    alone: dict[str, TrialFigures] = field(default_factory=dict)
+    prompts: int | None = None
+    lengths: RunLengths | None = None
     rival: Entry | None = None
     runs: dict[str, list[TrialFigures]] = field(default_factory=dict)
     whole: list[TrialFigures] = field(default_factory=list)
@@ -61,6 +72,20 @@ class Planned:
     observed: list[tuple[Candidate, int, TrialFigures]] = field(default_factory=list)
     spent: int = 0
     asked: int = 0
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is known what to buy, or that nothing meets the SLO."""
+        return not self.cheaper and not self.even
+
+    @property
+    def between(self) -> list[str]:
+        """What it is not settled between, the cheapest first; empty where it is settled."""
+        if self.settled:
+            return []
+        named = [replicas_of(n + self.plan.spare_replicas, e.candidate) for e, n in self.cheaper]
+        sure = [entry for entry in (self.winner, *self.even) if entry is not None and entry.high is not None]
+        return named + [replicas_of((e.high or 0) + self.plan.spare_replicas, e.candidate) for e in sure]
 
     @property
     def plan(self) -> Plan:
@@ -101,3 +126,8 @@ class Planned:
             return self.winner.candidate
         ways = [way for way in self.ways if way.k and way.id in self.runs]
         return min(ways, key=lambda way: self.runs[way.id][0]["p99_tpot_ms"], default=None)
+
+
+def replicas_of(count: int, candidate: Candidate) -> str:
+    """Returns a deployment in words: `2 replicas of 1 x h200 bf16, plain`."""
+    return f"{count} replica{'s' if count > 1 else ''} of {candidate.id}"

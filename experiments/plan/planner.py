@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from specfleet.experiments.load.config import Loaded, load
+from specfleet.experiments.plan.asking import Laboratory, Question
 from specfleet.experiments.plan.candidates import Candidate, candidates
 from specfleet.experiments.plan.capacity import capacity
+from specfleet.experiments.plan.contest import contest
 from specfleet.experiments.plan.neighbours import BETTER, Neighbour, neighbours
+from specfleet.experiments.plan.owned import best_of_owned
 from specfleet.experiments.plan.planned import Planned
-from specfleet.experiments.plan.search import Entry, Search
+from specfleet.experiments.plan.search import FIRST_LOOK, Entry, Search
+from specfleet.experiments.plan.seen import Judged
 from specfleet.experiments.plan.sensitivity import sensitivity
 from specfleet.experiments.plan.speculation import best_by_load, break_even
 from specfleet.experiments.plan.traffic import Traffic
-from specfleet.experiments.plan.trials import Laboratory, worst
 from specfleet.experiments.point.bounds import Bound, MeanLengths, bound
 from specfleet.experiments.point.build import requests
 from specfleet.experiments.run.folder import Manifest, ResultsFolder, figures_in, start_of_manifest
 from specfleet.experiments.run.processes import Workers
+from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
 from specfleet.experiments.schema.given import Given
 from specfleet.experiments.schema.given import document as read_given
 from specfleet.experiments.schema.overrides import Override, overridden
+from specfleet.sim.statistics.stopping import RunLengths
 
 ANSWERS = ("plan.json", "rollout.md", "report.html")
 FIGURES = ("cost", "pareto", "best_k", "slo")
+STUDY = (2_000, 5_000)
+"""Fewest and most requests of a simulation that studies the winner, where the file does not say how many."""
+CHANGED = 16_000
+"""Requests of a simulation under a change."""
+LEAST_EACH = 200
+"""Fewest requests for each replica of a whole deployment."""
 SIMULATION = re.compile(r"\.?[0-9a-f]{24}(\.json)?(\.[0-9]+)?")
 """Names of the files in `simulations/`, those cut short among them."""
 
@@ -50,12 +63,13 @@ class Planner:
         experiment = self.loaded.experiment
         if experiment.plan is None:
             raise _fault("plan", "is not there; add plan: with candidates to choose from")
-        given = overridden(read_given(file), overrides).data.get("serve")
-        every = candidates(experiment, given if isinstance(given, dict) else {})
+        given = overridden(read_given(file), overrides).data
+        every = candidates(experiment, _block(given, "serve"))
         base = every[0].config
         traffic = Traffic.of(experiment.model_copy(update={"serve": base.serve, "workload": base.workload}))
         seeds = tuple(experiment.seed + i for i in range(experiment.replications))
         self.planned = Planned(experiment, traffic, seeds, every)
+        self.planned.lengths = _lengths(experiment, traffic, _block(given, "workload"))
         self._place = ResultsFolder("plan", f"{experiment.name}-plan", out, own_files, mixes=True)
         self._overrides = tuple(overrides)
 
@@ -85,7 +99,7 @@ class Planner:
         with Workers(jobs) as workers:
             laboratory = Laboratory(self.folder / "simulations", workers)
             self._execute(laboratory, say)
-            self.planned.spent, self.planned.asked = laboratory.spent, laboratory.distinct
+            self.planned.spent, self.planned.asked = laboratory.spent, laboratory.asked
         return self.planned
 
     def _execute(self, laboratory: Laboratory, say: Callable[[str], None]) -> None:
@@ -97,75 +111,111 @@ class Planner:
         table = requests(sound[0].config, this.seeds[0])
         at = functools.partial(_bound, MeanLengths.of(table))
         this.bounds = dict(zip([c.id for c in sound], laboratory.each(at, sound), strict=True))
-        search = Search(laboratory, this.traffic, this.seeds, this.plan.spare_replicas, report=say)
+        search = Search(laboratory, this.traffic, this.seeds, this.plan.spare_replicas, this.lengths, say)
         this.entries = search.entries(sound, this.bounds)
-        this.winner = search.run(this.entries)
         this.observed = search.observed
-        if this.winner is None:
-            return
-        self._confirm(search, say)
+        objective = this.plan.objective
+        if objective == "cost":
+            this.winner = search.run(this.entries)
+        else:
+            looked = None if this.lengths is None else STUDY[1]
+            this.winner, this.even = best_of_owned(search, this.entries, objective, looked)
+        if this.winner is not None:
+            self._confirm(search, say)
+        if objective == "cost":
+            this.cheaper = search.in_question(this.entries, this.winner)
         if this.winner is not None:
             self._study(laboratory, search, say)
+        else:
+            this.alone = {e.candidate.id: run for e in this.entries if (run := search.alone(e)) is not None}
 
     def _confirm(self, search: Search, say: Callable[[str], None]) -> None:
-        """Holds the winner against its neighbours and the whole deployment against the SLO.
+        """Holds the winner against equally cheap ones and its neighbours, and the whole deployment against
+        the SLO.
 
         A better neighbour becomes the winner; a deployment that fails as a whole is not enough, and the
         search goes on.
         """
         this = self.planned
-        assert this.winner is not None
+        cheapest = this.plan.objective == "cost"
         for _ in range(len(this.every)):
+            if this.winner is None:
+                return
+            if not cheapest:
+                self._deploy(search)
+                break
+            this.winner, this.even = contest(search, this.winner, this.entries)
             say(f"holding {this.winner.candidate.id} against its neighbours")
             this.neighbours = neighbours(search, this.winner, this.every)
             better = [n for n in this.neighbours if n.verdict == BETTER]
             if better:
-                this.winner = _promoted(this, min(better, key=lambda n: (n.cost, n.ratio)), search.last)
+                this.winner = _promoted(this, min(better, key=lambda n: (n.cost, n.ratio)))
                 continue
-            ratio, limit = self._deploy(search)
-            if ratio <= 1.0:
+            judged = self._deploy(search)
+            if judged.verdict != "missed":
                 break
-            say(f"the whole deployment has {ratio:.2f} of {limit}; searching on")
+            say(f"the whole deployment has {judged.ratio:.2f} of {judged.limit}; searching on")
             search.refuse(this.winner)
             this.winner = search.run(this.entries)
-            if this.winner is None:
-                return
+        assert this.winner is not None
+        if not cheapest:
+            return
         drafts = bool(this.winner.candidate.k)
         others = [entry for entry in this.entries if bool(entry.candidate.k) != drafts]
         say(f"the cheapest {'without' if drafts else 'with'} drafting")
         this.rival = search.run(others)
 
-    def _deploy(self, search: Search) -> tuple[float, str]:
-        """Simulates all replicas behind the router; returns ratio to the SLO and the limit that binds."""
+    def _deploy(self, search: Search) -> Judged:
+        """Simulates all replicas behind the router."""
         this = self.planned
         assert this.winner is not None and this.winner.high is not None
-        config = this.winner.candidate.config
-        trials = [this.traffic.whole(config, this.winner.high, seed) for seed in this.seeds]
-        this.whole = search.laboratory.run(trials)
-        return worst(this.whole)
+        replicas, lengths = this.winner.high, this.lengths
+        if lengths is not None:
+            least = max(lengths.least // replicas, LEAST_EACH)
+            lengths = RunLengths(least, max(lengths.most // replicas, least))
+        question = Question(
+            this.traffic, this.winner.candidate.config, replicas, this.seeds, lengths, whole=replicas > 1
+        )
+        (answer,) = search.laboratory.ask([question])
+        this.whole = answer.runs
+        return answer.judged
 
     def _study(self, laboratory: Laboratory, search: Search, say: Callable[[str], None]) -> None:
         this = self.planned
         assert this.winner is not None and this.winner.high is not None
         mine, replicas, seeds = this.winner.candidate, this.winner.high, this.seeds
         say("every K at the planned load")
-        ways = this.ways
-        trials = [this.traffic.trial(way.config, replicas, seed) for way in ways for seed in seeds]
-        found = laboratory.run(trials)
+        wanted = this.experiment.run.precision
+        known = this.winner.tried[replicas]
+        lengths = this.lengths and dataclasses.replace(this.lengths, least=known.used or this.lengths.least)
+        precision = (wanted.mean or math.inf, wanted.p99 or math.inf)
+        question = Question(this.traffic, mine.config, replicas, seeds, lengths, precision=precision)
+        (answer,) = laboratory.ask([question])
+        this.prompts = None if answer.used is None else min(max(answer.used, STUDY[0]), STUDY[1])
+        ways = [way for way in this.ways if way.id != mine.id]
+        asked = [(way.config, seed) for way in ways for seed in seeds]
+        found = laboratory.run([this.traffic.trial(c, replicas, seed, this.prompts) for c, seed in asked])
         this.runs = {way.id: found[i * len(seeds) :][: len(seeds)] for i, way in enumerate(ways)}
+        this.runs[mine.id] = answer.runs
         say("largest rate and concurrency")
-        this.capacity = capacity(laboratory, this.traffic, mine, replicas, seeds)
+        this.capacity = capacity(laboratory, this.traffic, mine, replicas, seeds, this.prompts)
         plain, drafting = this.plain, this.drafting
         if plain is not None and drafting is not None:
             say("best K by load")
-            this.loads = best_by_load(laboratory, this.traffic, ways, seeds[0])
+            this.loads = best_by_load(laboratory, this.traffic, this.ways, seeds[0])
             say("break-even acceptance")
-            this.break_even = break_even(laboratory, this.traffic, drafting, plain, replicas, seeds[0])
+            this.break_even = break_even(
+                laboratory, this.traffic, drafting, plain, replicas, seeds[0], this.prompts
+            )
         say("sensitivity of the choice")
         shortlist = sorted(this.entries, key=lambda entry: (search.cost(entry), entry.ratio))
         rival = [this.rival] if this.rival else []
         ordered = [this.winner, *rival, *shortlist]
-        this.changed = sensitivity(laboratory, this.traffic, seeds, this.plan.spare_replicas, ordered)
+        look = this.lengths and min(this.lengths.most, CHANGED)
+        lengths = RunLengths(look, look) if look else None
+        this.changed = sensitivity(
+            laboratory, this.traffic, seeds, this.plan.spare_replicas, ordered, lengths
+        )
 
 
 def own_files(folder: Path, manifest: Manifest) -> Iterator[Path]:
@@ -180,12 +230,25 @@ def _answers(folder: Path) -> Iterator[Path]:
     yield from figures_in(folder, FIGURES)
 
 
-def _promoted(this: Planned, found: Neighbour, last: int) -> Entry:
-    """Returns the entry of a neighbour with what its simulation at full length showed."""
+def _promoted(this: Planned, found: Neighbour) -> Entry:
+    """Returns the entry of a neighbour with what its simulation showed."""
     entry = next(e for e in this.entries if e.candidate is found.candidate)
-    entry.low, entry.high, entry.rung = found.replicas - 1, found.replicas, last
+    entry.low, entry.high = found.replicas - 1, found.replicas
     entry.ratio, entry.limit = found.ratio, found.limit
     return entry
+
+
+def _block(data: Mapping[str, object], name: str) -> Mapping[str, object]:
+    """The keys of a block as written."""
+    given = data.get(name)
+    return given if isinstance(given, dict) else {}
+
+
+def _lengths(experiment: Experiment, traffic: Traffic, given: Mapping[str, object]) -> RunLengths | None:
+    """Returns how long simulations may be; None where the file says how many requests they have."""
+    if given.get("num_prompts") is not None or experiment.workload.phases is not None or traffic.recorded:
+        return None
+    return RunLengths(least=FIRST_LOOK, most=experiment.run.at_most)
 
 
 def _bound(lengths: MeanLengths, candidate: Candidate) -> Bound:

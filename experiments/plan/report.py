@@ -8,13 +8,16 @@ from collections.abc import Iterator, Sequence
 from specfleet.experiments.plan.capacity import interval, mean
 from specfleet.experiments.plan.neighbours import CANNOT, COSTS_MORE, Neighbour
 from specfleet.experiments.plan.numbers import memory, money, shifts
-from specfleet.experiments.plan.planned import Planned
+from specfleet.experiments.plan.planned import Planned, replicas_of
 from specfleet.experiments.plan.search import Entry
+from specfleet.experiments.plan.seen import TrialFigures, worst
 from specfleet.experiments.plan.sensitivity import Changed
 from specfleet.experiments.plan.speculation import HOTTEST, crossover, fall_back_temperature, gains
-from specfleet.experiments.plan.trials import worst
+from specfleet.experiments.plan.trials import limits_of
+from specfleet.experiments.run.gains import judge
 from specfleet.experiments.words.backing import backing_of_points
 from specfleet.experiments.words.table import Column, table_text
+from specfleet.sim.statistics.verdict import LEAST_GAIN
 
 SHOWN_CANDIDATES = 10
 NAMED_SENTENCES = (Column(left=True), Column(left=True))
@@ -24,7 +27,7 @@ NUMBERS = (Column(left=True, width=12), Column(width=9), Column(left=True))
 def plan_text(this: Planned) -> str:
     """Returns the printout of a plan."""
     if this.winner is None:
-        return "\n".join(["No candidate meets the SLO.", "", *_nothing(this)])
+        return "\n".join([answer(this), "", *_nothing(this)])
     parts = [
         answer(this),
         "",
@@ -48,21 +51,80 @@ def deployment(this: Planned) -> str:
     assert this.winner is not None and this.winner.high is not None
     bought = this.winner.high + this.plan.spare_replicas
     spare = f", {this.plan.spare_replicas} of them spare" if this.plan.spare_replicas else ""
-    return f"{bought} replica{'s' if bought > 1 else ''} of {this.winner.candidate.id}{spare}"
+    return f"{replicas_of(bought, this.winner.candidate)}{spare}"
 
 
 def answer(this: Planned) -> str:
-    """Returns the answer in one sentence or two."""
+    """Returns the answer in a few sentences, the uncertain first."""
+    doubt = doubts(this)
+    if this.winner is None:
+        return doubt or "No candidate meets the SLO."
+    said = {
+        "cost": "Cheapest that is sure to meet the SLO" if doubt else "Cheapest",
+        "headroom": "Most room to the SLO on what you own",
+        "throughput": "Largest rate at the SLO on what you own",
+    }[this.plan.objective]
+    return " ".join(filter(None, [doubt, f"{said} {_cheapest(this)}"]))
+
+
+def doubts(this: Planned) -> str:
+    """Returns what is not settled, and what would settle it; empty where all is."""
+    if this.settled:
+        return ""
+    sure = [entry for entry in (this.winner, *this.even) if entry is not None]
+    named = [_priced(this, entry, n) for entry, n in this.cheaper]
+    named += [_priced(this, entry, entry.high or 1) for entry in sure]
+    text = f"Not settled {'between' if len(named) > 1 else 'is'} {_listed(named)}."
+    if this.cheaper:
+        entry, n = this.cheaper[0]
+        judged = entry.tried[n].judged
+        which = "the first" if len(named) > 1 else "it"
+        text += f" Whether {which} meets the SLO is open: {judged.ratio:.2f} of {judged.limit}, {judged.why}."
+    if this.even:
+        text += " All of them meet the SLO, and which is better is not told apart."
+    return f"{text} {_more(this)}"
+
+
+def _priced(this: Planned, entry: Entry, replicas: int) -> str:
+    bought = replicas + this.plan.spare_replicas
+    return f"{replicas_of(bought, entry.candidate)} (${entry.candidate.replica_usd * bought:.2f}/h)"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, ["; ".join(names[:-1]), names[-1]]))
+
+
+def _more(this: Planned) -> str:
+    """Returns what would settle it."""
+    if this.lengths is not None:
+        most = this.lengths.most
+        return f"Longer simulations may tell (run.at_most, now {most:,} requests), or a look at both."
+    if this.traffic.recorded or this.experiment.workload.phases is not None:
+        return "A longer trace or more replications would tell."
+    return "Leave workload.num_prompts out, and the simulations go on until it is settled."
+
+
+def _cheapest(this: Planned) -> str:
     assert this.winner is not None and this.winner.high is not None
     mine = this.winner.candidate
     bought = this.winner.high + this.plan.spare_replicas
     cost = money(this, mine, bought, this.runs[mine.id], this.traffic.rate)
     text = (
-        f"Cheapest for {this.traffic.rate:g} requests/s: {deployment(this)} ({cost.gpus} GPUs, "
-        f"${cost.per_hour_usd:.2f}/h, ${cost.per_million_output_usd:.2f} per million output tokens, "
+        f"for {this.traffic.rate:g} requests/s: {deployment(this)} ({cost.gpus} "
+        f"GPU{'s' if cost.gpus > 1 else ''}, ${cost.per_hour_usd:.2f}/h, "
+        f"${cost.per_million_output_usd:.2f} per million output tokens, "
         f"${cost.per_million_total_usd:.2f} per million in all)."
     )
+    if this.plan.objective != "cost":
+        rate = "" if this.capacity is None else f" Up to {mine_rate(this):.1f} requests/s"
+        return f"{text} {this.winner.ratio:.2f} of {this.winner.limit}.{rate} in all."
     return f"{text} {_rival(this)}"
+
+
+def mine_rate(this: Planned) -> float:
+    """Returns the largest rate at the SLO of all replicas that are needed, requests/s."""
+    assert this.winner is not None and this.winner.high is not None and this.capacity is not None
+    return this.capacity.rate * this.winner.high
 
 
 def _rival(this: Planned) -> str:
@@ -89,11 +151,13 @@ def _load_lines(this: Planned) -> Iterator[str]:
     mine, replicas = this.winner.candidate, this.winner.high
     runs, at = this.runs[mine.id], this.capacity
     single = this.traffic.rate / replicas
-    yield f"One replica at its share, {single:.3g} requests/s (mean and 95 % interval of {len(runs)} seeds):"
+    asked = "" if this.prompts is None else f", {runs[0]['completed']:,.0f} requests"
+    seeds = "" if len(runs) == 1 else f" x {len(runs)} seeds"
+    yield f"One replica at its share, {single:.3g} requests/s (95 % intervals{asked}{seeds}):"
     rows = []
     for key in ("p99_ttft_ms", "p99_tpot_ms", "mean_tpot_ms"):
-        value, half = interval(runs, key)
-        rows.append([_named(key), f"{value:.1f}", f"ms{_plus_minus(half)}{_of_limit(this, key)}"])
+        value, low, high = interval(runs, key)
+        rows.append([_named(key), f"{value:.1f}", f"ms{_bounds(low, high)}{_of_limit(this, key)}"])
     goodput = mean(runs, "request_goodput")
     offered = mean(runs, "offered_rate")
     per_gpu = goodput / mine.tensor_parallel_size
@@ -101,7 +165,7 @@ def _load_lines(this: Planned) -> Iterator[str]:
     rows.append(["goodput", f"{goodput:.2f}", said])
     yield table_text(NUMBERS, rows, indent=2, gap=1)
     yield (
-        f"Largest load of one replica at the SLO: {at.rate:.2f}{_plus_minus(at.rate_ci95, '.2f')} "
+        f"Largest load of one replica at the SLO: {at.rate:.2f}{_plus_minus(at.rate_ci95)} "
         f"requests/s, or {at.concurrency} requests in flight of a closed loop. What stops it: {at.limit}, "
         f"from {at.resource}."
     )
@@ -128,8 +192,13 @@ def _named(key: str) -> str:
     return f"{statistic.replace('p', 'P')} {latency.upper()}"
 
 
-def _plus_minus(half: float, form: str = ".1f") -> str:
-    return "" if math.isnan(half) else f" +- {half:{form}}"
+def _plus_minus(half: float) -> str:
+    return "" if math.isnan(half) else f" +- {half:.2f}"
+
+
+def _bounds(low: float, high: float) -> str:
+    """Returns an interval; that there is none where too little was seen."""
+    return " (too few requests to bound it)" if math.isnan(low) else f" ({low:.1f} to {high:.1f})"
 
 
 def _of_limit(this: Planned, key: str) -> str:
@@ -148,8 +217,12 @@ def speculation_lines(this: Planned) -> Iterator[str]:
         return
     verdict = "yes" if this.winner.candidate.k else "no"
     yield f"Speculate: {verdict}. {drafting.method} K = {drafting.k} against plain at the planned load:"
-    found = gains(this.runs[drafting.id], this.runs[plain.id])
-    yield "  " + ", ".join(f"{name} {value:.2f}x" for name, value in found.items())
+    for name, found in gains(this.runs[drafting.id], this.runs[plain.id]).items():
+        if found is not None:
+            bounded = math.isfinite(found.high) and found.low > 0.0
+            bounds = f" ({found.low:.2f} to {found.high:.2f})" if bounded else ""
+            why = "" if bounded else ", too few requests to bound it"
+            yield f"  {name} {found.value:.2f}x{bounds}: {judge(found, LEAST_GAIN)}{why}"
     if this.loads:
         best = ", ".join(f"{load.concurrency}: {load.by_throughput}" for load in this.loads)
         yield f"  best K by requests in flight of a replica (throughput): {best}"
@@ -208,6 +281,9 @@ def temperature_line(this: Planned) -> str:
 
 def _neighbour_lines(this: Planned) -> Iterator[str]:
     assert this.winner is not None
+    if not this.neighbours:
+        yield "All candidates were compared with all GPUs that the plan allows."
+        return
     yield "Held against every candidate one step away, with as many replicas as the same money buys:"
     yield table_text(NAMED_SENTENCES, [[n.step, _beside(n)] for n in this.neighbours], indent=2)
 
@@ -223,39 +299,52 @@ def _beside(n: Neighbour) -> str:
 
 
 def _change_lines(this: Planned) -> Iterator[str]:
-    yield "If it turns out differently (first seed):"
+    yield "If it turns out differently:"
     assert this.winner is not None
     mine = this.winner.candidate.id
     yield table_text(NAMED_SENTENCES, [[c.name, _then(c, mine)] for c in this.changed], indent=2)
 
 
+HOLDS: dict[str, str] = {
+    "met": "the plan holds",
+    "missed": "the plan does not hold",
+    "not settled": "it is not settled whether the plan holds",
+}
+
+
 def _then(c: Changed, planned: str) -> str:
     """Returns whether the plan holds under a change, and what is cheapest then."""
-    kept = "holds" if c.ratio <= 1.0 else "does not hold"
-    holds = f"the plan {kept} ({c.ratio:.2f} of {c.limit})"
+    holds = f"{HOLDS[c.verdict]} ({c.ratio:.2f} of {c.limit})"
+    if c.verdict == "met":
+        return holds
     if c.best is None:
-        return f"{holds}; none of the shortlist meets the SLO"
+        return f"{holds}; none of the shortlist is sure to meet the SLO"
     if c.best.id == planned:
-        return f"{holds}; same engine, {c.best_replicas} replicas, ${c.best_cost:.2f}/h"
+        many = f"{c.best_replicas} replica{'s' if c.best_replicas > 1 else ''}"
+        return f"{holds}; same engine, {many}, ${c.best_cost:.2f}/h"
     return f"{holds}; cheapest then {c.best_replicas} x ({c.best.id}), ${c.best_cost:.2f}/h"
 
 
 def status(this: Planned, entry: Entry) -> str:
     """Returns what is known of a candidate that can be had, in words."""
-    spare = this.plan.spare_replicas
     if entry.bound.rate == 0.0:
         return f"cannot meet the SLO at any load: {entry.bound.limit}"
-    cost = entry.candidate.replica_usd * (entry.low + 1 + spare)
-    if entry.high is not None and entry.high == entry.low + 1 and entry.rung > 0:
-        return f"${cost:.2f}/h: {entry.high} replicas meet it, {entry.ratio:.2f} of {entry.limit}"
-    why = f"{entry.low} fail" if entry.tried else "closed form"
-    return f"at least ${cost:.2f}/h: {entry.low + 1} replicas or more ({why})"
+    n = entry.shown
+    cost = entry.candidate.replica_usd * (n + this.plan.spare_replicas)
+    many = f"{n} replica{'s' if n > 1 else ''}"
+    if entry.known:
+        return f"${cost:.2f}/h: {many} meet{'' if n > 1 else 's'} it, {entry.ratio:.2f} of {entry.limit}"
+    if n in entry.tried:
+        judged = entry.tried[n].judged
+        return f"${cost:.2f}/h: not settled with {many}, {judged.ratio:.2f} of {judged.limit}"
+    why = f"{entry.low} fail{'s' if entry.low == 1 else ''}" if entry.tried else "closed form"
+    return f"at least ${cost:.2f}/h: {many} or more ({why})"
 
 
 def _candidate_lines(this: Planned) -> Iterator[str]:
     refused = [c for c in this.every if c.refusal]
     spare = this.plan.spare_replicas
-    ordered = sorted(this.entries, key=lambda e: (e.candidate.replica_usd * (e.low + 1 + spare), e.ratio))
+    ordered = sorted(this.entries, key=lambda e: (e.candidate.replica_usd * (e.shown + spare), e.ratio))
     yield f"{len(this.every)} candidates, {len(refused)} cannot be had. The cheapest:"
     yield _entry_table(this, ordered[:SHOWN_CANDIDATES])
     yield from _refusals(this)
@@ -276,8 +365,38 @@ def _refusals(this: Planned) -> Iterator[str]:
 
 
 def _nothing(this: Planned) -> Iterator[str]:
+    yield from _attainable(this)
     yield _entry_table(this, this.entries)
     yield from _refusals(this)
+
+
+def _attainable(this: Planned) -> Iterator[str]:
+    """Says of each limit the best that any candidate can do, one request at a time."""
+    slo = this.experiment.slo
+    alone = [(c, this.alone[c.id]) for c in this.every if c.id in this.alone]
+    if slo is None or not alone:
+        return
+    for key, allowed in limits_of(slo).items():
+        found = [(worst([_only(run, key)])[0] * allowed.limit, c) for c, run in alone if key in run.limits]
+        if not found:
+            continue
+        value, candidate = min(found, key=lambda each: each[0])
+        unit, name = ("", key) if allowed.limit == 1.0 else (" ms", _named(key))
+        if value > allowed.limit:
+            yield (
+                f"{name} is out of reach: with one request at a time the best is {value:.1f}{unit}, by "
+                f"{candidate.id}; {allowed.limit:g} {'is' if unit else 'times its limits are'} allowed."
+            )
+        else:
+            yield (
+                f"{name}: with one request at a time {value:.1f}{unit} by {candidate.id}, {allowed.limit:g} "
+                "allowed; the load is too much for what the plan may buy."
+            )
+
+
+def _only(run: TrialFigures, key: str) -> TrialFigures:
+    """A run of which one limit is asked."""
+    return TrialFigures({}, run.series, {key: run.limits[key]}, weights=run.weights)
 
 
 def trust(this: Planned) -> list[str]:

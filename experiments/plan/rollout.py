@@ -16,7 +16,14 @@ from specfleet.experiments.plan.flags import (
 )
 from specfleet.experiments.plan.numbers import KvMemory, memory, money
 from specfleet.experiments.plan.planned import Planned
-from specfleet.experiments.plan.report import answer, break_even_line, deployment, temperature_line, trust
+from specfleet.experiments.plan.report import (
+    HOLDS,
+    answer,
+    break_even_line,
+    deployment,
+    temperature_line,
+    trust,
+)
 from specfleet.experiments.plan.speculation import schedule
 from specfleet.experiments.schema import lookups
 from specfleet.hardware.memory import GIB
@@ -94,8 +101,9 @@ def _expected(this: Planned, candidate: Candidate) -> str:
     named = {"p99_ttft_ms": "P99 TTFT", "mean_tpot_ms": "mean TPOT", "p99_tpot_ms": "P99 TPOT"}
     words = []
     for key, name in named.items():
-        value, half = interval(runs, key)
-        words.append(f"{name} {_ms(value)}{'' if math.isnan(half) else f' +- {_ms(half)}'} ms")
+        value, low, high = interval(runs, key)
+        bounds = "" if math.isnan(low) else f" ({_ms(low)} to {_ms(high)})"
+        words.append(f"{name} {_ms(value)} ms{bounds}")
     return ", ".join(words)
 
 
@@ -116,9 +124,10 @@ def _start(this: Planned) -> Iterator[str]:
     else:
         yield f"SGLang has no {mine.method}."
     bought = this.winner.high + this.plan.spare_replicas
+    further = f"Go on to all {bought} replicas" if bought > 1 else "It is the whole deployment: let it stand"
     yield (
-        f"Same benchmark, same prompts. Expected: {_expected(this, mine)}. Go on to all {bought} replicas "
-        "when acceptance and P99 TPOT have held for a day."
+        f"Same benchmark, same prompts. Expected: {_expected(this, mine)}. {further} when acceptance and P99 "
+        "TPOT have held for a day."
     )
 
 
@@ -191,8 +200,8 @@ def _watch(this: Planned) -> Iterator[str]:
     number = 5 if mine.k else 3
     yield f"## {number}. Watch P99"
     yield ""
-    value, half = interval(this.runs[mine.id], "p99_tpot_ms")
-    text = f"P99 TPOT {value:.1f} ms{'' if math.isnan(half) else f' +- {half:.1f}'} a replica"
+    value, low, high = interval(this.runs[mine.id], "p99_tpot_ms")
+    text = f"P99 TPOT {value:.1f} ms{'' if math.isnan(low) else f' ({low:.1f} to {high:.1f})'} a replica"
     if mine.k and plain is not None:
         base = mean(this.runs[plain.id], "p99_tpot_ms")
         itl = [mean(this.runs[c.id], "p99_itl_ms") for c in (mine, plain)]
@@ -263,10 +272,11 @@ def _next(this: Planned) -> Iterator[str]:
             "under `acceptance:` and plan again."
         )
     for changed in this.changed:
-        word = "still holds" if changed.ratio <= 1.0 else "no longer holds"
-        need = f", {changed.replicas} replicas do" if changed.ratio > 1.0 and changed.replicas else ""
+        word = HOLDS[changed.verdict]
+        more = f", {changed.replicas} replicas do" if changed.replicas and changed.replicas > 1 else ""
+        need = more if changed.verdict == "missed" else ""
         what = f"{changed.ratio:.2f} of {_limit_name(changed.limit)}"
-        yield f"- {changed.name}: the plan {word} ({what}{need})."
+        yield f"- {changed.name}: {word} ({what}{need})."
     unbacked = [line.removeprefix("Not backed: ").rstrip(".") for line in trust(this)[1:]]
     yield f"- What no measurement backs: {'; '.join(unbacked)}."
 

@@ -1,9 +1,9 @@
 """The cheapest candidate that meets the SLO: best first by a lower bound of its cost, on replicas.
 
-Each candidate has a bracket of replicas: `low` are known to be too few, `high` to be enough. What is looked
-at next is always the candidate that could be cheapest, and of those in short runs; only what stays in front
-is simulated longer and on more seeds. So the first that has proved itself at full length is the cheapest,
-whatever the others would have shown: their lower bounds are above it.
+Each candidate has a bracket of replicas: `low` are known to be too few, `high` to be enough; between them
+there may be some of which no simulation that is allowed can tell. What is looked at next is always the
+candidate that could be cheapest. So the first of which it is settled that it meets the SLO is the cheapest of
+which it is, and the cheaper ones that are not settled are known.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from specfleet.experiments.plan.asking import Laboratory, Question, Reply
 from specfleet.experiments.plan.candidates import Candidate
+from specfleet.experiments.plan.seen import TrialFigures, judge
 from specfleet.experiments.plan.traffic import Traffic
-from specfleet.experiments.plan.trials import Laboratory, TrialFigures, worst
 from specfleet.experiments.point.bounds import Bound
+from specfleet.sim.statistics.stopping import RunLengths
 
 TOGETHER = 4
 """Candidates simulated side by side; a constant, so that the search does not depend on the processes."""
@@ -28,26 +30,14 @@ FURTHEST = 6
 CENT = 0.005
 """Dollars an hour below which two costs are equal."""
 
+TRIES = 2
+"""Failures in a row after which it is asked whether any number of replicas would do."""
 
-@dataclass(frozen=True)
-class Rung:
-    """How long and on how many seeds a candidate is simulated.
+ALONE = 400
+"""Requests of a simulation of one at a time."""
 
-    Attributes:
-        part: of the requests.
-        seeds: how many.
-        fails_from: ratio to the SLO from which it has failed; short runs must fail clearly.
-    """
-
-    part: float
-    seeds: int
-    fails_from: float
-
-
-def rungs(seeds: int) -> tuple[Rung, ...]:
-    """Returns the successive halvings: a quarter of a run, one run, all seeds."""
-    short = (Rung(0.25, 1, 1.3), Rung(1.0, 1, 1.05))
-    return (*short, Rung(1.0, seeds, 1.0)) if seeds > 1 else (short[0], Rung(1.0, 1, 1.0))
+FIRST_LOOK = 1_000
+"""Requests of the first simulation of a question."""
 
 
 @dataclass
@@ -58,67 +48,78 @@ class Entry:
         candidate: what it is.
         bound: of one replica's rate.
         low: replicas known to be too few.
-        high: replicas that have met the SLO, or None.
-        rung: on which `high` was last simulated; -1 for none.
-        ratio: to the SLO at `high`, of the limit that binds.
+        high: replicas known to meet the SLO, or None.
+        ratio: to the SLO at `high`, of the limit that binds; of what was looked at last where there is none.
         limit: that limit.
-        least: rung on which new numbers are looked at: shorter runs have been too kind before.
         failures: in a row, since replicas last met the SLO.
-        tried: (replicas, rung, ratio), in order.
+        tried: replicas -> what was found with them, in the order of looking.
     """
 
     candidate: Candidate
     bound: Bound
     low: int
     high: int | None = None
-    rung: int = -1
     ratio: float = math.inf
     limit: str = ""
-    least: int = 0
     failures: int = 0
-    tried: list[tuple[int, int, float]] = field(default_factory=list)
+    tried: dict[int, Reply] = field(default_factory=dict)
+
+    @property
+    def unsettled(self) -> list[int]:
+        """Replicas of which it is not settled whether they meet the SLO, ascending."""
+        verdicts = {n: answer.judged.verdict for n, answer in self.tried.items()}
+        top = self.high if self.high is not None else math.inf
+        return sorted(n for n, said in verdicts.items() if said == "not settled" and self.low < n < top)
+
+    @property
+    def floor(self) -> int:
+        """Most replicas that are not known to meet the SLO: too few, or not settled."""
+        return max([self.low, *self.unsettled])
+
+    @property
+    def fewest(self) -> int:
+        """Fewest replicas that may meet the SLO."""
+        return min([*self.unsettled, self.floor + 1])
 
     @property
     def possible(self) -> bool:
-        """Whether the plan allows more replicas than are known to be too few."""
+        """Whether the plan allows more replicas than are known not to be enough for certain."""
         most = self.candidate.most_replicas
-        return self.bound.rate > 0.0 and self.low < (MOST_REPLICAS if most is None else most)
+        return self.bound.rate > 0.0 and self.floor < (MOST_REPLICAS if most is None else most)
 
-    def confirmed(self, last: int) -> bool:
-        """Whether the fewest replicas are known, at full length."""
-        return self.high is not None and self.rung >= last and self.high == self.low + 1
+    @property
+    def known(self) -> bool:
+        """Whether the fewest replicas that meet the SLO for certain are known."""
+        return self.high is not None and self.high == self.floor + 1
+
+    @property
+    def shown(self) -> int:
+        """Replicas to name: the fewest that meet the SLO where they are known, else the fewest that may."""
+        return self.high if self.high is not None and self.known else self.fewest
 
     def next_replicas(self) -> int:
         """Returns the number to look at: the fewest possible, further up after failures, then the middle."""
         if self.high is not None:
-            return (self.low + self.high + 1) // 2 if self.high > self.low + 1 else self.high
-        ahead = self.low + 1 + int(0.05 * self.low * (2 ** min(self.failures, FURTHEST) - 1))
+            return (self.floor + self.high) // 2
+        ahead = self.floor + 1 + int(0.05 * self.floor * (2 ** min(self.failures, FURTHEST) - 1))
         most = self.candidate.most_replicas
         return ahead if most is None else min(ahead, most)
-
-
-@dataclass(frozen=True)
-class Probe:
-    """One question to the simulator: do so many replicas of an entry meet the SLO on this rung?"""
-
-    entry: Entry
-    replicas: int
-    rung: int
 
 
 class Search:
     """Branch and bound over candidates.
 
     Args:
-        laboratory: runs trials.
+        laboratory: answers questions.
         traffic: what is asked.
         seeds: of the replications.
         spare: replicas bought beyond those needed.
-        last: index of the rung that decides; None is the last.
+        lengths: how long a simulation may be; None: as long as the file says.
         report: told of each answer.
 
     Attributes:
-        observed: (candidate, replicas that share the traffic, figures of one) of every simulation.
+        observed: (candidate, replicas that share the traffic, figures of one) of the last simulations of
+            every question.
     """
 
     def __init__(
@@ -127,15 +128,14 @@ class Search:
         traffic: Traffic,
         seeds: Sequence[int],
         spare: int = 0,
-        last: int | None = None,
+        lengths: RunLengths | None = None,
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.laboratory = laboratory
         self.traffic = traffic
         self.seeds = tuple(seeds)
         self.spare = spare
-        self.rungs = rungs(len(self.seeds))
-        self.last = len(self.rungs) - 1 if last is None else min(last, len(self.rungs) - 1)
+        self.lengths = lengths
         self.observed: list[tuple[Candidate, int, TrialFigures]] = []
         self._report = report
 
@@ -149,89 +149,81 @@ class Search:
         return found
 
     def cost(self, entry: Entry, replicas: int | None = None) -> float:
-        """Returns dollars an hour of `replicas`, spares added; by default of the fewest possible."""
-        return entry.candidate.replica_usd * ((entry.low + 1 if replicas is None else replicas) + self.spare)
+        """Returns dollars an hour of `replicas`, spares added; by default of the fewest that are enough."""
+        counted = entry.floor + 1 if replicas is None else replicas
+        return entry.candidate.replica_usd * (counted + self.spare)
 
     def run(self, entries: Sequence[Entry]) -> Entry | None:
-        """Returns the cheapest entry, and of equally cheap ones that with most room to the SLO; or None."""
+        """Returns the cheapest entry that meets the SLO, of equally cheap ones one with most room."""
         while True:
             best = self.best(entries)
             limit = math.inf if best is None else self.cost(best) + CENT
-            open_ = [
-                entry
-                for entry in entries
-                if entry.possible
-                and not entry.confirmed(self.last)
-                and self.cost(entry) <= limit
-                and not self._outdone(entry, best)
-            ]
+            open_ = [e for e in entries if e.possible and not e.known and self.cost(e) <= limit]
             if not open_:
                 return best
-            open_.sort(
-                key=lambda entry: (round(self.cost(entry), 2), entry.rung, entry.ratio, -entry.bound.rate)
-            )
+            open_.sort(key=lambda entry: (round(self.cost(entry), 2), -entry.bound.rate))
             front = round(self.cost(open_[0]), 2)
             chosen = [entry for entry in open_[:TOGETHER] if round(self.cost(entry), 2) <= 1.1 * front]
-            self._answer([self._task(entry) for entry in chosen])
+            self._look([(entry, entry.next_replicas()) for entry in chosen])
 
     def refuse(self, entry: Entry) -> None:
         """Notes that the replicas found for an entry are too few after all."""
         entry.low = max(entry.low, entry.high or 0)
-        entry.high, entry.rung, entry.ratio = None, -1, math.inf
+        entry.high, entry.ratio = None, math.inf
 
     def best(self, entries: Sequence[Entry]) -> Entry | None:
-        """Returns the cheapest confirmed entry, most room first."""
-        done = [entry for entry in entries if entry.confirmed(self.last)]
+        """Returns the cheapest entry that meets the SLO, most room first."""
+        done = [entry for entry in entries if entry.known]
         return min(done, key=lambda e: (round(self.cost(e), 2), e.ratio, e.candidate.k), default=None)
 
-    def _outdone(self, entry: Entry, best: Entry | None) -> bool:
-        """Whether an equally cheap entry is no better than the best one by more than a rung's error."""
-        if best is None or entry.high != entry.low + 1 or entry.rung < self.last - 1:
-            return False
-        same = abs(self.cost(entry) - self.cost(best)) < CENT
-        rough = [
-            ratio for replicas, rung, ratio in best.tried if replicas == best.high and rung == entry.rung
-        ]
-        return same and bool(rough) and entry.ratio > rough[-1] * self.rungs[entry.rung].fails_from
+    def in_question(self, entries: Sequence[Entry], winner: Entry | None) -> list[tuple[Entry, int]]:
+        """Returns those that would be cheaper than the winner if they meet the SLO, which is not settled."""
+        limit = math.inf if winner is None or winner.high is None else self.cost(winner, winner.high) - CENT
+        found = [(e, n) for e in entries for n in e.unsettled[:1] if self.cost(e, n) < limit]
+        return sorted(found, key=lambda each: self.cost(*each))
 
-    def _task(self, entry: Entry) -> Probe:
-        replicas = entry.next_replicas()
-        return Probe(entry, replicas, entry.rung + 1 if replicas == entry.high else entry.least)
+    def alone(self, entry: Entry) -> TrialFigures | None:
+        """Returns what an engine shows to one request at a time; None where it refuses them."""
+        trial = self.traffic.closed(entry.candidate.config, 1, self.seeds[0], ALONE)
+        (found,) = self.laboratory.run([trial])
+        return found if found.series else None
 
-    def judge(self, asked: Sequence[tuple[Candidate, int]]) -> list[tuple[float, str]]:
-        """Returns ratio and limit of candidates at so many replicas, on the last rung."""
-        rung = self.rungs[self.last]
-        return self._judge([(candidate, replicas, rung) for candidate, replicas in asked])
+    def _hopeless(self, entry: Entry) -> None:
+        """Ends the search for replicas where one request at a time misses the SLO already."""
+        run = self.alone(entry)
+        if run is None:
+            return
+        judged = judge([run])
+        if judged.verdict == "missed":
+            why = f"{judged.ratio:.2f} of {judged.limit} with one request at a time"
+            entry.bound = Bound(0.0, 1.0, why)
 
-    def _judge(self, asked: Sequence[tuple[Candidate, int, Rung]]) -> list[tuple[float, str]]:
-        trials = [
-            (number, self.traffic.trial(candidate.config, replicas, seed, rung.part))
-            for number, (candidate, replicas, rung) in enumerate(asked)
-            for seed in self.seeds[: rung.seeds]
-        ]
-        found = self.laboratory.run([trial for _, trial in trials])
-        self.observed += [(*asked[number][:2], run) for (number, _), run in zip(trials, found, strict=True)]
-        return [
-            worst([run for (n, _), run in zip(trials, found, strict=True) if n == number])
-            for number in range(len(asked))
-        ]
+    def question(self, candidate: Candidate, replicas: int) -> Question:
+        """Returns the question whether so many replicas of a candidate meet the SLO."""
+        return Question(self.traffic, candidate.config, replicas, self.seeds, self.lengths)
 
-    def _answer(self, tasks: Sequence[Probe]) -> None:
+    def judge(self, asked: Sequence[tuple[Candidate, int]]) -> list[Reply]:
+        """Returns what is found of candidates with so many replicas."""
+        found = self.laboratory.ask([self.question(candidate, n) for candidate, n in asked])
+        for (candidate, n), answer in zip(asked, found, strict=True):
+            self.observed += [(candidate, n, run) for run in answer.runs]
+        return found
+
+    def _look(self, asked: Sequence[tuple[Entry, int]]) -> None:
         """Simulates and narrows the brackets; the answers are taken in order, whoever finishes first."""
-        verdicts = self._judge([(t.entry.candidate, t.replicas, self.rungs[t.rung]) for t in tasks])
-        for task, (ratio, limit) in zip(tasks, verdicts, strict=True):
-            entry = task.entry
-            entry.tried.append((task.replicas, task.rung, ratio))
-            fails = ratio > self.rungs[task.rung].fails_from or (task.rung >= self.last and ratio > 1.0)
-            entry.failures = entry.failures + 1 if fails else 0
-            if fails:
-                entry.least = max(entry.least, task.rung)
-                entry.low = max(entry.low, task.replicas)
-                if entry.high is not None and entry.high <= entry.low:
-                    self.refuse(entry)
-            elif entry.high is None or task.replicas <= entry.high:
-                entry.high, entry.rung, entry.ratio, entry.limit = task.replicas, task.rung, ratio, limit
+        found = self.judge([(entry.candidate, n) for entry, n in asked])
+        for (entry, n), answer in zip(asked, found, strict=True):
+            judged = answer.judged
+            entry.tried[n] = answer
+            entry.failures = 0 if judged.verdict == "met" else entry.failures + 1
+            if judged.verdict == "missed":
+                entry.low = max(entry.low, n)
+            if judged.verdict == "met" and (entry.high is None or n <= entry.high):
+                entry.high = n
+            if judged.verdict == "met" or entry.high is None:
+                entry.ratio, entry.limit = judged.ratio, judged.limit
+            if entry.high is None and entry.failures == TRIES:
+                self._hopeless(entry)
             self._report(
-                f"{task.replicas} x ({entry.candidate.id}): {ratio:.2f} of {limit}"
-                f"{', fails' if fails else ''}"
+                f"{n} x ({entry.candidate.id}): {judged.ratio:.2f} of {judged.limit}, {judged.verdict}"
             )

@@ -1,4 +1,4 @@
-"""Whether a plan's choice holds when acceptance, output length or rate are not as expected."""
+"""Whether a plan's choice holds when acceptance, output length, rate or steps are not as expected."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specfleet.experiments.plan.asking import Laboratory
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.search import Entry, Search
 from specfleet.experiments.plan.traffic import Traffic
-from specfleet.experiments.plan.trials import Laboratory
 from specfleet.experiments.point.bounds import Bound, MeanLengths, bound
 from specfleet.experiments.point.build import requests
+from specfleet.sim.statistics.limits import Kept
+from specfleet.sim.statistics.stopping import RunLengths
 
 SHORTLIST = 8
 """Candidates searched again: the winner, its rival, and the next cheapest, one K each."""
@@ -26,15 +28,18 @@ class Changed:
         name: what is different.
         ratio: to the SLO of the plan as chosen, and the limit that binds.
         limit: that limit.
-        replicas: of the winner's engine that meet the SLO; None where the plan allows too few.
+        verdict: whether it meets the SLO: `met`, `missed`, `not settled`.
+        replicas: of the winner's engine that meet the SLO; None where the plan allows too few, or holds.
         cost: dollars an hour of them.
-        best: the cheapest of the shortlist, its replicas and its cost; None where none meets the SLO.
+        best: the cheapest of the shortlist, its replicas and its cost; None where none meets the SLO, or the
+            plan holds.
         best_replicas, best_cost: of it.
     """
 
     name: str
     ratio: float
     limit: str
+    verdict: Kept
     replicas: int | None
     cost: float
     best: Candidate | None
@@ -48,13 +53,20 @@ def changes(traffic: Traffic) -> dict[str, Traffic]:
         "acceptance -20 %": dataclasses.replace(traffic, acceptance_factor=0.8),
         "output length +30 %": dataclasses.replace(traffic, output_factor=1.3),
         "request rate +25 %": traffic.scaled(1.25),
+        "step time +10 %": dataclasses.replace(traffic, step_factor=1.1),
+        "step time -10 %": dataclasses.replace(traffic, step_factor=0.9),
     }
 
 
 def sensitivity(
-    laboratory: Laboratory, traffic: Traffic, seeds: Sequence[int], spare: int, ordered: Sequence[Entry]
+    laboratory: Laboratory,
+    traffic: Traffic,
+    seeds: Sequence[int],
+    spare: int,
+    ordered: Sequence[Entry],
+    lengths: RunLengths | None,
 ) -> list[Changed]:
-    """Searches a shortlist again under each change, on the first seed.
+    """Searches a shortlist again under each change.
 
     Args:
         laboratory: runs trials.
@@ -62,24 +74,26 @@ def sensitivity(
         seeds: of its replications.
         spare: replicas bought beyond those that the SLO needs.
         ordered: entries, the winner first.
+        lengths: how long a simulation may be.
     """
     winner = ordered[0].candidate
     shortlist = _shortlist(ordered)
     found = []
     for name, changed in changes(traffic).items():
-        lengths = MeanLengths.of(requests(winner.config, seeds[0]), changed.output_factor)
-        at = functools.partial(_bound, lengths, changed.acceptance_factor)
+        means = MeanLengths.of(requests(winner.config, seeds[0]), changed.output_factor)
+        at = functools.partial(_bound, means, changed.acceptance_factor)
         bounds = dict(zip([c.id for c in shortlist], laboratory.each(at, shortlist), strict=True))
-        search = Search(laboratory, changed, seeds[:1], spare)
+        search = Search(laboratory, changed, seeds, spare, lengths)
         entries = search.entries(shortlist, bounds)
-        ((ratio, limit),) = search.judge([(winner, ordered[0].high or 1)])
-        best = search.run(entries)
-        mine = search.run(entries[:1])
+        (answer,) = search.judge([(winner, ordered[0].high or 1)])
+        holds = answer.judged.verdict == "met"
+        best, mine = (None, None) if holds else (search.run(entries), search.run(entries[:1]))
         found.append(
             Changed(
                 name=name,
-                ratio=ratio,
-                limit=limit,
+                ratio=answer.judged.ratio,
+                limit=answer.judged.limit,
+                verdict=answer.judged.verdict,
                 replicas=mine.high if mine else None,
                 cost=search.cost(mine, mine.high) if mine else 0.0,
                 best=best.candidate if best else None,

@@ -7,13 +7,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from specfleet.experiments.plan.asking import Laboratory
 from specfleet.experiments.plan.candidates import Candidate
-from specfleet.experiments.plan.capacity import mean
+from specfleet.experiments.plan.seen import TrialFigures, ratio
 from specfleet.experiments.plan.traffic import Traffic
-from specfleet.experiments.plan.trials import Laboratory, TrialFigures
 from specfleet.experiments.point.build import build
 from specfleet.sim.speculation.acceptance import Acceptance
 from specfleet.sim.speculation.theory import conditional_from_length, expected_tokens
+from specfleet.sim.statistics.interval import Interval
 
 LOADS = (1, 4, 16, 32, 64, 128, 256)
 """Requests in flight at which every K is tried."""
@@ -22,14 +23,13 @@ MARGIN = 0.1
 """Added to the break-even acceptance before switching off: a gate that flaps costs more than it saves."""
 
 GAINS = {
-    "mean TPOT": ("mean_tpot_ms", -1),
-    "P50 TPOT": ("median_tpot_ms", -1),
-    "P99 TPOT": ("p99_tpot_ms", -1),
-    "mean end to end": ("mean_e2el_ms", -1),
-    "P99 TTFT": ("p99_ttft_ms", -1),
-    "goodput": ("request_goodput", 1),
+    "mean TPOT": "mean_tpot_ms",
+    "P50 TPOT": "p50_tpot_ms",
+    "P99 TPOT": "p99_tpot_ms",
+    "mean end to end": "mean_e2el_ms",
+    "P99 TTFT": "p99_ttft_ms",
 }
-"""Figure -> metric, +1 where more is better."""
+"""Figure -> latency."""
 
 FACTORS = (0.05, 1.0)
 """Factors on the acceptance between which the break-even is looked for."""
@@ -37,13 +37,12 @@ FACTORS = (0.05, 1.0)
 TOLERANCE = 0.02
 
 
-def gains(drafting: Sequence[TrialFigures], plain: Sequence[TrialFigures]) -> dict[str, float]:
-    """Returns how many times better drafting is, of means over the same seeds; NaN without a figure."""
-    found = {}
-    for name, (metric, sign) in GAINS.items():
-        mine, theirs = mean(drafting, metric), mean(plain, metric)
-        found[name] = (mine / theirs) ** sign if mine > 0.0 and theirs > 0.0 else math.nan
-    return found
+def gains(drafting: Sequence[TrialFigures], plain: Sequence[TrialFigures]) -> dict[str, Interval | None]:
+    """Returns how many times better drafting is, paired by request; None without a figure.
+
+    In an open loop what both serve in full both serve alike, so that throughput is no gain.
+    """
+    return {name: ratio(drafting, plain, metric) for name, metric in GAINS.items()}
 
 
 @dataclass(frozen=True)
@@ -145,18 +144,24 @@ class BreakEven:
 
 
 def break_even(
-    laboratory: Laboratory, traffic: Traffic, drafting: Candidate, plain: Candidate, replicas: int, seed: int
+    laboratory: Laboratory,
+    traffic: Traffic,
+    drafting: Candidate,
+    plain: Candidate,
+    replicas: int,
+    seed: int,
+    prompts: int | None = None,
 ) -> BreakEven:
     """Bisects the acceptance at the planned load on one seed, until mean and P99 TPOT both equal plain's.
 
     The larger of the two break-evens counts: below it one of them is worse than without drafts.
     """
-    [base] = laboratory.run([traffic.trial(plain.config, replicas, seed)])
+    [base] = laboratory.run([traffic.trial(plain.config, replicas, seed, prompts)])
     lengths: dict[float, float] = {}
 
     def pays(factor: float) -> bool:
         less = dataclasses.replace(traffic, acceptance_factor=traffic.acceptance_factor * factor)
-        [run] = laboratory.run([less.trial(drafting.config, replicas, seed)])
+        [run] = laboratory.run([less.trial(drafting.config, replicas, seed, prompts)])
         lengths[factor] = run["spec_decode_acceptance_length"] or 1.0
         return all(run[metric] <= base[metric] for metric in ("mean_tpot_ms", "p99_tpot_ms"))
 

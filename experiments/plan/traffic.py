@@ -27,6 +27,7 @@ class Trial:
         rows: of the requests, at most this many; None is all.
         output_factor: on the output lengths.
         acceptance_factor: on the conditional acceptance of every draft.
+        step_factor: on the time of every step, and of the client.
     """
 
     config: Experiment
@@ -35,6 +36,7 @@ class Trial:
     rows: int | None = None
     output_factor: float = 1.0
     acceptance_factor: float = 1.0
+    step_factor: float = 1.0
 
     def table(self) -> RequestTable:
         """Returns its requests."""
@@ -45,6 +47,8 @@ class Trial:
             table = table.head(self.rows)
         if self.output_factor != 1.0:
             table = _longer(table, self.output_factor, self.config.serve.max_model_len or 0)
+        if self.step_factor != 1.0:
+            table = dataclasses.replace(table, arrival_s=table.arrival_s / self.step_factor)
         return table
 
 
@@ -71,7 +75,7 @@ class Traffic:
     Attributes:
         rate: requests/s at the peak, growth included; of a trace, its mean.
         recorded: arrivals are a trace's own times.
-        output_factor, acceptance_factor: 1 as expected.
+        output_factor, acceptance_factor, step_factor: 1 as expected.
         rate_factor: on a trace's own times; 1 for rates, which `rate` says.
     """
 
@@ -80,6 +84,7 @@ class Traffic:
     output_factor: float = 1.0
     acceptance_factor: float = 1.0
     rate_factor: float = 1.0
+    step_factor: float = 1.0
 
     @classmethod
     def of(cls, experiment: Experiment) -> Traffic:
@@ -100,21 +105,20 @@ class Traffic:
         """Returns the same traffic at `factor` times the rate."""
         return dataclasses.replace(self, rate=self.rate * factor, rate_factor=self.rate_factor * factor)
 
-    def trial(self, config: Experiment, replicas: int, seed: int, part: float = 1.0) -> Trial:
+    def trial(self, config: Experiment, replicas: int, seed: int, prompts: int | None = None) -> Trial:
         """Returns the simulation of one replica of `replicas` that share the traffic.
 
         Args:
             config: the engine.
             replicas: that share it.
             seed: of requests and luck.
-            part: of the requests to simulate.
+            prompts: requests to simulate; None: as many as the file says.
         """
         workload = config.workload
         if self.recorded:
             faster = workload.model_copy(update={"speed": workload.speed * self.rate_factor})
-            rows = None if part == 1.0 else max(int(part * len(requests(config, seed)) / replicas), 1)
-            return self._trial(config, faster, seed, replicas, rows)
-        prompts = max(round(part * requests_asked(workload, workload.num_prompts)), 1)
+            return self._trial(config, faster, seed, replicas, prompts)
+        prompts = prompts or requests_asked(workload, workload.num_prompts)
         single = workload.model_copy(
             update={
                 "request_rate": self.rate / replicas,
@@ -124,14 +128,15 @@ class Traffic:
         )
         return self._trial(config, single, seed)
 
-    def whole(self, config: Experiment, replicas: int, seed: int) -> Trial:
-        """Returns the simulation of the whole deployment behind its router."""
+    def whole(self, config: Experiment, replicas: int, seed: int, prompts: int | None = None) -> Trial:
+        """Returns the simulation of the whole deployment behind its router, `prompts` for each replica."""
         workload = config.workload
         if self.recorded:
             update: dict[str, object] = {"speed": workload.speed * self.rate_factor}
         else:
-            counts = ("num_prompts", "num_warmups")
-            update = {key: replicas * requests_asked(workload, getattr(workload, key)) for key in counts}
+            asked = prompts or requests_asked(workload, workload.num_prompts)
+            warmups = requests_asked(workload, workload.num_warmups)
+            update = {"num_prompts": replicas * asked, "num_warmups": replicas * warmups}
             update["request_rate"] = self.rate
         deployed = Deployment(replicas=replicas, router=config.deployment.router)
         return self._trial(
@@ -160,6 +165,7 @@ class Traffic:
             rows,
             self.output_factor,
             self.acceptance_factor,
+            self.step_factor,
         )
 
 

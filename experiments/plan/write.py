@@ -13,12 +13,16 @@ from specfleet.experiments.plan.flags import sglang_command, vllm_command
 from specfleet.experiments.plan.neighbours import Neighbour
 from specfleet.experiments.plan.numbers import Place, front, latencies, memory, money, places, shifts
 from specfleet.experiments.plan.planned import Planned
-from specfleet.experiments.plan.report import answer, status, trust
+from specfleet.experiments.plan.report import answer, deployment, status, trust
 from specfleet.experiments.plan.rollout import rollout
+from specfleet.experiments.plan.search import Entry
 from specfleet.experiments.plan.sensitivity import Changed
 from specfleet.experiments.plan.speculation import crossover, gains, schedule
 from specfleet.experiments.run.files import write_text, write_whole
+from specfleet.experiments.run.gains import judge as judge_gain
 from specfleet.experiments.run.runner import write_json
+from specfleet.sim.statistics.interval import Interval
+from specfleet.sim.statistics.verdict import LEAST_GAIN
 
 
 def write_plan(this: Planned, folder: Path) -> None:
@@ -32,8 +36,9 @@ def write_plan(this: Planned, folder: Path) -> None:
 def as_json(this: Planned) -> dict[str, object]:
     """Returns a plan as plain values, `answer` first."""
     found: dict[str, object] = {"specfleet": __version__, "name": this.experiment.name}
+    found |= {"settled": this.settled, "winner": _winner(this), "between": this.between}
+    found["answer"] = answer(this)
     if this.winner is not None:
-        found["answer"] = answer(this)
         found["deployment"] = _deployment(this)
         found["capacity"] = _capacity(this)
         found["speculation"] = _speculation(this)
@@ -48,6 +53,18 @@ def as_json(this: Planned) -> dict[str, object]:
     found["simulations"] = this.asked
     found["candidates"] = _candidates(this)
     return found
+
+
+def _winner(this: Planned) -> str | None:
+    """What to buy, where that is settled."""
+    return deployment(this) if this.settled and this.winner is not None else None
+
+
+def _verdict(entry: Entry) -> str:
+    """Whether the replicas shown meet the SLO."""
+    if entry.bound.rate == 0.0:
+        return "missed"
+    return "met" if entry.known else "not settled" if entry.unsettled else "not looked at"
 
 
 def _bare(record: Neighbour | Changed) -> dict[str, object]:
@@ -111,7 +128,10 @@ def _speculation(this: Planned) -> dict[str, object] | None:
         "speculate": bool(this.winner.candidate.k),
         "method": drafting.method,
         "num_speculative_tokens": drafting.k,
-        "gains_at_planned_load": gains(this.runs[drafting.id], this.runs[plain.id]),
+        "gains_at_planned_load": {
+            name: _interval(found)
+            for name, found in gains(this.runs[drafting.id], this.runs[plain.id]).items()
+        },
         "every_k": {
             str(way.k): latencies(this.runs[way.id])
             | {"request_goodput": mean(this.runs[way.id], "request_goodput")}
@@ -147,6 +167,17 @@ def _speculation(this: Planned) -> dict[str, object] | None:
     }
 
 
+def _interval(found: Interval | None) -> dict[str, object] | None:
+    if found is None:
+        return None
+    return {
+        "ratio": found.value,
+        "low": found.low,
+        "high": found.high,
+        "verdict": judge_gain(found, LEAST_GAIN),
+    }
+
+
 def _place(place: Place) -> dict[str, object]:
     return {
         "candidate": place.candidate.id,
@@ -171,7 +202,11 @@ def _candidates(this: Planned) -> list[dict[str, object]]:
                 "bound_limit": entry.bound.limit,
                 "too_few_replicas": entry.low,
                 "enough_replicas": entry.high,
-                "tried": [list(attempt) for attempt in entry.tried],
+                "verdict": _verdict(entry),
+                "tried": [
+                    [n, answer.used, answer.judged.verdict, answer.judged.ratio, answer.judged.limit]
+                    for n, answer in entry.tried.items()
+                ],
             }
         rows.append(row)
     return rows
@@ -180,7 +215,7 @@ def _candidates(this: Planned) -> list[dict[str, object]]:
 def _plain(content: object) -> object:
     """Plain values: tuples as lists, NaN as null, nine significant digits."""
     if isinstance(content, float):
-        return None if math.isnan(content) else content if math.isinf(content) else float(f"{content:.9g}")
+        return None if not math.isfinite(content) else float(f"{content:.9g}")
     if isinstance(content, dict):
         return {key: _plain(value) for key, value in content.items()}
     if isinstance(content, list | tuple):

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import numpy as np
+
 from specfleet.experiments.point.acceptance_traces import read_traces
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.acceptance import QUANTITIES, Process
 from specfleet.experiments.schema.lookups import found
+from specfleet.sim.speculation.acceptance import survival_table
 from specfleet.sim.speculation.bursts import Burst, HotCold
 from specfleet.sim.speculation.overlap import Overlap
 from specfleet.sim.speculation.own import OwnProcess
+from specfleet.sim.speculation.replay import NO_MATCH
 from specfleet.sim.speculation.spec import AcceptanceSpec, context_knee
 from specfleet.sim.speculation.spread import LowAtom
 
@@ -31,6 +37,12 @@ def written_out(given: Process) -> Process:
 
 def acceptance_spec(process: Process) -> AcceptanceSpec:
     """Returns what a block states, for chains."""
+    stated = _stated(process)
+    return stated if process.scale == 1.0 else scaled(stated, process.scale)
+
+
+def _stated(process: Process) -> AcceptanceSpec:
+    """The process as measured."""
     if process.process is not None:
         return AcceptanceSpec(own=OwnProcess(process.process, process.own), source=process.source)
     probability = process.proposal_probability
@@ -59,4 +71,40 @@ def acceptance_spec(process: Process) -> AcceptanceSpec:
         proposal_probability=1.0 if probability is None else probability,
         proposal_persistence=process.proposal_persistence,
         source=process.source,
+    )
+
+
+OWN_POSITIONS = 32
+"""Positions at which a user's own process is sampled."""
+
+
+def scaled(spec: AcceptanceSpec, factor: float) -> AcceptanceSpec:
+    """Returns a process whose conditional acceptance is `factor` times as high, for every request.
+
+    Recorded requests and a user's own process cannot be changed: the process that accepts as they do on
+    average takes their place.
+    """
+    if spec.own is not None:
+        by_position = survival_table(spec, OWN_POSITIONS)[0]
+        spec = dataclasses.replace(spec, own=None, by_position=tuple(map(float, by_position)))
+    if spec.replay is not None:
+        longest = max(accepted for trace in spec.replay for accepted in trace if accepted != NO_MATCH)
+        by_position = survival_table(spec, longest or 1)[0]
+        spec = dataclasses.replace(spec, replay=None, by_position=tuple(map(float, by_position)))
+    if spec.hot_cold is not None:
+        hot = dataclasses.replace(spec.hot_cold, accept_hot=min(factor * spec.hot_cold.accept_hot, 1.0))
+        by_position = survival_table(spec, OWN_POSITIONS).mean(axis=0)
+        lower = np.minimum(by_position * factor ** np.arange(1, OWN_POSITIONS + 1), 1.0)
+        return dataclasses.replace(
+            spec,
+            hot_cold=hot,
+            by_position=tuple(map(float, lower)),
+            conditional_acceptance=None,
+            acceptance_length=None,
+            draft_acceptance_rate=None,
+            decay=1.0,
+        )
+    nodes = spec.context_multiplier or ((1.0, 1.0),)
+    return dataclasses.replace(
+        spec, context_multiplier=tuple((tokens, value * factor) for tokens, value in nodes)
     )

@@ -90,8 +90,12 @@ def bound(config: Experiment, lengths: MeanLengths, acceptance_factor: float = 1
 
 
 def mean_length(spec: AcceptanceSpec, k: int) -> float:
-    """Returns tokens a round at K drafts, the mean over requests."""
-    return 1.0 + float(survival_table(spec, k).mean(axis=0).sum()) if k else 1.0
+    """Returns tokens a round at K drafts, the mean over requests; of prompts at which it accepts most."""
+    if not k:
+        return 1.0
+    survival = survival_table(spec, k).mean(axis=0)
+    most = max((factor for _, factor in spec.context_multiplier), default=1.0)
+    return 1.0 + float(np.minimum(survival * most ** np.arange(1, k + 1), 1.0).sum())
 
 
 def _limit_s(slo: Slo, latency: str) -> float | None:

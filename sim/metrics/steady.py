@@ -20,10 +20,14 @@ from specfleet.sim.statistics.flow import Flow
 from specfleet.sim.statistics.series import F64, Series
 from specfleet.sim.statistics.startup import Startup, startup
 
+NANOSECOND = 9
+"""Decimals of a second to which latencies are judged. Times are floats, ever coarser as a run goes on: equal
+requests would differ by when they came, and the interval of a percentile take that for memory."""
+
 
 @dataclass(frozen=True)
 class Steady:
-    """What a run shows once it is steady. Times are seconds on the client's clock.
+    """What a run shows once it is steady. Times are seconds on the client's clock, to a nanosecond.
 
     Attributes:
         startup: which requests count, and whether the run is steady, still filling or saturated.
@@ -83,7 +87,9 @@ def steady(result: RunResult) -> Steady:
         raise ValueError("no counted request was served: nothing is steady")
     every = Counted.of({**requests, "counted": np.ones(len(done), dtype=np.bool_)})
     flow, order = Flow.of(every.sent_s, every.last_s)
-    ttft, tpot, e2el = (column[order] for column in (every.ttft_s, every.tpot_s, every.e2el_s))
+    ttft, tpot, e2el = (
+        np.round(column[order], NANOSECOND) for column in (every.ttft_s, every.tpot_s, every.e2el_s)
+    )
     output = every.output_tokens[order]
     found = startup({"ttft": ttft, "tpot": tpot}, flow)
     warmups = np.flatnonzero(requests["counted"][done][order] != 1)
@@ -111,10 +117,11 @@ def _pauses(result: RunResult, found: Startup) -> dict[str, Series]:
     inside = (end_s > found.from_s) & (end_s <= found.to_s)
     chunks = result.iterations["gaps_by_tokens"]
     inside &= chunks.sum(axis=1) > 0
-    gaps, chunks, end_s = step_gaps(result.iterations)[inside], chunks[inside], end_s[inside]
+    gaps = np.round(step_gaps(result.iterations)[inside], NANOSECOND)
+    chunks, end_s = chunks[inside], end_s[inside]
     odd_end_s = np.asarray(result.odd_gaps["end_s"], dtype=np.float64)
     odd = (odd_end_s > found.from_s) & (odd_end_s <= found.to_s) & (result.odd_gaps["counted"] == 1)
-    odd_s = np.asarray(result.odd_gaps["gap_s"], dtype=np.float64)[odd]
+    odd_s = np.round(np.asarray(result.odd_gaps["gap_s"], dtype=np.float64)[odd], NANOSECOND)
     odd_tokens = np.maximum(result.odd_gaps["tokens"][odd], 1).astype(np.float64)
     by_token = Series.by_token(gaps, chunks)
     times = np.concatenate([np.repeat(end_s, chunks.shape[1] - 1), odd_end_s[odd]])

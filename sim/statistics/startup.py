@@ -137,7 +137,8 @@ def _crossing(means: F64, near: float) -> float:
     side = np.sign(means[0] - level)
     if side == 0.0:
         return 0.0
-    return (int(np.flatnonzero((means - level) * side <= near)[0]) + 1) / len(means)
+    there = np.flatnonzero((means - level) * side <= near)
+    return (int(there[0]) + 1) / len(means) if len(there) else 0.0  # none: they differ by rounding alone
 
 
 def _means(column: F64, batches: int) -> F64:

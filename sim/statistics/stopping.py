@@ -101,15 +101,28 @@ class Settled:
 
 
 @dataclass
-class _Look:
-    """One look: how many times as long a run has to be (0: met), and whether no length would do."""
+class Looked:
+    """One look at runs of some length.
+
+    Attributes:
+        longer: how many times as long a run has to be; 0: the answer is met.
+        hopeless: whether no length would do.
+    """
 
     longer: float
     hopeless: bool = False
 
 
-def _go_on(look: Callable[[int], _Look], lengths: RunLengths) -> tuple[bool, int, int]:
-    """Looks at ever longer runs; returns whether the answer is settled, the last length and the looks."""
+def go_on(look: Callable[[int], Looked], lengths: RunLengths) -> tuple[bool, int, int]:
+    """Looks at ever longer runs until an answer is met twice in a row.
+
+    Args:
+        look: at runs of so many requests.
+        lengths: how long runs may be.
+
+    Returns:
+        Whether the answer is settled, the length of the last run, and how many lengths were tried.
+    """
     n, looks, met = lengths.least, 0, False
     while True:
         found = look(n)
@@ -142,7 +155,7 @@ def settle(
     """
     last: list[tuple[Observed, dict[str, dict[str, Interval]], list[str]]] = []
 
-    def look(n: int) -> _Look:
+    def look(n: int) -> Looked:
         seen = observe(n)
         intervals = {
             name: _figures(seen.metrics[name], wanted, confidence) for name, wanted in precision.items()
@@ -159,9 +172,9 @@ def settle(
             missing.insert(0, f"{state}: {seen.startup.why}")
             longer = max(longer, 1.0)
         last[:] = [(seen, intervals, missing)]
-        return _Look(longer, state == "saturated")
+        return Looked(longer, state == "saturated")
 
-    settled, used, looks = _go_on(look, lengths)
+    settled, used, looks = go_on(look, lengths)
     seen, intervals, missing = last[0]
     return Settled(intervals, settled, used, looks, tuple(missing), seen.startup)
 
@@ -212,17 +225,17 @@ def settle_side(
     """
     said: list[tuple[int, Interval]] = []
 
-    def look(n: int) -> _Look:
+    def look(n: int) -> Looked:
         found = observe(n)
         side = side_of(found, boundary)
         turned = bool(said) and said[-1][0] * side < 0
         said.append((side, found))
         if side:
-            return _Look(1.0 if turned else 0.0)
+            return Looked(1.0 if turned else 0.0)
         distance = max(abs(found.value - boundary), 1e-300)
-        return _Look(max(1.1 * (found.half_width / distance) ** 2, 1.0))
+        return Looked(max(1.1 * (found.half_width / distance) ** 2, 1.0))
 
-    _, used, looks = _go_on(look, lengths)
+    _, used, looks = go_on(look, lengths)
     return Answered(*said[-1], used, looks)
 
 

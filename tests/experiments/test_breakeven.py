@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from specfleet.experiments.breakeven.answers import Best, closed_form, schedule
 from specfleet.experiments.breakeven.cell import Cell, assumed, search
 from specfleet.experiments.breakeven.command import breakeven_command
-from specfleet.experiments.breakeven.question import Breakeven, load_axis
+from specfleet.experiments.breakeven.question import DRAFTS, Breakeven, load_axis
+from specfleet.experiments.breakeven.report import write_breakeven
 from specfleet.experiments.breakeven.search import (
     ALWAYS,
     AT,
@@ -30,6 +31,7 @@ from specfleet.experiments.breakeven.search import (
     speedup,
 )
 from specfleet.experiments.load.config import load_experiment
+from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.schema.faults import InputFaults
 from specfleet.sim.speculation.acceptance import AcceptanceSpec, LowAtom
 
@@ -251,3 +253,28 @@ def test_throughput_breaks_even_near_the_closed_form(small: Path) -> None:
     form, root = closed_form(this, 8.0, 2), search(cell).roots["throughput"].alpha
     assert form is not None and form.conditional is not None and root is not None
     assert root == pytest.approx(form.conditional, abs=0.06)
+
+
+def test_a_change_of_the_load_or_of_k_is_no_sweep(tmp_path: Path) -> None:
+    file = tmp_path / "one.yaml"
+    file.write_text(SMALL.partition("sweep:")[0])
+    search = Breakeven(file, ("workload.max_concurrency=6", f"{DRAFTS}=3"), tmp_path / "out")
+    assert (search.loads, search.drafts) == ((6.0,), (3,))
+
+
+def test_an_interrupted_search_goes_on_and_writes_the_same_bytes(small: Path, tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert breakeven_command(small, (), 1, whole, 0.2, plots=False, quiet=True) == 0
+    assert breakeven_command(small, (), 1, cut, 0.2, plots=False, quiet=True) == 0
+    kept = sorted((cut / "searches").iterdir())
+    for path in kept[::2]:
+        path.unlink()
+    (cut / "breakeven.json").unlink()
+    search = Breakeven(small, (), cut, 0.2)
+    search.prepare(resume=True)
+    search.execute(1, Reporter(0, quiet=True))
+    write_breakeven(search)
+    search.finish()
+    for name in ("breakeven.json", "breakeven.csv"):
+        assert (cut / name).read_bytes() == (whole / name).read_bytes()
+    assert sorted((cut / "searches").iterdir()) == kept

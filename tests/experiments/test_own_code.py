@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import specfleet as sf
 from specfleet.experiments.load.starter import json_schema
-from specfleet.experiments.plan.trials import scaled
+from specfleet.experiments.point.acceptance_specs import scaled
 from specfleet.experiments.schema import registry
 from specfleet.experiments.schema.faults import InputFaults
 from specfleet.sim.speculation.processes import process

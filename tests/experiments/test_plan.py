@@ -19,11 +19,13 @@ from specfleet.experiments.load.config import load
 from specfleet.experiments.load.rules.plan import plan_conflicts, slo_conflicts
 from specfleet.experiments.load.sweep import with_values
 from specfleet.experiments.plan.command import plan_command
-from specfleet.experiments.plan.neighbours import BETTER
+from specfleet.experiments.plan.neighbours import BETTER, FAILS, OPEN
 from specfleet.experiments.plan.planned import Planned
 from specfleet.experiments.plan.planner import Planner
+from specfleet.experiments.plan.seen import Allowed, TrialFigures, judge, worst
 from specfleet.experiments.plan.traffic import Traffic, Trial, dealt
-from specfleet.experiments.plan.trials import TrialFigures, measure, scaled, worst
+from specfleet.experiments.plan.trials import measure
+from specfleet.experiments.point.acceptance_specs import scaled
 from specfleet.experiments.point.bounds import MeanLengths, bound
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.plan import Slo
@@ -160,7 +162,7 @@ def test_a_recorded_trace_is_dealt_out_in_turn_at_its_own_times(
     table = traffic.trial(config, 3, seed=1).table()
     assert table.prompt_tokens.tolist() == list(range(101, 190, 3))
     assert np.diff(table.arrival_s) == pytest.approx(0.15)
-    assert len(traffic.trial(config, 3, seed=1, part=0.25).table()) == 7
+    assert len(traffic.trial(config, 3, seed=1, prompts=7).table()) == 7
 
 
 def test_growth_and_a_schedule_plan_for_the_peak(experiment: Experiment) -> None:
@@ -182,7 +184,8 @@ def test_longer_outputs_stay_within_the_context(experiment: Experiment) -> None:
 
 def figures(values: Sequence[float], share: float = 0.99, **others: float) -> TrialFigures:
     """A run with one limit."""
-    return TrialFigures(others, {"p99_tpot_ms": (share, sorted(values))})
+    limits = {"p99_tpot_ms": Allowed(share, "ttft", 1.0)}
+    return TrialFigures(others, {"ttft": np.array(values)}, limits)
 
 
 @given(st.lists(st.floats(0.0, 3.0), min_size=2, max_size=60), st.integers(1, 59))
@@ -190,7 +193,8 @@ def test_the_verdict_on_several_runs_is_that_on_their_requests_together(
     values: list[float], cut: int
 ) -> None:
     cut = min(cut, len(values) - 1)
-    assert worst([figures(values[:cut]), figures(values[cut:])]) == worst([figures(values)])
+    parts = [figures(values[:cut]), figures(values[cut:])]
+    assert worst(parts) == worst([figures(values)])
 
 
 def test_refused_requests_exceed_every_limit() -> None:
@@ -204,7 +208,9 @@ def test_the_joint_ratio_is_at_most_one_exactly_where_the_share_is_good(
     latencies: list[tuple[float, float]], attainment: float
 ) -> None:
     over = sorted(max(ttft / 500.0, tpot / 50.0) for ttft, tpot in latencies)
-    ratio, _ = worst([TrialFigures({}, {"attainment": (attainment, over)})])
+    limits = {"attainment": Allowed(attainment, "attainment", 1.0)}
+    ratio, _ = worst([TrialFigures({}, {"attainment": np.array(over)}, limits)])
+    over = np.array(over, dtype=np.float32).tolist()
     good = sum(value <= 1.0 for value in over) / len(over)
     at_rank = math.ceil(attainment * (len(over) - 1)) + 1
     assert (ratio <= 1.0) == (sum(value <= 1.0 for value in over) >= at_rank)
@@ -258,11 +264,12 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Planned, Path]:
 def test_the_winner_is_confirmed_against_its_neighbours(planned: tuple[Planned, Path]) -> None:
     this, _ = planned
     assert this.winner is not None and this.winner.high is not None
-    assert this.winner.ratio <= 1.0 and worst(this.whole)[0] <= 1.0
+    assert this.winner.ratio <= 1.0 and judge(this.whole).verdict != "missed"
+    assert this.winner.tried[this.winner.high].judged.verdict == "met"
     assert {n.step for n in this.neighbours} == {"gpu", "tp", "dtype", "method", "k", "replicas"}
     assert not [n for n in this.neighbours if n.verdict == BETTER]
     fewer = [n for n in this.neighbours if n.step == "replicas" and n.replicas < this.winner.high]
-    assert all(n.ratio > 1.0 for n in fewer)
+    assert all(n.verdict in (FAILS, OPEN) for n in fewer)
 
 
 def test_a_resumed_plan_simulates_nothing_and_writes_the_same_bytes(planned: tuple[Planned, Path]) -> None:
@@ -317,6 +324,8 @@ def test_plan_json_lists_all_candidates_and_the_reasons(planned: tuple[Planned, 
         "acceptance -20 %",
         "output length +30 %",
         "request rate +25 %",
+        "step time +10 %",
+        "step time -10 %",
     }
     assert found["capacity"]["binding_resource"]
 

@@ -7,41 +7,69 @@ import math
 from collections.abc import Sequence
 from typing import cast
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_toys import every, load_small
 
+from specfleet.experiments.plan.asking import Laboratory, Question, Reply
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.capacity import LoadCurve, resource
 from specfleet.experiments.plan.neighbours import steps
 from specfleet.experiments.plan.numbers import Place, front
-from specfleet.experiments.plan.search import Search, rungs
+from specfleet.experiments.plan.search import TRIES, Search
+from specfleet.experiments.plan.seen import Allowed, Judged, TrialFigures
 from specfleet.experiments.plan.speculation import BestK, crossover, schedule
 from specfleet.experiments.plan.traffic import Traffic, Trial
-from specfleet.experiments.plan.trials import Laboratory, TrialFigures, trial_key
+from specfleet.experiments.plan.trials import trial_key
 from specfleet.experiments.point.bounds import Bound
 from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.sim.statistics.limits import Kept
 
 # The search, on a toy laboratory
 
 
-class Toy:
-    """A laboratory whose replicas meet the SLO up to a rate of their own, and count what they are asked."""
+def shown(ratio: float) -> TrialFigures:
+    """A run whose P99 TPOT is the limit times a ratio."""
+    limits = {"p99_tpot_ms": Allowed(0.99, "tpot", 1.0)}
+    return TrialFigures({"in_flight": 1.0}, {"tpot": np.full(4, ratio)}, limits)
 
-    def __init__(self, rates: dict[str, float]) -> None:
-        self.rates = rates
+
+class Toy:
+    """A laboratory whose replicas meet the SLO up to a rate of their own, and count what they are asked.
+
+    Args:
+        rates: by name.
+        fog: of rates within so much of a replica's own nothing can be told.
+    """
+
+    def __init__(self, rates: dict[str, float], fog: float = 0.0) -> None:
+        self.rates, self.fog = rates, fog
         self.asked: set[str] = set()
 
-    def run(self, trials: Sequence[Trial]) -> list[TrialFigures]:
-        """A ratio that grows with the rate."""
+    def _ratio(self, config: Experiment) -> float:
+        return (config.workload.request_rate or 0.0) / self.rates[config.name]
+
+    def ask(self, questions: Sequence[Question]) -> list[Reply]:
+        """A ratio that grows with the rate, and whether it is below 1."""
         found = []
-        for trial in trials:
-            self.asked.add(trial_key(trial))
-            config = trial.config
-            ratio = (config.workload.request_rate or 0.0) / self.rates[config.name]
-            found.append(TrialFigures({"in_flight": 1.0}, {"p99_tpot_ms": (0.99, [ratio])}))
+        for question in questions:
+            self.asked.add(question.key)
+            ratio = self._ratio(question.trials(None)[0].config)
+            settled: Kept = "met" if ratio <= 1.0 else "missed"
+            verdict: Kept = "not settled" if abs(ratio - 1.0) < self.fog else settled
+            found.append(Reply(Judged(verdict, ratio, "p99_tpot_ms"), [shown(ratio)], None, 1))
         return found
+
+    def run(self, trials: Sequence[Trial]) -> list[TrialFigures]:
+        """The same of single simulations; one request at a time meets any SLO."""
+        self.asked |= {trial_key(trial) for trial in trials}
+        closed = [trial.config.workload.max_concurrency is not None for trial in trials]
+        return [
+            shown(0.1 if alone else self._ratio(trial.config))
+            for trial, alone in zip(trials, closed, strict=True)
+        ]
 
 
 def toys(experiment: Experiment, prices: Sequence[float]) -> list[Candidate]:
@@ -85,10 +113,46 @@ def test_bisection_asks_few_questions_of_many_replicas() -> None:
     assert len(toy.asked) < 30
 
 
-def test_short_runs_fail_only_clearly() -> None:
-    ladder = rungs(3)
-    assert [rung.seeds for rung in ladder] == [1, 1, 3]
-    assert ladder[0].part < 1.0 and ladder[0].fails_from > ladder[1].fails_from > ladder[2].fails_from == 1.0
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 40), st.floats(0.5, 70.0), st.floats(1.0, 2.5)), min_size=1, max_size=7
+    ),
+    st.floats(0.01, 0.4),
+)
+def test_the_winner_is_sure_and_whatever_may_be_cheaper_is_named(
+    drawn: list[tuple[int, float, float]], fog: float
+) -> None:
+    chosen = toys(load_small(), [float(price) for price, _, _ in drawn])
+    rates = {c.gpu: rate for c, (_, rate, _) in zip(chosen, drawn, strict=True)}
+    bounds = {
+        c.id: Bound(rate * slack, 1.0, "TPOT") for c, (_, rate, slack) in zip(chosen, drawn, strict=True)
+    }
+    search = Search(cast("Laboratory", Toy(rates, fog)), Traffic(60.0), (0,))
+    entries = search.entries(chosen, bounds)
+    winner = search.run(entries)
+    assert winner is not None and winner.high is not None
+    assert 60.0 / winner.high <= rates[winner.candidate.gpu] * (1.0 - fog) + 1e-9
+    truth = min(c.price_per_hour_usd * math.ceil(60.0 / rates[c.gpu] - 1e-12) for c in chosen)
+    named = [search.cost(entry, n) for entry, n in search.in_question(entries, winner)]
+    assert min([*named, search.cost(winner)]) <= truth + 1e-9
+    assert all(cost < search.cost(winner) for cost in named)
+
+
+def test_what_one_request_at_a_time_misses_is_not_looked_for_among_replicas() -> None:
+    class Hopeless(Toy):
+        def run(self, trials: Sequence[Trial]) -> list[TrialFigures]:
+            self.asked |= {trial_key(trial) for trial in trials}
+            limits = {"p99_itl_ms": Allowed(0.99, "tpot", 3.0)}
+            return [TrialFigures({}, {"tpot": np.full(400, 8.0)}, limits) for _ in trials]
+
+    (one,) = toys(load_small(), [1.0])
+    toy = Hopeless({"gpu0": 1e-6})
+    search = Search(cast("Laboratory", toy), Traffic(60.0), (0,))
+    (entry,) = search.entries([one], {one.id: Bound(20.0, 1.0, "TPOT")})
+    assert search.run([entry]) is None
+    assert len(toy.asked) == TRIES + 1
+    assert "one request at a time" in entry.bound.limit
 
 
 def test_nothing_is_found_where_the_plan_allows_too_few() -> None:
@@ -122,7 +186,7 @@ def test_a_load_curve_brackets_the_largest_rate() -> None:
     ],
 )
 def test_what_stops_an_engine_has_a_name(shares: dict[str, float], limit: str, said: str) -> None:
-    assert resource([TrialFigures(shares, {})], limit) == said
+    assert resource([TrialFigures(shares)], limit) == said
 
 
 def loads(*ratios: float) -> list[BestK]:
@@ -131,8 +195,8 @@ def loads(*ratios: float) -> list[BestK]:
         BestK(
             4**i,
             {
-                0: TrialFigures({"output_throughput": 100.0}, {}),
-                3: TrialFigures({"output_throughput": 100.0 * r}, {}),
+                0: TrialFigures({"output_throughput": 100.0}),
+                3: TrialFigures({"output_throughput": 100.0 * r}),
             },
         )
         for i, r in enumerate(ratios)

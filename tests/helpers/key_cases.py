@@ -281,6 +281,7 @@ ACCEPTANCE_CASES = {
     "overlap.top_p": Case(0.3, LATENT),
     "overlap.measured_at_temperature": Case(1.2, LATENT),
     "length_rank_correlation": Case(0.9, {f"{AC}.concentration": 2.0}),
+    "scale": Case(0.5),
     "proposal_probability": Case(0.3, NGRAM),
     "proposal_persistence": Case(0.9, {**NGRAM, f"{AC}.proposal_probability": 0.5}),
 }
@@ -361,6 +362,12 @@ OTHER_CASES = {
         for latency in ("ttft", "tpot", "itl", "e2el")
     },
     "sweep.axes": Case({"serve.block_size": [16, 32]}, seen=RESOLVED),
+    "run.precision.mean": Case("1 %", seen=RESOLVED),
+    "run.precision.p50": Case(0.05, seen=RESOLVED),
+    "run.precision.p90": Case("5 %", seen=RESOLVED),
+    "run.precision.p95": Case("5 %", seen=RESOLVED),
+    "run.precision.p99": Case("10 %", seen=RESOLVED),
+    "run.at_most": Case(20_000, seen=RESOLVED),
     "report.x": Case("output_throughput", SWEPT, RESOLVED),
     "report.lines": Case(f"{WL}.max_concurrency", {**SWEPT, "report.x": "output_throughput"}, RESOLVED),
     "report.y": Case(["p99_ttft_ms"], SWEPT, RESOLVED),
@@ -393,6 +400,7 @@ OTHER_CASES = {
         {**PLAN, f"{WL}.request_rate": None, "plan": {"schedule": [[0, 2.0]]}},
         RESOLVED,
     ),
+    "plan.objective": Case("headroom", {**PLAN, "plan.max_gpus": 2}, RESOLVED),
     "plan.growth": Case(1.5, PLAN, RESOLVED),
     "plan.spare_replicas": Case(1, PLAN, RESOLVED),
     "claim.statement": Case("x", {**SWEPT, "claim": CLAIM}, RESOLVED),

@@ -16,8 +16,8 @@ workload:
   input: {uniform: {low: 200, high: 1000}}
   output: {uniform: {low: 20, high: 100}}
   request_rate: 60
-  num_prompts: 80
   num_warmups: 20
+run: {at_most: 3000}
 slo: {p99_ttft_ms: 400, p99_tpot_ms: 25}
 plan:
   candidates:

@@ -10,7 +10,7 @@ from queues import PROCESSES, Process
 from scipy import stats
 
 from specfleet.sim.statistics.figures import Ranked
-from specfleet.sim.statistics.limits import limit_kept, poisson_bound, share_beyond
+from specfleet.sim.statistics.limits import far_within, limit_kept, poisson_bound, share_beyond
 from specfleet.sim.statistics.series import F64, Series
 
 LAWS = settings(max_examples=80, deadline=None)
@@ -101,3 +101,18 @@ def test_limits_clearly_off_are_told_from_the_true_p99() -> None:
         for ranked in (Ranked(process.start(rng)(LENGTH)) for _ in range(40))
     ]
     assert sum(pair == ("met", "missed") for pair in said) >= 36
+
+
+@pytest.mark.parametrize("process", PROCESSES, ids=lambda process: process.name)
+def test_a_limit_at_the_true_p99_is_never_taken_to_be_far_off(process: Process) -> None:
+    for trial in range(20):
+        data = process.start(np.random.default_rng(trial))(20_000)
+        assert not far_within(data, process.p99, 0.01)
+
+
+@pytest.mark.parametrize("sigma", [0.2, 0.5, 1.0])
+def test_a_limit_far_beyond_p99_mostly_takes_few_values(sigma: float) -> None:
+    limit = 4.0 * float(np.exp(2.33 * sigma))
+    draws = [np.random.default_rng(seed).lognormal(sigma=sigma, size=4_000) for seed in range(40)]
+    assert sum(far_within(data, limit, 0.01) for data in draws) >= 30
+    assert not any(far_within(data, limit, 0.02) for data in draws)

@@ -45,6 +45,9 @@ def plan_conflicts(experiment: Experiment) -> Iterator[Conflict]:
     yield from _traffic(experiment, plan)
     yield from _gpus(experiment, plan)
     yield from _drafting(experiment, plan)
+    if plan.objective != "cost" and plan.max_gpus is None and not plan.gpus_available:
+        message = f"{plan.objective} is looked for on the GPUs that there are; add max_gpus or gpus_available"
+        yield Conflict.at(message, "plan.objective")
 
 
 def _traffic(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:

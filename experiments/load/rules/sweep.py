@@ -17,7 +17,7 @@ from specfleet.experiments.schema.overrides import key_path
 from specfleet.experiments.schema.structure import homes, is_key, shown
 from specfleet.experiments.schema.yamlfile import Document, Value
 
-_FIXED = ("name", "seed", "replications", "sweep", "report", "plugins")
+_FIXED = ("name", "seed", "replications", "run", "sweep", "report", "plugins")
 """Blocks that are the same for all points."""
 
 Axes = Mapping[str, tuple[Value, ...]]

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
-from specfleet.experiments.schema.blocks.base import MOST_DRAFTS, Block, Drafts, Fraction, Tokens
+from specfleet.experiments.schema.blocks.base import MOST_DRAFTS, Block, Drafts, Factor, Fraction, Tokens
 from specfleet.experiments.schema.blocks.own import ProcessName, refuse_keys
 
 QUANTITIES = (
@@ -127,6 +127,8 @@ class Process(Block):
     """A process of your own by name; its parameters stand beside it."""
     measured_at_k: Drafts | None = None
     """K of the measurement; the experiment's own K if it has only one."""
+    scale: Factor = 1.0
+    """Factor on the conditional acceptance of every draft, whatever was measured: 0.8 is a fifth less."""
     concentration: _Concentration = DEFAULT_CONCENTRATION
     """Spread between requests: small is wide, `.inf` makes all alike."""
     concentration_range: tuple[_Concentration, _Concentration] | None = None

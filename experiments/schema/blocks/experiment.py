@@ -16,6 +16,7 @@ from specfleet.experiments.schema.blocks.expect import Claim
 from specfleet.experiments.schema.blocks.own import Plugin, RouterName
 from specfleet.experiments.schema.blocks.plan import Plan, Slo
 from specfleet.experiments.schema.blocks.serve import Serve
+from specfleet.experiments.schema.blocks.until import Until
 from specfleet.experiments.schema.blocks.workload import Workload
 
 
@@ -96,6 +97,7 @@ class Experiment(Block):
     """Of the first replication; the next ones count up."""
     replications: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Seeds a point is run with."""
+    run: Until = Until()
     serve: Serve
     """What is served and on what: model, gpu, engine and its settings."""
     acceptance: Acceptance | None = None

@@ -123,6 +123,9 @@ class Plan(Block):
     """`specfleet plan`: the cheapest deployment that meets the SLO."""
 
     candidates: Candidates = Candidates()
+    objective: Literal["cost", "headroom", "throughput"] = "cost"
+    """What is looked for: the cheapest; or, on all GPUs of `max_gpus` or `gpus_available`, most room to the
+    limits, or the largest rate at the SLO."""
     prices_per_hour_usd: dict[str, Annotated[float, Field(gt=0, le=1e6)]] = Field(default_factory=dict)
     """GPU as named in `candidates` -> price of one for an hour; the catalogue's if left out."""
     gpus_available: dict[str, Count] = Field(default_factory=dict)

@@ -1,0 +1,40 @@
+"""Which of several deployments that cost the same answers soonest, as far as it can be told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specfleet.experiments.plan.search import CENT, Entry, Search
+from specfleet.experiments.plan.seen import ratio
+
+SOONER = "mean_e2el_ms"
+"""What decides between deployments that cost the same and meet the SLO: end to end, as it has the first token
+and the others in it, and a mean, as it is known long before a percentile."""
+
+
+def contest(search: Search, winner: Entry, entries: Sequence[Entry]) -> tuple[Entry, list[Entry]]:
+    """Returns the one that answers soonest of those as cheap as the winner, and those not told apart from it.
+
+    Args:
+        search: has the costs.
+        winner: meets the SLO with `high` replicas.
+        entries: all of them.
+    """
+    tied = [e for e in entries if e.known and abs(search.cost(e) - search.cost(winner)) < CENT]
+    if len(tied) < 2:
+        return winner, []
+    best = tied[0]
+    for other in tied[1:]:
+        found = _sooner(best, other)
+        if found < 0:
+            best = other
+    return best, [other for other in tied if other is not best and not _sooner(best, other)]
+
+
+def _sooner(a: Entry, b: Entry) -> int:
+    """Returns 1 where the first answers sooner, -1 where the second does, 0 where it is not told apart."""
+    mine, theirs = (entry.tried[entry.high or 0].runs for entry in (a, b))
+    found = ratio(mine, theirs, SOONER)
+    if found is None or not found.enough:
+        return 0
+    return 1 if found.low > 1.0 else -1 if found.high < 1.0 else 0

@@ -15,25 +15,30 @@ and the others in it, and a mean, as it is known long before a percentile."""
 def contest(search: Search, winner: Entry, entries: Sequence[Entry]) -> tuple[Entry, list[Entry]]:
     """Returns the one that answers soonest of those as cheap as the winner, and those not told apart from it.
 
+    Those of which it is not settled whether they meet the SLO count too, unless they answer later.
+
     Args:
         search: has the costs.
         winner: meets the SLO with `high` replicas.
         entries: all of them.
     """
-    tied = [e for e in entries if e.known and abs(search.cost(e) - search.cost(winner)) < CENT]
-    if len(tied) < 2:
-        return winner, []
-    best = tied[0]
-    for other in tied[1:]:
+    as_dear = [e for e in entries if abs(search.cost(e, e.shown) - search.cost(winner)) < CENT]
+    tied = [entry for entry in as_dear if entry.known]
+    open_ = [entry for entry in as_dear if not entry.known and entry.shown in entry.tried]
+    best = winner
+    for other in tied:
         found = _sooner(best, other)
         if found < 0:
             best = other
-    return best, [other for other in tied if other is not best and not _sooner(best, other)]
+    even = [other for other in tied if other is not best and not _sooner(best, other)]
+    return best, even + [other for other in open_ if _sooner(best, other) <= 0]
 
 
 def _sooner(a: Entry, b: Entry) -> int:
     """Returns 1 where the first answers sooner, -1 where the second does, 0 where it is not told apart."""
-    mine, theirs = (entry.tried[entry.high or 0].runs for entry in (a, b))
+    if a is b:
+        return 0
+    mine, theirs = (entry.tried[entry.shown].runs for entry in (a, b))
     found = ratio(mine, theirs, SOONER)
     if found is None or not found.enough:
         return 0

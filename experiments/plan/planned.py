@@ -31,7 +31,7 @@ class Planned:
         entries: what the search knows of those that can be had.
         winner: the cheapest of which it is settled that it meets the SLO; None where there is none.
         cheaper: entries, with replicas, that would be cheaper than the winner and may meet the SLO.
-        even: entries as cheap as the winner that meet the SLO, and are not told apart from it.
+        even: entries as cheap as the winner that are not told apart from it.
         alone: candidate -> figures of one request at a time, where the SLO was missed at any load.
         prompts: requests of the simulations that study the winner; None: as the file says.
         lengths: how long simulations may be; None: as the file says.
@@ -84,8 +84,8 @@ class Planned:
         if self.settled:
             return []
         named = [replicas_of(n + self.plan.spare_replicas, e.candidate) for e, n in self.cheaper]
-        sure = [entry for entry in (self.winner, *self.even) if entry is not None and entry.high is not None]
-        return named + [replicas_of((e.high or 0) + self.plan.spare_replicas, e.candidate) for e in sure]
+        as_dear = [entry for entry in (self.winner, *self.even) if entry is not None]
+        return named + [replicas_of(e.shown + self.plan.spare_replicas, e.candidate) for e in as_dear]
 
     @property
     def plan(self) -> Plan:

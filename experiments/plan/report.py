@@ -73,7 +73,7 @@ def doubts(this: Planned) -> str:
         return ""
     sure = [entry for entry in (this.winner, *this.even) if entry is not None]
     named = [_priced(this, entry, n) for entry, n in this.cheaper]
-    named += [_priced(this, entry, entry.high or 1) for entry in sure]
+    named += [_priced(this, entry, entry.shown) for entry in sure]
     text = f"Not settled {'between' if len(named) > 1 else 'is'} {_listed(named)}."
     if this.cheaper:
         entry, n = this.cheaper[0]
@@ -81,7 +81,7 @@ def doubts(this: Planned) -> str:
         which = "the first" if len(named) > 1 else "it"
         text += f" Whether {which} meets the SLO is open: {judged.ratio:.2f} of {judged.limit}, {judged.why}."
     if this.even:
-        text += " All of them meet the SLO, and which is better is not told apart."
+        text += " Which of those that cost the same is better is not told apart."
     return f"{text} {_more(this)}"
 
 

@@ -77,12 +77,19 @@ def doubts(this: Planned) -> str:
     text = f"Not settled {'between' if len(named) > 1 else 'is'} {_listed(named)}."
     if this.cheaper:
         entry, n = this.cheaper[0]
-        judged = entry.tried[n].judged
+        looked = n if n in entry.tried else entry.unsettled[0]
+        judged = entry.tried[looked].judged
         which = "the first" if len(named) > 1 else "it"
-        text += f" Whether {which} meets the SLO is open: {judged.ratio:.2f} of {judged.limit}, {judged.why}."
+        shown = f"{judged.ratio:.2f} of {judged.limit}, {judged.why}"
+        with_ = "" if looked == n else f"{_replicas(looked)}: "
+        text += f" Whether {which} meets the SLO is open: {with_}{shown}."
     if this.even:
         text += " Which of those that cost the same is better is not told apart."
     return f"{text} {_more(this)}"
+
+
+def _replicas(n: int) -> str:
+    return f"{n} replica{'s' if n > 1 else ''}"
 
 
 def _priced(this: Planned, entry: Entry, replicas: int) -> str:
@@ -320,8 +327,7 @@ def _then(c: Changed, planned: str) -> str:
     if c.best is None:
         return f"{holds}; none of the shortlist is sure to meet the SLO"
     if c.best.id == planned:
-        many = f"{c.best_replicas} replica{'s' if c.best_replicas > 1 else ''}"
-        return f"{holds}; same engine, {many}, ${c.best_cost:.2f}/h"
+        return f"{holds}; same engine, {_replicas(c.best_replicas)}, ${c.best_cost:.2f}/h"
     return f"{holds}; cheapest then {c.best_replicas} x ({c.best.id}), ${c.best_cost:.2f}/h"
 
 
@@ -331,7 +337,7 @@ def status(this: Planned, entry: Entry) -> str:
         return f"cannot meet the SLO at any load: {entry.bound.limit}"
     n = entry.shown
     cost = entry.candidate.replica_usd * (n + this.plan.spare_replicas)
-    many = f"{n} replica{'s' if n > 1 else ''}"
+    many = _replicas(n)
     if entry.known:
         return f"${cost:.2f}/h: {many} meet{'' if n > 1 else 's'} it, {entry.ratio:.2f} of {entry.limit}"
     if n in entry.tried:

@@ -78,8 +78,8 @@ class Entry:
 
     @property
     def fewest(self) -> int:
-        """Fewest replicas that may meet the SLO."""
-        return min([*self.unsettled, self.floor + 1])
+        """Fewest replicas that may meet the SLO; whether they do need not have been looked at."""
+        return self.low + 1
 
     @property
     def possible(self) -> bool:
@@ -177,9 +177,12 @@ class Search:
         return min(done, key=lambda e: (round(self.cost(e), 2), e.ratio, e.candidate.k), default=None)
 
     def in_question(self, entries: Sequence[Entry], winner: Entry | None) -> list[tuple[Entry, int]]:
-        """Returns those that would be cheaper than the winner if they meet the SLO, which is not settled."""
+        """Returns those that would be cheaper than the winner if they meet the SLO, which is not settled.
+
+        With each the fewest replicas that may: after a jump upwards fewer than the fewest looked at.
+        """
         limit = math.inf if winner is None or winner.high is None else self.cost(winner, winner.high) - CENT
-        found = [(e, n) for e in entries for n in e.unsettled[:1] if self.cost(e, n) < limit]
+        found = [(e, e.fewest) for e in entries if e.unsettled and self.cost(e, e.fewest) < limit]
         return sorted(found, key=lambda each: self.cost(*each))
 
     def alone(self, entry: Entry) -> TrialFigures | None:

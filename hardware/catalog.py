@@ -89,9 +89,9 @@ def drafter(reference: Reference) -> DrafterSpec:
     name = reference.lower()
     if name in _ON_HOST:
         return _ON_HOST[name]
-    if name in _index("drafters"):
+    if name in _entries("drafters"):
         return _resolve("drafters", DrafterSpec, reference)
-    if name in _index("models"):
+    if name in _entries("models"):
         return DrafterSpec.from_model(model(reference))
     known = [*_known("drafters"), *_known("models"), *_ON_HOST]
     raise CatalogError(f"{_unknown('drafter', reference, known)}. {_OTHER_DRAFTER}")
@@ -123,40 +123,56 @@ def names(kind: str) -> tuple[str, ...]:
     """Names of all records of a kind: accelerators, models, drafters or engines."""
     if kind not in _KINDS:
         raise CatalogError(_unknown("kind of record", kind, list(_KINDS)))
-    return tuple(sorted({record.name for record in _index(kind).values()}))
+    return tuple(sorted({record.get("name", file) for file, record in _files(kind)}))
 
 
 @cache
-def _index(kind: str) -> dict[str, Any]:
-    """Records by lower-case name, Hugging Face id and alias. A file may change another record (`base`)."""
-    index: dict[str, Any] = {}
-    later = []
-    for path in sorted((Path(__file__).parent / "catalog" / kind).glob("*.yaml")):
-        values = yaml.load(path.read_text(encoding="utf-8"), _SAFE_LOADER)
-        if "base" in values:
-            later.append((path.name, values))
-            continue
-        if "config" in values:
-            _enter(index, _from_config(values, path.name))
-            continue
-        makes_head = kind == "drafters" and MAKERS.keys() & values.keys()
-        _enter(index, _made(values) if makes_head else _build(_KINDS[kind], values, path.name))
-    for name, values in later:
+def _files(kind: str) -> tuple[tuple[str, dict[str, Any]], ...]:
+    """What the files of a kind say, by file name."""
+    paths = sorted((Path(__file__).parent / "catalog" / kind).glob("*.yaml"))
+    return tuple((path.name, yaml.load(path.read_text(encoding="utf-8"), _SAFE_LOADER)) for path in paths)
+
+
+@cache
+def _entries(kind: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Files by lower-case name, Hugging Face id and alias of the record; those that change another last."""
+    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    for name, values in sorted(_files(kind), key=lambda file: "base" in file[1]):
+        for key in (values.get("name", name), values.get("hf_id", ""), *values.get("aliases", ())):
+            if key:
+                found[key.lower()] = name, values
+    return found
+
+
+@cache
+def _record(kind: str, name: str) -> Any:
+    """The record of a lower-case name. A file may change another record (`base`).
+
+    Only what is asked for is built: every command would wait for the whole catalogue.
+    """
+    file, values = _entries(kind)[name]
+    own_name = str(values.get("name", file)).lower()
+    if own_name != name:
+        return _record(kind, own_name)
+    if "base" in values:
         own = {"aliases": [], **values}
-        _enter(index, _changed(index[values["base"].lower()], own, "base", name))
-    return index
+        return _changed(_record(kind, values["base"].lower()), own, "base", file)
+    if "config" in values:
+        return _from_config(values, file)
+    makes_head = kind == "drafters" and MAKERS.keys() & values.keys()
+    return _made(values) if makes_head else _build(_KINDS[kind], values, file)
+
+
+def forget() -> None:
+    """Makes the next look-up read the files again."""
+    for kept in (_files, _entries, _record):
+        kept.cache_clear()
 
 
 def _from_config(values: Mapping[str, Any], where: str) -> ModelSpec:
     """A model whose layers are of several kinds: `config` holds the keys of its `config.json` that count."""
     read = _guard(lambda: model_from_config(values["config"], name=values["name"], source=values["source"]))
     return _changed(read, values, "config", where)
-
-
-def _enter(index: dict[str, Any], record: Any) -> None:
-    for key in (record.name, getattr(record, "hf_id", ""), *record.aliases):
-        if key:
-            index[key.lower()] = record
 
 
 def _made(reference: Mapping[str, Any]) -> DrafterSpec:
@@ -178,11 +194,10 @@ def _changed(record: _R, reference: Mapping[str, Any], apart: str, where: str = 
 def _resolve(kind: str, cls: type[_R], reference: Reference) -> _R:
     label = kind.removesuffix("s")
     if isinstance(reference, str):
-        found = _index(kind).get(reference.lower())
-        if found is None:
+        if reference.lower() not in _entries(kind):
             other = f". {_OTHER_MODEL}" if kind == "models" else ""
             raise CatalogError(_unknown(label, reference, _known(kind)) + other)
-        return found  # type: ignore[no-any-return]
+        return _record(kind, reference.lower())  # type: ignore[no-any-return]
     if "base" not in reference:
         return _build(cls, {**_later(cls), **reference}, label)
     return _changed(_resolve(kind, cls, reference["base"]), reference, "base", label)
@@ -199,8 +214,8 @@ def _build(cls: type[_P], values: Mapping[str, Any], where: str) -> _P:
 
 def _known(kind: str) -> list[str]:
     """Every name and alias of a kind, sorted."""
-    records = list(_index(kind).values())
-    return sorted({name for record in records for name in (record.name, *record.aliases)})
+    records = [values for _, values in _files(kind)]
+    return sorted({name for record in records for name in (record["name"], *record.get("aliases", ()))})
 
 
 def _later(cls: type[Any]) -> dict[str, str]:
@@ -218,7 +233,12 @@ def _checked(cls: type[Any], values: Mapping[str, Any], where: str) -> dict[str,
 
 
 def _hints(cls: type[Any]) -> dict[str, Any]:
-    return get_type_hints(cls)
+    if cls not in _HINTS:
+        _HINTS[cls] = get_type_hints(cls)
+    return _HINTS[cls]
+
+
+_HINTS: dict[type[Any], dict[str, Any]] = {}
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:

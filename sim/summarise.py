@@ -7,9 +7,8 @@ up, which says so in `Summary.whole`, up to `FITS` requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +29,7 @@ from specfleet.sim.recorder import REJECTED
 from specfleet.sim.router import ROUTERS, Blind
 from specfleet.sim.scenario import RunResult, Scenario
 from specfleet.sim.simulation import simulate
+from specfleet.sim.source import FITS, Source, Table, some_rows
 from specfleet.sim.speculation.lives import Lives
 from specfleet.workloads.requests import RequestTable
 
@@ -37,37 +37,6 @@ PORTION = 1 << 14
 """Requests made at once, at least 1,024 a replica."""
 PLACES = 1 << 20
 """Most requests waiting and running at a time, over all replicas."""
-FITS = 2_000_000
-"""Most requests of a run that is simulated as a whole: some 400 MB."""
-
-
-class Source(Protocol):
-    """Where requests come from, such as `workloads.build.RequestStream`."""
-
-    def __len__(self) -> int: ...
-
-    def portions(self, size: int) -> Iterator[RequestTable]:
-        """Yields successive rows, the same bytes every time."""
-        ...
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table that is there already, as a source."""
-
-    table: RequestTable
-
-    def __len__(self) -> int:
-        """Number of requests."""
-        return len(self.table)
-
-    def portions(self, size: int) -> Iterator[RequestTable]:
-        """Yields successive rows; their prompts' segments are left out unless it is one portion."""
-        if size >= len(self.table):
-            yield self.table
-            return
-        for low in range(0, len(self.table), size):
-            yield _rows(self.table, slice(low, low + size))
 
 
 def summarise(
@@ -167,7 +136,7 @@ class Outline:
             names = table.class_names
             if reason := stranger(scenario, table, None) or _refused(scenario, segments):
                 return cls(None, reason, names)
-            served = _rows(table, CalendarRun(scenario, table, seed, None).served)
+            served = some_rows(table, CalendarRun(scenario, table, seed, None).served)
             kept = _extremes(served if kept is None else _joined(kept, served), scenario.engine.max_num_seqs)
         if kept is None or not len(kept):
             return cls(None, "no request is served", names)
@@ -195,12 +164,6 @@ def _refused(scenario: Scenario, segments: bool) -> str | None:
     return None
 
 
-def _rows(table: RequestTable, rows: npt.NDArray[np.int64] | slice) -> RequestTable:
-    """Returns some rows of a table, without segments."""
-    columns = {name: getattr(table, name)[rows] for name in table.column_names()}
-    return RequestTable(**columns, class_names=table.class_names)
-
-
 def _joined(a: RequestTable, b: RequestTable) -> RequestTable:
     columns = {name: np.concatenate([getattr(a, name), getattr(b, name)]) for name in a.column_names()}
     return RequestTable(**columns, class_names=a.class_names)
@@ -213,7 +176,7 @@ def _extremes(table: RequestTable, most: int) -> RequestTable:
     tokens = table.prompt_tokens + table.output_tokens
     longest = np.argpartition(tokens, len(tokens) - most)[len(tokens) - most :]
     others = [int(table.output_tokens.argmax()), int(table.prompt_tokens.argmin())]
-    return _rows(table, np.unique(np.append(longest, others)))
+    return some_rows(table, np.unique(np.append(longest, others)))
 
 
 def _streamed(

@@ -34,9 +34,9 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of the catalogue that records are looked up in."""
     shutil.copytree(ROOT / "hardware/catalog", tmp_path / "catalog")
     monkeypatch.setattr(catalog, "__file__", str(tmp_path / "catalog.py"))
-    catalog._index.cache_clear()
+    catalog.forget()
     yield tmp_path / "catalog"
-    catalog._index.cache_clear()
+    catalog.forget()
 
 
 def changed(file: Path, **values: object) -> dict[str, object]:

@@ -6,6 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from specfleet.experiments.schema.blocks.described import describe_all
 from specfleet.experiments.schema.blocks.experiment import Experiment
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -33,6 +34,7 @@ def write_new(path: Path, text: str) -> None:
 
 def json_schema() -> dict[str, Any]:
     """Returns the schema of an experiment file; every key with what it means."""
+    describe_all()
     return {"$schema": DIALECT, "title": "Specfleet experiment", **_relaxed(Experiment.model_json_schema())}
 
 

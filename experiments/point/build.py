@@ -31,11 +31,11 @@ from specfleet.hardware.stepcost import StepCost
 from specfleet.sim import config as sim_config
 from specfleet.sim.config import ON_HOST
 from specfleet.sim.kvlayout import KvLayout
-from specfleet.sim.simulation import Scenario
+from specfleet.sim.scenario import Scenario
+from specfleet.sim.source import Source, Table
 from specfleet.sim.speculation.policy import PolicySpec
 from specfleet.sim.speculation.spec import AcceptanceSpec
 from specfleet.sim.speculation.trees import TreeSpec
-from specfleet.sim.summarise import Source, Table
 from specfleet.workloads.arrivals import open_loop
 from specfleet.workloads.build import Purpose, RequestStream, WorkloadSpec, build_requests, stream
 from specfleet.workloads.lengths import Capped, Empirical, Fixed, LengthDistribution, LogNormal, Uniform

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 PLAIN_LINE_EVERY_S = 5.0
 
@@ -24,20 +25,12 @@ class Reporter:
         self.total = total
         self.done = 0
         self.quiet = quiet
-        self._console = Console(stderr=True)
         self._bar: Progress | None = None
         self._started = self._last_line = time.monotonic()
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal and not self.quiet:
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                console=self._console,
-                transient=True,
-            )
+        if sys.stderr.isatty() and not self.quiet:
+            self._bar = _bar()
             self._bar.start()
             self._task = self._bar.add_task("starting", total=self.total)
         return self
@@ -68,15 +61,31 @@ class Reporter:
         self._last_line = now
         spent = now - self._started
         left = spent / self.done * (self.total - self.done)
-        self._console.print(
+        print(
             f"{self.done}/{self.total} simulations, {spent:.0f} s, about {left:.0f} s left; finished {name}",
-            highlight=False,
-            soft_wrap=True,
+            file=sys.stderr,
         )
 
     def say(self, message: str) -> None:
         """Prints a line above the bar."""
-        if not self.quiet:
-            (self._bar.console if self._bar else self._console).print(
-                message, highlight=False, markup=False, soft_wrap=True
-            )
+        if self.quiet:
+            return
+        if self._bar is None:
+            print(message, file=sys.stderr)
+        else:
+            self._bar.console.print(message, highlight=False, markup=False, soft_wrap=True)
+
+
+def _bar() -> Progress:
+    """A bar for a terminal; where there is none, nobody waits for the library."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )

@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 from specfleet.experiments.flags.table import flags
 from specfleet.experiments.schema.blocks.acceptance import Process
 from specfleet.experiments.schema.blocks.base import Block
+from specfleet.experiments.schema.blocks.described import descriptions
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.own import unknown
 from specfleet.experiments.schema.faults import closest, did_you_mean
@@ -294,7 +295,7 @@ def _hint(kind: str, given: object) -> str:
 def _missing(path: KeyPath) -> str:
     """A required key is not there: what it is for."""
     for block in _blocks_at(path[:-1]):
-        about = block.model_fields[str(path[-1])].description if path[-1] in block.model_fields else None
+        about = descriptions(block).get(str(path[-1]))
         if about:
             return f"is required; give {about[0].lower()}{about[1:].rstrip('.')}"
     return "is required; add it"

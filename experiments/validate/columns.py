@@ -27,8 +27,8 @@ from specfleet.experiments.validate.points import (
 from specfleet.hardware.accelerator import Accelerator
 from specfleet.hardware.model import DrafterSpec
 from specfleet.hardware.placement import Placement
+from specfleet.sim.source import FITS
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
-from specfleet.sim.summarise import FITS
 
 GIB = 2**30
 MOST = 1e12

@@ -12,7 +12,7 @@ from specfleet.hardware.memory import kv_budget
 from specfleet.hardware.placement import Placement
 from specfleet.hardware.stepcost import KernelCost
 from specfleet.sim.config import EngineConfig, LoadConfig, SglangConfig, SpeculativeConfig
-from specfleet.sim.simulation import Scenario
+from specfleet.sim.scenario import Scenario
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
 from specfleet.workloads.build import WorkloadSpec
 

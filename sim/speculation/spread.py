@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +54,20 @@ def beta_quantiles(mean: float, concentration: float, u: F64) -> F64:
     return np.asarray(1.0 / (1.0 + np.exp(-np.clip(logits, -700.0, 700.0))))
 
 
+@lru_cache(maxsize=16)
+def _rows(concentration: float, low_atom: LowAtom | None) -> F64:
+    """Returns conditional acceptance by mean and level, kept: whatever is tried has the same spread."""
+    u, apart = _U, np.zeros(LEVELS, dtype=bool)
+    atom = np.zeros(LEVELS)
+    if low_atom is not None:
+        apart = low_atom.weight > _U
+        atom = low_atom.low + (low_atom.high - low_atom.low) * _U / low_atom.weight
+        u = np.clip((_U - low_atom.weight) / (1.0 - low_atom.weight), 0.5 / LEVELS, 1.0)
+    rows = np.array([np.where(apart, atom, beta_quantiles(mean, concentration, u)) for mean in _MEANS])
+    rows.flags.writeable = False
+    return rows
+
+
 class Spread:
     """The table of conditional acceptance by mean and level for one concentration.
 
@@ -62,14 +77,7 @@ class Spread:
     """
 
     def __init__(self, concentration: float, low_atom: LowAtom | None = None) -> None:
-        u, apart = _U, np.zeros(LEVELS, dtype=bool)
-        atom = np.zeros(LEVELS)
-        if low_atom is not None:
-            apart = low_atom.weight > _U
-            atom = low_atom.low + (low_atom.high - low_atom.low) * _U / low_atom.weight
-            u = np.clip((_U - low_atom.weight) / (1.0 - low_atom.weight), 0.5 / LEVELS, 1.0)
-        rows = [np.where(apart, atom, beta_quantiles(mean, concentration, u)) for mean in _MEANS]
-        self._rows: F64 = np.array(rows, dtype=np.float64)
+        self._rows = _rows(concentration, low_atom)
 
     def conditional(self, mean: float) -> F64:
         """Returns the conditional acceptance of each level, shape `(LEVELS,)`, for mean `mean`."""

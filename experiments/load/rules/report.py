@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.point.build import counted_requests, requests_asked
 from specfleet.experiments.schema.blocks.experiment import Experiment
-from specfleet.sim.summarise import FITS
+from specfleet.sim.source import FITS
 
 
 def held_because(config: Experiment) -> tuple[str, str] | None:

@@ -16,9 +16,7 @@ class Block(BaseModel):
     infinite is refused except where a field says otherwise.
     """
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
 
 def _name_or_mapping(value: object) -> object:

@@ -103,6 +103,8 @@ class Workers:
         if self._pool is None:
             method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
             context = multiprocessing.get_context(method)
+            if method == "forkserver":
+                context.set_forkserver_preload(["__main__", work.__module__])
             self._pool = ProcessPoolExecutor(self._jobs, context, _begin, (from_python(),))
         futures: dict[Future[Result], int] = {}
         for at, item in enumerate(items):

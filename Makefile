@@ -7,7 +7,7 @@ PYTHON3 ?= python3
 PRODUCT := $(VENV)/.specfleet-installed
 TOOLS := $(VENV)/.specfleet-dev-installed
 
-.PHONY: demo test lint bench fuzz clean
+.PHONY: demo test lint bench fuzz mutants clean
 
 demo: $(PRODUCT)
 	$(VENV)/bin/specfleet run experiments/presets/demo.yaml
@@ -28,6 +28,11 @@ MINUTES ?= 5
 fuzz: $(TOOLS)
 	$(PYTHON) tests/fuzz/fuzz.py --minutes $(MINUTES) --seed $$(date +%s) --keep .fuzz
 
+N ?= 100
+SEED ?= 0
+mutants: $(TOOLS)
+	$(PYTHON) tests/mutation/mutate.py --record $(MINUTES) --mutants $(N) --seed $(SEED)
+
 $(PYTHON):
 	$(PYTHON3) -c 'import sys; sys.exit("Specfleet needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON3) -m venv $(VENV) || { rm -rf $(VENV) && $(PYTHON3) -m venv --without-pip $(VENV) \
@@ -42,4 +47,4 @@ $(TOOLS): pyproject.toml | $(PYTHON)
 	touch $(PRODUCT) $@
 
 clean:
-	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf .mutants build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

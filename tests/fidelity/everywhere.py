@@ -4,8 +4,7 @@
     python tests/fidelity/everywhere.py --against here.json       # in another
     python tests/fidelity/everywhere.py --oldest                  # the lowest versions declared, for pip
 
-Another environment is another Python, other versions of what Specfleet depends on, or other instructions of
-the
+Another environment is another Python, other versions of what Specfleet depends on, or other instructions of the
 processor (`NPY_DISABLE_CPU_FEATURES`). Exit 1 and a list if a figure differs.
 """
 
@@ -58,7 +57,10 @@ def figures() -> Figures:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / f"{name}.yaml"
             path.write_text(f"name: {name}\n{HEAD}{text}")
-            rows = sf.load(path).run(jobs=1).summary.to_dict("records")
+            done = sf.load(path).run(jobs=1)
+            rows = done.summary.to_dict("records")
+        if done.failures:
+            raise SystemExit(f"{name}: {done.failures}")
         for row, values in enumerate(rows):
             for key, value in values.items():
                 plain = value.item() if hasattr(value, "item") else value

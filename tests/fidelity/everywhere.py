@@ -4,8 +4,8 @@
     python tests/fidelity/everywhere.py --against here.json       # in another
     python tests/fidelity/everywhere.py --oldest                  # the lowest versions declared, for pip
 
-Another environment is another Python, other versions of what Specfleet depends on, or other instructions of the
-processor (`NPY_DISABLE_CPU_FEATURES`). Exit 1 and a list if a figure differs.
+Another environment is another Python, other versions of what Specfleet depends on, or other instructions of
+the processor (`NPY_DISABLE_CPU_FEATURES`). Exit 1 and a list if a figure differs.
 """
 
 from __future__ import annotations

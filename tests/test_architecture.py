@@ -25,7 +25,20 @@ SIMPY_FILES = {f"sim/{name}.py" for name in ("environment", "clients", "replica"
 FILES = [str(p.relative_to(ROOT)) for package in MAY_IMPORT for p in sorted((ROOT / package).rglob("*.py"))]
 
 STUDIES = ("breakeven", "calibrate", "measure", "plan", "theory", "validate")
-ROOMS = ("flags", "schema", "point", "load", "run", "words", "figures", "page", STUDIES, "api", "cli")
+ROOMS = (
+    "flags",
+    "schema",
+    "tools",
+    "point",
+    "load",
+    "run",
+    "words",
+    "figures",
+    "page",
+    STUDIES,
+    "api",
+    "cli",
+)
 """Folders of `experiments/`, the lowest first: a room imports from those before it."""
 
 STUDY_TO_STUDY = {

@@ -12,7 +12,7 @@ import yaml
 from specfleet.experiments.calibrate.fit import NUMBERS, Calibration, Unidentified, calibrate, mean_step_s
 from specfleet.experiments.calibrate.spread import FittedSpread, fitted_spread
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
-from specfleet.experiments.validate.bench import read_bench
+from specfleet.experiments.validate.bench import read_benches
 from specfleet.experiments.validate.points import MeasuredPoint
 from specfleet.experiments.words.table import Column, table_text
 from specfleet.experiments.words.width import say
@@ -33,14 +33,16 @@ def calibrate_command(
     serve: Path,
     out: Path = Path("calibrated.yaml"),
     fit: str = ",".join(NUMBERS),
+    format_: str | None = None,
 ) -> int:
     """Runs the command; the report on stdout.
 
     Args:
-        paths: JSON of `vllm bench serve --save-result`, of one machine.
+        paths: results that `tools` reads, of one machine.
         serve: an experiment file with the server's arguments under `serve:`.
         out: the engine profile to write; the acceptance goes beside it as NAME.acceptance.yaml.
         fit: comma-separated names out of `NUMBERS`.
+        format_: of the results; None tells it from what each file holds.
 
     Returns:
         0 done; 1 if the results cannot identify the numbers.
@@ -52,7 +54,10 @@ def calibrate_command(
     if not names or set(names) - set(NUMBERS):
         message = f"{fit!r} names none to fit; use some of {','.join(NUMBERS)}"
         raise InputFaults([Fault(COMMAND_LINE, 0, "--fit", message)])
-    points = [read_bench(path, serve) for path in paths]
+    benches = read_benches(paths, serve, format_)
+    for text in benches.said:
+        print(text, file=sys.stderr)
+    points = benches.points
     try:
         found = calibrate(points, [name for name in NUMBERS if name in names])
     except Unidentified as reason:
@@ -98,7 +103,7 @@ def calibration_text(
         table_text(RESULT_COLUMNS, rows),
         f"mean error {means[0]:.1f} % before, {means[1]:.1f} % fitted, "
         f"{means[2]:.1f} % when left out (worst {np.abs(found.left_out_pct).max():.1f} %)",
-        *(f"note: {text}" for point in points for text in point.assumptions),
+        *dict.fromkeys(f"note: {text}" for point in points for text in point.assumptions),
     ]
     return "\n".join(lines)
 

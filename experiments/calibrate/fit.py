@@ -18,6 +18,8 @@ from specfleet.experiments.validate.sample import levelled_requests, matched
 from specfleet.hardware.stepcost import TERMS, StepCost, StepShape
 from specfleet.sim.metrics.sums import step_gaps
 from specfleet.sim.simulation import RunResult, simulate
+from specfleet.sim.speculation.acceptance import survival_table
+from specfleet.sim.speculation.spread import pooled_length
 
 F64 = npt.NDArray[np.float64]
 
@@ -120,11 +122,23 @@ def own_numbers(point: MeasuredPoint) -> Numbers:
 
 
 def mean_step_s(point: MeasuredPoint) -> float:
-    """Returns the measured mean step: mean ITL, else mean TPOT times the acceptance length."""
+    """Returns the measured mean step: mean ITL, else mean TPOT times the acceptance length; medians else.
+
+    Raises:
+        Unidentified: for a result with none of them.
+    """
     measured = point.measured
-    if "itl_mean_ms" in measured:
-        return measured["itl_mean_ms"] / 1e3
-    return measured["tpot_mean_ms"] * measured.get("acceptance_length", 1.0) / 1e3
+    length = measured.get("acceptance_length") or 1.0
+    if point.acceptance is not None and "acceptance_length" not in measured:
+        length = pooled_length(survival_table(point.acceptance, point.k))
+    for which in ("mean", "median"):
+        if f"itl_{which}_ms" in measured:
+            return measured[f"itl_{which}_ms"] / 1e3
+        if f"tpot_{which}_ms" in measured:
+            return measured[f"tpot_{which}_ms"] * length / 1e3
+    raise Unidentified(
+        f"{point.name} has neither ITL nor TPOT, so no step; measure requests of several tokens"
+    )
 
 
 def simulated_step(point: MeasuredPoint, numbers: Numbers) -> F64:

@@ -31,6 +31,15 @@ Overrides = Annotated[
 ]
 Jobs = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Processes (default: all cores).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+ToolFormatName = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="NAME",
+        help="Of results: vllm-bench, sglang-bench, guidellm, aiperf, llmperf, inferencex, bench-table, "
+        "prometheus, vllm-log, sglang-log, llamacpp-log, trtllm-log (default: told from what a file holds).",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
 
 

@@ -18,6 +18,7 @@ from specfleet.experiments.cli.base import (
     Jobs,
     Overrides,
     Quiet,
+    ToolFormatName,
     fail,
     plain_errors,
 )
@@ -200,14 +201,15 @@ def compare(
     measured: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FILE...", help="With one run: your server's `vllm bench serve` results, over its curves."
+            metavar="FILE...", help="With one run: your server's own results of any tool, over its curves."
         ),
     ] = None,
+    format_: ToolFormatName = None,
     html: Annotated[Path | None, typer.Option("--html", help="Also write the comparison as a page.")] = None,
 ) -> None:
     """Compare two runs request by request, with intervals; or a run with measured results."""
     if measured:
-        _compare_measured(runs[0], [*measured, *runs[1:]])
+        _compare_measured(runs[0], [*measured, *runs[1:]], format_)
         return
     if len(runs) != 2:
         fail(f"compare takes two runs, not {len(runs)}; or one, and --measured FILE", 2)
@@ -228,13 +230,13 @@ def compare(
             fail(str(error), 2)
 
 
-def _compare_measured(run: Path, files: list[Path]) -> None:
+def _compare_measured(run: Path, files: list[Path], format_: str | None) -> None:
     from specfleet.experiments.validate.measured import measured_command
     from specfleet.experiments.words.width import say
 
     with plain_errors():
         _say_stale(run)
-        text, drawn = measured_command(run, files)
+        text, drawn = measured_command(run, files, format_)
         say(text)
         for path in drawn:
             print(path)

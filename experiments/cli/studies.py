@@ -7,17 +7,29 @@ from typing import Annotated
 
 import typer
 
-from specfleet.experiments.cli.base import AsJson, File, Jobs, Overrides, Quiet, fail, plain_errors
+from specfleet.experiments.cli.base import (
+    AsJson,
+    File,
+    Jobs,
+    Overrides,
+    Quiet,
+    ToolFormatName,
+    fail,
+    plain_errors,
+)
 
 
 def validate(
     points: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[POINTS]...", help="CSV of measured points, or `vllm bench serve` JSON."),
+        typer.Argument(
+            metavar="[POINTS]...", help="CSV of measured points, or results of a benchmark, a log, a scrape."
+        ),
     ] = None,
     serve: Annotated[
-        Path | None, typer.Option(help="For JSON: a YAML with the server's arguments under `serve:`.")
+        Path | None, typer.Option(help="For results: a YAML with the server's arguments under `serve:`.")
     ] = None,
+    format_: ToolFormatName = None,
     seeds: Annotated[int, typer.Option(min=1, help="Replications of each point.")] = 4,
     jobs: Jobs = None,
     mode: Annotated[
@@ -41,6 +53,7 @@ def validate(
         code = validate_command(
             points or (),
             serve=serve,
+            format_=format_,
             seeds=seeds,
             jobs=jobs,
             mode=mode,
@@ -57,15 +70,18 @@ def validate(
 def calibrate(
     bench: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[BENCH]...", help="JSON of `vllm bench serve --save-result`."),
+        typer.Argument(
+            metavar="[BENCH]...", help="Results: `vllm bench serve`, SGLang, guidellm and others."
+        ),
     ] = None,
     serve: Annotated[
         Path | None, typer.Option(help="With BENCH: a YAML with the server's arguments under `serve:`.")
     ] = None,
     acceptance: Annotated[
         Path | None,
-        typer.Option(metavar="REPORT", help="vLLM's log, a scrape of /metrics, or per-request metrics."),
+        typer.Option(metavar="REPORT", help="A server's log, a scrape of /metrics, or per-request metrics."),
     ] = None,
+    format_: ToolFormatName = None,
     before: Annotated[
         Path | None, typer.Option(metavar="REPORT", help="A scrape from the start, taken off the other.")
     ] = None,
@@ -84,9 +100,9 @@ def calibrate(
     code = 0
     with plain_errors():
         if bench and serve is not None:
-            code = calibrate_command(bench, serve=serve, out=out, fit=fit)
+            code = calibrate_command(bench, serve=serve, out=out, fit=fit, format_=format_)
         if acceptance is not None:
-            code = max(code, acceptance_command(acceptance, before, out))
+            code = max(code, acceptance_command(acceptance, before, out, format_))
     raise typer.Exit(code)
 
 

@@ -32,7 +32,8 @@ class MeasuredResult:
         name: of its file.
         figures: under the keys of `vllm bench serve --save-result`.
         max_concurrency, request_rate: the load; None where there is none.
-        drafts: K; 0 is a server without speculation, None one that drafts without saying how many.
+        drafts: K; 0 is a server without speculation, None where it does not say.
+        notes: what to know of how it was read.
     """
 
     name: str
@@ -40,6 +41,7 @@ class MeasuredResult:
     max_concurrency: float | None
     request_rate: float | None
     drafts: int | None
+    notes: tuple[str, ...] = ()
 
     def load(self, along: str) -> float | None:
         """Returns where it lies on an axis of the load; None where it does not say."""

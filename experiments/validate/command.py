@@ -10,6 +10,7 @@ from pathlib import Path
 from specfleet.experiments.run.processes import default_jobs
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.schema.faults import Fault, InputFaults
+from specfleet.experiments.tools.read import check_format
 from specfleet.experiments.validate.figures import draw_validation
 from specfleet.experiments.validate.report import validation_text
 from specfleet.experiments.validate.runs import METHODS
@@ -24,6 +25,7 @@ def validate_command(
     paths: Sequence[Path] = (),
     *,
     serve: Path | None = None,
+    format_: str | None = None,
     seeds: int = 4,
     jobs: int | None = None,
     mode: str = "given",
@@ -44,7 +46,10 @@ def validate_command(
         InputFaults: for a file that cannot be read or an option that is not known.
     """
     _check_options(mode, method, seeds)
-    readout = read_points(paths, serve, frozen)
+    check_format(format_)
+    readout = read_points(paths, serve, frozen, format_)
+    for text in readout.said:
+        print(text, file=sys.stderr)
     for error, n in sorted(readout.errors.items()):
         print(f"error: {n} row{'s' if n > 1 else ''}: {error}", file=sys.stderr)
     result = validate(

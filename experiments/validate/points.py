@@ -26,6 +26,7 @@ BENCH_KEYS = {
     "ttft_p99_ms": "p99_ttft_ms",
     "output_throughput": "output_throughput",
     "acceptance_length": "spec_decode_acceptance_length",
+    "tpot_median_ms": "median_tpot_ms",
 }
 """Scored quantities that a benchmark prints, with the keys of `vllm bench serve`."""
 
@@ -41,6 +42,7 @@ METRICS = (
     "kv_pool_tokens",
     "acceptance_length",
     "ttft_steps",
+    "tpot_median_ms",
 )
 """All scored quantities, in the order in which they are shown."""
 
@@ -131,11 +133,13 @@ class Readout:
         points: rows that can be scored.
         skipped: reasons with counts.
         errors: rows that name a model, GPU, drafter or engine that is not known, with counts.
+        said: how files of other tools were read.
     """
 
     points: list[MeasuredPoint] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
+    said: list[str] = field(default_factory=list)
 
 
 def pool_tokens(point: MeasuredPoint) -> int:

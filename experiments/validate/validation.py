@@ -10,8 +10,8 @@ from pathlib import Path
 
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.schema.faults import Fault, InputFaults
-from specfleet.experiments.validate.bench import read_bench
-from specfleet.experiments.validate.columns import read_csv
+from specfleet.experiments.validate.bench import read_benches
+from specfleet.experiments.validate.columns import SERVED, read_csv
 from specfleet.experiments.validate.points import Readout
 from specfleet.experiments.validate.profiles import FOLDER
 from specfleet.experiments.validate.runs import Scored, in_mode, predict_all
@@ -52,25 +52,31 @@ class Validation:
         }
 
 
-def read_points(paths: Sequence[Path], serve: Path | None, frozen: bool) -> Readout:
-    """Reads CSV files and benchmark results.
+def read_points(
+    paths: Sequence[Path], serve: Path | None, frozen: bool, format_: str | None = None
+) -> Readout:
+    """Reads CSV files and results of other tools.
 
     Args:
-        paths: CSV with known columns, or JSON of `vllm bench serve`; none reads the shipped table.
-        serve: the server's arguments for JSON results.
+        paths: CSV with known columns, or results that `tools` reads; none reads the shipped table.
+        serve: the server's arguments for results.
         frozen: published constants instead of those found for a machine.
+        format_: of the results; None tells it from what each file holds.
 
     Raises:
-        InputFaults: for a file of another kind, or JSON without `serve`.
+        InputFaults: for a file of another kind, or a result without `serve`.
     """
     readout = Readout()
-    for path in paths or (PUBLISHED,):
-        if path.suffix.lower() == ".json":
-            if serve is None:
-                message = "a benchmark result says nothing about the server; add --serve ARGS.yaml"
-                raise InputFaults([Fault(str(path), 0, "", message)])
-            readout.points.append(read_bench(path, serve))
-            continue
+    tables = [path for path in paths if format_ is None and _is_table(path)]
+    results = [path for path in paths if path not in tables]
+    if results and serve is None:
+        message = "a benchmark result says nothing about the server; add --serve ARGS.yaml"
+        raise InputFaults([Fault(str(path), 0, "", message) for path in results])
+    if results and serve is not None:
+        benches = read_benches(results, serve, format_)
+        readout.points += benches.points
+        readout.said += benches.said
+    for path in tables if paths else (PUBLISHED,):
         try:
             found = read_csv(path, frozen)
         except (ValueError, csv.Error) as error:
@@ -79,6 +85,18 @@ def read_points(paths: Sequence[Path], serve: Path | None, frozen: bool) -> Read
         readout.skipped += found.skipped
         readout.errors += found.errors
     return readout
+
+
+def _is_table(path: Path) -> bool:
+    """Whether a file is a table of measured points: by its name, or by its header."""
+    if path.suffix.lower() == ".csv":
+        return True
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
+            header = file.readline(10_000).strip().split(",")
+    except (OSError, ValueError):
+        return False
+    return SERVED in header or {"target_model", "gpu"} <= set(header)
 
 
 def validate(

@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from specfleet.experiments.calibrate.readers import Measured, from_log, from_prometheus, from_requests
 from specfleet.experiments.schema.blocks.acceptance import Process
+from specfleet.experiments.tools.counts import Measured, from_log, from_prometheus, from_requests
 from specfleet.sim.speculation.acceptance import Acceptance, AcceptanceSpec
 from specfleet.sim.speculation.fit import concentration, log_likelihood, successes_and_failures
 

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specfleet.experiments.calibrate.readers import from_log, from_prometheus, from_requests
 from specfleet.experiments.cli import main as cli
 from specfleet.experiments.cli.net import UNFORESEEN
 from specfleet.experiments.load.config import load
 from specfleet.experiments.run.cells import cell_text, text_cell
 from specfleet.experiments.run.results import Results, write_summary
 from specfleet.experiments.schema.faults import InputFaults
+from specfleet.experiments.tools.counts import from_log, from_prometheus, from_requests
 from specfleet.experiments.validate.bench import read_bench
 from specfleet.experiments.validate.command import validate_command
 from specfleet.experiments.validate.validation import PUBLISHED, read_points

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,8 +35,10 @@ def bench(run: Path, at: int, k: int) -> Path:
 def test_a_result_of_our_own_lies_on_its_line(run: Path, tmp_path: Path) -> None:
     shown = read(run)
     for at, k in ((1, 0), (32, 3)):
-        result = read_measured(bench(run, at, k))
-        assert (result.load(LOAD), result.drafts) == (at, k)
+        (result,) = read_measured(bench(run, at, k))
+        # A simulated plain result counts no drafts, like a real one; K is not guessed.
+        assert (result.load(LOAD), result.drafts) == (at, k or None)
+        result = replace(result, drafts=k)
         line = line_of(shown, result)
         assert line is not None and line.label.startswith(f"K = {k}")
         found = predicted(line, LOAD, at, "output_throughput")
@@ -73,6 +76,21 @@ def test_the_command_prints_a_table_a_file_and_draws_the_figure(
     assert "bench.json: concurrency 8, K = 3" in said and "other.json: concurrency 500, K = 3" in said
     assert said.count("outside what was run") == 6
     assert (run / "plots/measured.png").is_file() and str(run / "plots/measured.svg") in said
+
+
+def test_a_result_that_does_not_say_its_drafts_stands_beside_every_line(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", str(run), "--measured", str(bench(run, 8, 0))])
+    said = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert "bench.json: concurrency 8, drafts not stated, beside K = 0" in said
+    assert "drafts not stated, beside K = 3" in said
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", str(run), "--measured", str(bench(run, 8, 0)), str(bench(run, 8, 3))])
+    said = capsys.readouterr().out
+    assert "bench.json: concurrency 8, K = 0\n" in said and "taken as a server that does not draft" in said
 
 
 def test_what_cannot_be_compared_is_said(

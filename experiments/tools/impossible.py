@@ -17,7 +17,7 @@ _NUMBERS = (
     *("completed", "failed", "num_prompts", "duration", "max_concurrency", "burstiness"),
     *("total_input_tokens", "total_output_tokens", "output_throughput", "request_throughput"),
     *("spec_decode_num_drafts", "spec_decode_draft_tokens", "spec_decode_accepted_tokens"),
-    "spec_decode_acceptance_length",
+    *("spec_decode_acceptance_length", "mean_input_tokens", "mean_output_tokens", "kv_pool_tokens"),
 )
 """Keys that hold one number; so do those that end in `_ms`."""
 
@@ -55,6 +55,8 @@ def bench_faults(result: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     accepted, drafted = (number(result.get(f"spec_decode_{what}_tokens")) for what in ("accepted", "draft"))
     if accepted is not None and drafted is not None and accepted > drafted:
         yield "spec_decode_accepted_tokens", f"is {accepted:g}, more than the {drafted:g} drafted"
+    if result.get("completed") is not None and completed == 0.0:
+        yield "completed", "is 0: no request was completed; nothing to compare"
     length, rates = number(result.get("spec_decode_acceptance_length")), result.get(RATES)
     most = 1 + len(rates) if isinstance(rates, list) and rates else math.inf
     if length is not None and not 1.0 <= length <= most + 0.005:

@@ -45,6 +45,7 @@ class Measured:
         rounds: verifications behind it.
         concentration: spread between requests; None where the report does not show it.
         left_out: (why, how many) of lines or requests that say what cannot be.
+        acceptance_length, measured_at_k: tokens a round and K, where positions are not counted.
     """
 
     source: str
@@ -52,10 +53,18 @@ class Measured:
     rounds: float
     concentration: float | None = None
     left_out: tuple[tuple[str, int], ...] = ()
+    acceptance_length: float | None = None
+    measured_at_k: int | None = None
 
     def block(self) -> dict[str, object]:
         """Returns the `acceptance:` block; a spread that was not measured is left out."""
-        found: dict[str, object] = {"source": self.source, "by_position": list(self.by_position)}
+        found: dict[str, object] = {"source": self.source}
+        if self.by_position:
+            found["by_position"] = list(self.by_position)
+        else:
+            found["acceptance_length"] = round(self.acceptance_length or 1.0, 4)
+            if self.measured_at_k is not None:
+                found["measured_at_k"] = self.measured_at_k
         if self.concentration is not None:
             alike = math.isinf(self.concentration)
             found["concentration"] = self.concentration if alike else round(self.concentration, 1)

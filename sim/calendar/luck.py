@@ -5,19 +5,26 @@ One request alone costs a dozen numpy calls of about a microsecond; 256 together
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from specfleet.sim.speculation.acceptance import LEVELS, Acceptance
+from specfleet.sim.speculation.bursts import deviations_each
 from specfleet.sim.speculation.luck import GOLDEN, LEVEL, ROUND, bits_each, keys, mix
+from specfleet.sim.speculation.processes import BurstAcceptance
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
 ONE = 1 << 32
 _STEP = np.uint64(GOLDEN)
+MOST_STATES = 1 << 16
+"""States of bursts worked out at once."""
+MOST_KEPT = 1 << 12
+"""Requests whose bounds are kept: they are drawn again where K changes or their rounds did not suffice."""
 
 
 class Luck:
@@ -28,9 +35,8 @@ class Luck:
         processes: the acceptance process of each class.
         k: drafts a round, at least 1.
         seed: of the luck.
-        accepted: draws one request's life, as the step engine does; for processes whose rounds are
-            not draws against their level's thresholds.
-        output_tokens: of each request: how many rounds `accepted` gives.
+        bounds: says what one request's rounds are drawn against (`Acceptance.bounds`); asked where that is
+            not its level alone.
     """
 
     def __init__(
@@ -39,16 +45,16 @@ class Luck:
         processes: Sequence[Acceptance],
         k: int,
         seed: int,
-        accepted: Callable[[int], bytes],
-        output_tokens: I64,
+        bounds: Callable[[int], npt.NDArray[Any]],
     ) -> None:
         self.class_id = class_id
         self.k = k
         self.seed = seed
-        self.accepted = accepted
-        self.output_tokens = output_tokens
+        self.bounds = bounds
+        self._kept: dict[int, npt.NDArray[Any]] = {}
         self.together = all(_is_plain(process) for process in processes)
         self.every_step = all(_always_drafts(process) for process in processes)
+        self._bursts = [p if isinstance(p, BurstAcceptance) else None for p in processes]
         depth = max(min(process.survival.shape[1], k) for process in processes)  # of a tree: below k
         survival = np.zeros((len(processes), LEVELS, depth))
         for i, process in enumerate(processes):
@@ -62,18 +68,42 @@ class Luck:
 
     def at(self, k: int) -> Luck:
         """Returns the same luck cut to k drafts a round."""
-        return Luck(self.class_id, self.processes, k, self.seed, self.accepted, self.output_tokens)
+        return Luck(self.class_id, self.processes, k, self.seed, self.bounds)
 
     def rounds_to_draw(self, ids: I64, wanted: I64) -> I64:
         """Returns how many rounds are nearly always enough for `wanted` tokens, shape of `ids`."""
+        scatter = 2.1
         if not self.together:
-            return self.output_tokens[ids]
-        if self._alike:
+            mean, scatter = wanted / self._mean_tokens(ids), 4.2  # rounds of a burst lie further apart
+        elif self._alike:
             mean = wanted / self._rates[0, 0]
         else:
             mean = wanted / self._rates[self.class_id[ids], self._levels(ids)]
-        enough: I64 = (mean + 2.1 * np.sqrt(mean) + 3.0).astype(np.int64)
+        enough: I64 = (mean + scatter * np.sqrt(mean) + 3.0).astype(np.int64)
         return np.minimum(wanted, enough)
+
+    def _mean_tokens(self, ids: I64) -> F64:
+        """Returns the mean tokens of a round of each request, where that is not its level's."""
+        means = np.empty(len(ids))
+        for number, part in self._by_class(ids):
+            burst, rows = self._bursts[number], self._rows(ids[part])
+            survival = rows / ONE if burst is None else burst.spread.survival_of(rows)
+            means[part] = 1.0 + survival.sum(axis=1)
+        return means
+
+    def _by_class(self, ids: I64) -> Iterator[tuple[int, I64]]:
+        """Yields each class that is there, and where its requests stand in `ids`."""
+        classes = self.class_id[ids]
+        for number in np.unique(classes).tolist():
+            yield number, np.flatnonzero(classes == number)
+
+    def _rows(self, ids: I64) -> npt.NDArray[Any]:
+        """Returns the bounds of requests of one class, shape `(n, positions)`."""
+        kept, rows = self._kept, ids.tolist()
+        if len(kept) > MOST_KEPT:
+            kept.clear()
+        kept.update((row, self.bounds(row)[: self.k]) for row in rows if row not in kept)
+        return np.array([kept[row] for row in rows])
 
     def _levels(self, ids: I64) -> I64:
         return (bits_each(self.seed, ids, LEVEL) >> np.uint64(54)).astype(np.int64)
@@ -87,7 +117,7 @@ class Luck:
             skipped: hashes of each that lie in its past; None is none.
         """
         if not self.together:
-            return self._one_by_one(ids, hashes, skipped)
+            return self._apart(ids, hashes, skipped)
         draws = self._draws(ids, hashes, skipped)
         gains: U8 = np.ones(len(draws), dtype=np.uint8)
         below = np.empty(len(draws), dtype=np.bool_)
@@ -118,14 +148,52 @@ class Luck:
         np.add.accumulate(x, out=x)
         return mix(x).view("<u4")
 
-    def _one_by_one(self, ids: I64, hashes: I64, skipped: I64 | None) -> U8:
-        """The same for processes that draw another way: a dozen microseconds a request."""
-        parts, past = [], np.zeros_like(ids) if skipped is None else 2 * skipped
-        for row, first, count in zip(ids.tolist(), past.tolist(), (2 * hashes).tolist(), strict=True):
-            drawn = self.accepted(row)[first : first + count]
-            parts.append(drawn + bytes(count - len(drawn)))
-        accepted = np.frombuffer(b"".join(parts), dtype=np.uint8)
-        return np.minimum(accepted, np.uint8(self.k)) + np.uint8(1)
+    def _apart(self, ids: I64, hashes: I64, skipped: I64 | None) -> U8:
+        """As `gains`, where each request has bounds of its own; class by class."""
+        gains = np.empty(2 * int(hashes.sum()), dtype=np.uint8)
+        of = np.repeat(self.class_id[ids], 2 * hashes)
+        for number, part in self._by_class(ids):
+            past = None if skipped is None else skipped[part]
+            draws, rows = self._draws(ids[part], hashes[part], past), self._rows(ids[part])
+            if (burst := self._bursts[number]) is None:
+                gains[of == number] = _below(draws, rows, 2 * hashes[part])
+            else:
+                gains[of == number] = self._in_bursts(burst, ids[part], draws, rows, hashes[part], past)
+        return gains
+
+    def _in_bursts(
+        self,
+        burst: BurstAcceptance,
+        ids: I64,
+        draws: npt.NDArray[np.uint32],
+        rows: F64,
+        hashes: I64,
+        skipped: I64 | None,
+    ) -> U8:
+        """As `gains`, for requests whose rounds resemble the one before; `rows` are their logits."""
+        assert burst.spec.burst is not None
+        counts, past = 2 * hashes, np.zeros_like(hashes) if skipped is None else 2 * skipped
+        x, longest = np.empty(len(draws)), int((past + counts).max())
+        stops = np.cumsum(counts)
+        together = max(MOST_STATES // longest, 1)
+        for low in range(0, len(ids), together):
+            states = deviations_each(burst.spec.burst, self.seed, ids[low : low + together], longest)
+            for j, state in enumerate(states.T, low):
+                x[stops[j] - counts[j] : stops[j]] = state[past[j] : past[j] + counts[j]]
+        gains: U8 = np.ones(len(draws), dtype=np.uint8)
+        uniform, alive = draws / ONE, np.ones(len(draws))
+        for place in range(rows.shape[1]):
+            alive *= 1.0 / (1.0 + np.exp(-(np.repeat(rows[:, place], counts) + x)))
+            gains += uniform < alive
+        return gains
+
+
+def _below(draws: npt.NDArray[np.uint32], rows: npt.NDArray[np.uint64], counts: I64) -> U8:
+    """Returns 1 + the thresholds that each draw is below; `rows` are those of each request."""
+    gains: U8 = np.ones(len(draws), dtype=np.uint8)
+    for place in range(rows.shape[1]):
+        gains += draws < np.repeat(rows[:, place], counts)
+    return gains
 
 
 def _always_drafts(process: Acceptance) -> bool:

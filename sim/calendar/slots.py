@@ -160,18 +160,18 @@ class SlotLives(Trajectories):
         keeps_footprints: bool,
     ) -> None:
         self._columns = slots.columns
-        self._classes, self._outputs = _OfBlock(), _OfBlock()
+        self._classes = _OfBlock()
         self._low = 0
         if luck is not None:
-            accepted = self._one(processes)
-            luck = Luck(self._classes, processes, luck.k, luck.seed, accepted, self._outputs)  # type: ignore[arg-type]
+            bounds = self._bounds(processes)
+            luck = Luck(self._classes, processes, luck.k, luck.seed, bounds)  # type: ignore[arg-type]
         super().__init__(longest, slots.columns["row"], rules, luck, keeps_footprints)
 
     def _requests(self, low: int) -> tuple[I64, I64, I64, I64]:
         part = slice(low, low + BLOCK)
         columns = self._columns
         self._low = low
-        self._classes.values, self._outputs.values = columns["class_id"][part], columns["output_tokens"][part]
+        self._classes.values = columns["class_id"][part]
         return (
             columns["row"][part],
             columns["prompt_tokens"][part],
@@ -179,17 +179,17 @@ class SlotLives(Trajectories):
             columns["max_tokens"][part],
         )
 
-    def _one(self, processes: Sequence[Acceptance]) -> Callable[[int], bytes]:
-        """Returns what draws the life of one request of the block that is being drawn."""
+    def _bounds(self, processes: Sequence[Acceptance]) -> Callable[[int], npt.NDArray[Any]]:
+        """Returns what says what one request of the block that is being drawn is drawn against."""
 
-        def accepted(row: int) -> bytes:
+        def bounds(row: int) -> npt.NDArray[Any]:
             columns = self._columns
             place = self._low + int(np.searchsorted(columns["row"][self._low : self._low + BLOCK], row))
-            prompt, output = int(columns["prompt_tokens"][place]), int(columns["output_tokens"][place])
             process = processes[int(columns["class_id"][place])]
-            return process.accepted(row, prompt, output, float(columns["temperature"][place]), NO_RANK)
+            prompt, temperature = int(columns["prompt_tokens"][place]), float(columns["temperature"][place])
+            return process.bounds(row, prompt, temperature, NO_RANK)
 
-        return accepted
+        return bounds
 
     def begin(self, home: Home, now: int) -> None:
         """Makes the places of a block ready for new requests, in iteration `now`."""

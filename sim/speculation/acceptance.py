@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -203,6 +204,12 @@ class Acceptance:
         if factor == 1.0:
             return np.asarray(self._thresholds[level])
         return np.asarray(np.floor(self._scaled(level, factor) * ONE).astype(np.uint64))
+
+    def bounds(
+        self, request_id: int, prompt_tokens: int, temperature: float | None = None, rank: Rank | None = None
+    ) -> npt.NDArray[Any]:
+        """Returns what a request's rounds are drawn against: here its `thresholds`."""
+        return self.thresholds(request_id, prompt_tokens, temperature, rank)
 
     def accepted(
         self,

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 
-from specfleet.sim.speculation.luck import BURST, bits64, key
+from specfleet.sim.speculation.luck import BURST, GOLDEN, I64, bits64, key, keys, mix
 from specfleet.sim.speculation.spread import F64, LEVELS, LowAtom, Spread
 from specfleet.workloads.normal import normal_quantile
 
@@ -105,13 +105,20 @@ class BurstSpread(Spread):
         nodes, weights = np.polynomial.hermite_e.hermegauss(_STATES)
         self._x: F64 = burst.sigma * nodes
         self._weights: F64 = weights / weights.sum()
+        self._means: F64 = _expit(_LOGITS[:, None] + self._x) @ self._weights
+        self._mean_logits = _logit(self._means)
         self._state_rows = self.states(self._rows)
 
     def centres(self, conditional: F64) -> F64:
         """Returns the logits b with E[1 / (1 + exp(-b - x))] = conditional."""
-        means = _expit(_LOGITS[:, None] + self._x) @ self._weights
-        clipped = np.clip(conditional, means[0], means[-1])
-        return np.interp(_logit(clipped), _logit(means), _LOGITS)
+        clipped = np.clip(conditional, self._means[0], self._means[-1])
+        return np.interp(_logit(clipped), self._mean_logits, _LOGITS)
+
+    def survival_of(self, centres: F64) -> F64:
+        """Returns P(first i drafts accepted), averaged over rounds, for logits `(n, K)`."""
+        return np.asarray(
+            np.multiply.accumulate(_expit(centres[..., None] + self._x), axis=1) @ self._weights
+        )
 
     def states(self, conditional: F64) -> F64:
         """Returns conditional acceptance at each node of x, on a new last axis."""
@@ -147,6 +154,18 @@ def deviations(burst: Burst, seed: int, request_id: int, rounds: int) -> F64:
     return burst.sigma * np.fromiter(
         accumulate(noise.tolist(), lambda x, e: burst.rho * x + e), np.float64, rounds
     )
+
+
+def deviations_each(burst: Burst, seed: int, request_ids: I64, rounds: int) -> F64:
+    """Returns `deviations` of many requests, a column each, shape `(rounds, n)`."""
+    counters = np.arange(1, rounds + 1, dtype=np.uint64) * np.uint64(GOLDEN)
+    bits = mix(keys(seed, request_ids, BURST) + counters[:, None])
+    draws = (bits >> np.uint64(11)).astype(np.float64)
+    x = normal_quantile((draws + 0.5) / (1 << 53))
+    x[1:] *= np.sqrt(1.0 - burst.rho**2)
+    for before, now in pairwise(x):
+        now += burst.rho * before
+    return burst.sigma * x
 
 
 def survival_at(centres: F64, x: F64) -> F64:

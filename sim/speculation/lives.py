@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from specfleet.sim.speculation.acceptance import Acceptance
 from specfleet.sim.speculation.joint import Rank, output_ranks
@@ -53,6 +55,11 @@ class Lives:
             return drawing.at_positions(row, output)[0]
         prompt, temperature = int(table.prompt_tokens[row]), float(table.temperature[row])
         return drawing.accepted(row, prompt, output, temperature, self._rank(row))
+
+    def bounds(self, row: int) -> npt.NDArray[Any]:
+        """Returns what a request's rounds are drawn against, as `Acceptance.bounds`."""
+        prompt, temperature = int(self._table.prompt_tokens[row]), float(self._table.temperature[row])
+        return self.process(row).bounds(row, prompt, temperature, self._rank(row))
 
     def proposals(self, row: int) -> bytes | None:
         """Returns which samplings find drafts, by sampling or by output tokens written; None: all."""

@@ -29,20 +29,31 @@ from specfleet.sim.speculation.spread import F64
 
 
 class BurstAcceptance(Acceptance):
-    """Rounds of a request that resemble the one before: see `bursts.Burst`."""
+    """Rounds of a request that resemble the one before: see `bursts.Burst`.
+
+    Attributes:
+        spread: how requests and their rounds differ.
+    """
 
     independent_rounds = False
 
     def _solved(self, lengths: F64 | None) -> F64:
         spread = spread_of(self.spec)
         assert isinstance(spread, BurstSpread)
-        self._spread = spread
+        self.spread = spread
         self._table = conditional_table(self.spec, self.k, spread, lengths)
         return spread.survival(self._table)
 
     def _own(self, level: int, factor: float) -> F64:
         """Returns conditional acceptance of a request, on average over its rounds, shape `(k,)`."""
         return np.asarray(np.minimum(self._table[level] * factor, 1.0))
+
+    def bounds(
+        self, request_id: int, prompt_tokens: int, temperature: float | None = None, rank: Rank | None = None
+    ) -> F64:
+        """Returns the logits of a request's conditional acceptance, shape `(k,)`."""
+        own = self._own(self.level(request_id, rank), self.factor(prompt_tokens, temperature))
+        return self.spread.centres(own)
 
     def accepted(
         self,
@@ -54,14 +65,13 @@ class BurstAcceptance(Acceptance):
     ) -> bytes:
         """As `Acceptance.accepted`, each round at the request's state in it."""
         assert self.spec.burst is not None
-        own = self._own(self.level(request_id, rank), self.factor(prompt_tokens, temperature))
         x = deviations(self.spec.burst, self.seed, request_id, rounds)
-        alive = survival_at(self._spread.centres(own), x)
+        alive = survival_at(self.bounds(request_id, prompt_tokens, temperature, rank), x)
         draws = self.draws(request_id, rounds) / ONE
         return bytes((draws[:, None] < alive).sum(axis=1).astype(np.uint8))
 
     def _scaled(self, level: int, factor: float) -> F64:
-        return np.asarray(self._spread.survival(self._own(level, factor)[None])[0])
+        return np.asarray(self.spread.survival(self._own(level, factor)[None])[0])
 
 
 class HotColdAcceptance(Acceptance):

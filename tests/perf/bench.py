@@ -1,4 +1,4 @@
-"""Times the reference jobs: `python tests/perf/bench.py --json [--only NAME]`.
+"""Times the reference jobs: `python tests/perf/bench.py --json [--only NAME]`; `--cliffs`: see `cliffs`.
 
 Each job runs in a process of its own, inside which it is repeated; a time is the median of five runs
 with all metrics, imports and the making of requests left out, set beside a small numpy loop timed
@@ -22,6 +22,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import cliffs
 from jobs import JOBS, Job
 
 from specfleet.sim.metrics.columns import benchmark
@@ -161,7 +162,13 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="a JSON list instead of a table")
     parser.add_argument("--only", metavar="NAME", help="one job")
     parser.add_argument("--all", action="store_true", help="the jobs of minutes too")
+    parser.add_argument(
+        "--cliffs", metavar="ROW", nargs="?", const="", help="each row that was once a cliff, beside its base"
+    )
     options = parser.parse_args()
+    if options.cliffs is not None:
+        cliffs.show(options.cliffs)
+        return
     if options.only is not None:
         job = next((job for job in JOBS if job.name == options.only), None)
         if job is None:

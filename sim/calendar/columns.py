@@ -271,7 +271,8 @@ def shapes_of(log: Log, rules: Footprints, k: I32, passes: I32) -> Columns:
         drafts[padded_it] += padded.astype(np.int32)
         chunk[padded_it] -= padded.astype(np.int32)
     n[it] += ones.astype(np.int32)
-    context = (sums & pack.context_mask).astype(np.int32)
+    context = np.frombuffer(log.beyond, dtype=np.int64) if pack.wide else sums & pack.context_mask
+    context = context.astype(np.int32)
     context[it] += ones_context.astype(np.int32)
     in_window = context
     if rules.window:

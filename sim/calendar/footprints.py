@@ -59,8 +59,9 @@ class Footprints:
         packing = Packing.of(config, growth, longest_tokens, shared)
         window = config.sliding_window if longest_tokens + growth > config.sliding_window else 0
         has_side = reads_kv or window > 0
-        if packing is None or (has_side and 2 * packing.blocks > 63):
+        if packing is None or (has_side and (packing.wide or 2 * packing.blocks > 63)):
             return None
+        has_side = has_side or packing.wide
         saves_passes = rules.skips_unused_drafts and rules.eagle and rules.draft_passes > 1
         return cls(rules, query - 1, rules.in_flight, saves_passes, window, has_side, packing)
 
@@ -68,6 +69,20 @@ class Footprints:
     def query(self) -> int:
         """Tokens of a decode row."""
         return 1 + self.k
+
+    @property
+    def notes_low(self) -> bool:
+        """Whether the low field of the second word is noted by iteration."""
+        return self.window > 0 or self.packing.wide
+
+    @property
+    def low_mask(self) -> int:
+        """The low field of the second word: of a wide layout all of it."""
+        return (1 << 62) - 1 if self.packing.wide else self.packing.context_mask
+
+    def summed(self, footprint: Count) -> Count:
+        """Returns what of footprints is added up: a wide layout leaves the context out."""
+        return footprint & ~self.packing.context_mask if self.packing.wide else footprint
 
     @property
     def lookahead(self) -> int:
@@ -92,7 +107,7 @@ class Footprints:
 
         Its fields: context outside the sliding window (from bit 0), and tokens that the scheduler holds
         for computed (from the first bit of `packing.blocks`): asynchronously those asked for in the step
-        before, as if all its drafts had been accepted.
+        before, as if all its drafts had been accepted. Of a wide layout it is the context alone.
 
         Args:
             footprint: of sequences, flat.
@@ -103,11 +118,14 @@ class Footprints:
             return None
         pack = self.packing
         context, decodes = footprint & pack.context_mask, (footprint >> pack.rows) & 1
-        held_for = context - self.query
-        if self.lag:
-            held_for[1:] = context[:-1]
-            held_for[starts] = asked
-        side = (held_for * decodes) << pack.blocks
+        if pack.wide:
+            side = context
+        else:
+            held_for = context - self.query
+            if self.lag:
+                held_for[1:] = context[:-1]
+                held_for[starts] = asked
+            side = (held_for * decodes) << pack.blocks
         if self.window:
             side += np.maximum(context - self.window, 0)
         row = differences(side, 0)

@@ -136,6 +136,9 @@ class Lane:
         ):
             passes = 1
             log.one_pass.append(it)
+        if rules.packing.wide:
+            context = self.calendar.side_sum
+            log.beyond.append(context)
         if window:
             beyond = self.calendar.side_sum & self._context_mask
         in_window, ones, drafts, chunk, pairs = context - beyond, 0, n * k, 0, 0

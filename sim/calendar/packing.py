@@ -6,6 +6,9 @@ never a difference.
 
     sequences running | sequences decoding | KV blocks held | context tokens
                        ^ rows                ^ blocks         ^ bit 0
+
+Where the sums of large batches over large pools do not fit, the layout is *wide*: a sequence's own numbers
+stay packed so, but what is added up leaves the context out; a second word has it (`Footprints.sides`).
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ class Packing:
     Attributes:
         blocks, rows, running: first bit of a field; context starts at bit 0.
         context_mask, blocks_mask, rows_mask: of a field moved to bit 0.
+        wide: sums leave the context out.
     """
 
     blocks: int
@@ -30,12 +34,13 @@ class Packing:
     context_mask: int
     blocks_mask: int
     rows_mask: int
+    wide: bool = False
 
     @classmethod
     def of(
         cls, config: EngineConfig, growth_tokens: int, longest_tokens: int, shared: bool = False
     ) -> Packing | None:
-        """Returns the layout for an engine, or None where the fields do not fit in 63 bits.
+        """Returns the layout for an engine, or None where even a wide one's fields do not fit in 63 bits.
 
         Args:
             config: bounds the pool and the batch.
@@ -53,6 +58,8 @@ class Packing:
         held_tokens = seqs * (longest_tokens + growth_tokens) if shared else most_blocks * size
         context_bits = held_tokens.bit_length()
         row_bits = config.max_num_seqs.bit_length()
+        if wide := context_bits + block_bits + 2 * row_bits > 63:
+            context_bits = (longest_tokens + growth_tokens).bit_length()
         rows = context_bits + block_bits
         running = rows + row_bits
         if running + row_bits > 63:
@@ -64,4 +71,5 @@ class Packing:
             context_mask=(1 << context_bits) - 1,
             blocks_mask=(1 << block_bits) - 1,
             rows_mask=(1 << row_bits) - 1,
+            wide=wide,
         )

@@ -69,7 +69,8 @@ class Quiet:
         pack, calendar, log, lag = self.footprints.packing, self.calendar, self.log, self.footprints.lag
         block_bit, row_bit, block_mask, row_mask = pack.blocks, pack.rows, pack.blocks_mask, pack.rows_mask
         entry, unused, seconds, total = calendar.row.data, calendar.unused.data, self.cost.seconds, self.total
-        notes, window, passes = self.footprints.notes_unused, self.footprints.window, self.passes_at[k]
+        notes, low, passes = self.footprints.notes_unused, self.footprints.notes_low, self.passes_at[k]
+        wide, low_mask = pack.wide, self.footprints.low_mask
         table = None if self.plans is None else self.plans.table
         first, stop, edge = it, self._stop(it), calendar.edge
         while now < limit and it < stop and i < edge:
@@ -88,10 +89,12 @@ class Quiet:
                 break
             acc = ahead
             depth, beyond, context = passes, 0, acc & pack.context_mask
-            if window:
+            if low:
                 calendar.side_sum += calendar.side.item(i)
-                beyond = calendar.side_sum & pack.context_mask
+                beyond = calendar.side_sum & low_mask
                 log.beyond.append(beyond)
+                if wide:
+                    context, beyond = beyond, 0
             if notes and unused[i] == n:
                 depth = 1
                 log.one_pass.append(it)
@@ -142,7 +145,10 @@ class Quiet:
         times = np.empty(ahead + 1)
         times[0] = last_end
         context, sides = sums & pack.context_mask, self.calendar.sides(i, ahead)
-        times[1:] = self._prices(n, context, context - (sides & pack.context_mask), depth, k)
+        seen = context - (sides & rules.low_mask)
+        if pack.wide:
+            context = seen = sides
+        times[1:] = self._prices(n, context, seen, depth, k)
         np.add.accumulate(times, out=times)
         turns = times[:ahead] if not rules.lag else np.concatenate(([now], times[: ahead - 1]))
         done = int(np.searchsorted(turns, limit))
@@ -157,8 +163,8 @@ class Quiet:
         log, rules = self.log, self.footprints
         log.end_s.frombytes(end_s.tobytes())
         log.sums.frombytes(sums.tobytes())
-        if rules.window:
-            log.beyond.frombytes((sides & rules.packing.context_mask).tobytes())
+        if rules.notes_low:
+            log.beyond.frombytes((sides & rules.low_mask).tobytes())
         if rules.has_side:
             self.calendar.side_sum = int(sides[-1])
         if rules.notes_unused:

@@ -115,7 +115,7 @@ class Stay:
             kept=self.final - int(computed[rounds - 1]) if rounds else 0,
             gains=None if self.gains is None else self.gains[done : done + rounds],
             footprint=footprint,
-            row=differences(footprint, rules.prefilling(blocks)),
+            row=differences(rules.summed(footprint), rules.prefilling(blocks)),
             side=rules.sides(footprint, *np.array([[0], [tokens]])),
             unused=_unused(rules, rounds, known, before, self.most, certain),
             last_emission=last_emission,

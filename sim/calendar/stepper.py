@@ -278,7 +278,7 @@ class Stepper:
                 log.last_rank[self._note(request)] = rank
         began, it = at.it, engine.iterations
         log.stepped.extend(range(began, it))
-        for column in (log.sums, log.beyond) if crowd.footprints.window else (log.sums,):
+        for column in (log.sums, log.beyond) if crowd.footprints.notes_low else (log.sums,):
             column.frombytes(bytes(8 * (it - began)))
         places = [self._note(row) for row in running]
         assert isinstance(scheduler, Scheduler)

@@ -77,7 +77,7 @@ class Calendar:
             self.side_sum -= int(stay.side[: done + 1].sum())
         if stay.unused >= done:
             self.unused[i + stay.unused - done] -= 1
-        return int(stay.footprint[done])
+        return self.footprints.summed(int(stay.footprint[done]))
 
     def add_together(self, drawn: Drawn, i: int) -> None:
         """Adds sequences drawn together, from entry `i` on."""

@@ -127,8 +127,9 @@ class Trajectories:
         held = rules.scheduler.blocks_at_admission_each(prompt)
         ends = starts + rounds + rules.lag
         footprint = rules.footprints(computed, ends, rounds, prompt + wanted, held, certain)
-        row = differences(footprint, 0)
-        row[starts] = footprint[starts] - rules.prefilling(held)
+        summed = rules.summed(footprint)
+        row = differences(summed, 0)
+        row[starts] = summed[starts] - rules.prefilling(held)
         self.rounds[low : low + BLOCK] = rounds
         self.accepted[low : low + BLOCK] = before[starts + rounds] - base - rounds
         return LifeBatch(

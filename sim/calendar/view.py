@@ -76,6 +76,8 @@ def _decoding(rules: Footprints, stay: Stay, rounds: int) -> Running:
     blocks = (word >> pack.blocks) & pack.blocks_mask
     if not (word >> pack.rows) & pack.rows_mask:
         return Running(place, False, stay.final, stay.final + 1, blocks, over=True)
+    if pack.wide and stay.side is not None:
+        word += int(np.add.reduce(stay.side[:rounds]))
     computed = (word & pack.context_mask) - rules.query
     over, ends = rounds > stay.rounds, rounds == stay.rounds
     sampled = 1 if stay.gains is None or over else int(stay.gains[rounds - 1])

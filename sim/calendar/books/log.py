@@ -14,7 +14,8 @@ class Log:
 
     Attributes:
         end_s: when each iteration ended. sums: its packed running sum, newcomers included.
-        beyond: context outside the sliding window, by iteration, where a request outgrows it.
+        beyond: context outside the sliding window, by iteration, where a request outgrows it; of a wide
+            layout all context of those who decode.
         prefills: 6 numbers for each iteration with a prefill: iteration, prompt tokens, rows, rows of
             one token (priced as decode rows), their context, pairs.
         padded: 2 numbers for each iteration with placeholder drafts: iteration, drafts.

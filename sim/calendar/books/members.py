@@ -270,8 +270,9 @@ class Members:
         ends = starts + rounds + lag
         footprint = rules.footprints(contexts, ends, rounds, final, held, certain, asked)
         offsets, of = _runs(rounds + lag + 1)
-        row = differences(footprint, 0)
-        row[starts] = footprint[starts]
+        summed = rules.summed(footprint)
+        row = differences(summed, 0)
+        row[starts] = summed[starts]
         places = starts[of] + offsets
         side = rules.sides(footprint, starts, asked)
         unused = np.full(len(place), -1)
@@ -308,7 +309,7 @@ class Members:
                     kept=int(term.kept[j]) if rounds else 0,
                     gains=None if term.gains is None else term.gains[start : start + rounds],
                     footprint=footprint,
-                    row=differences(footprint, rules.prefilling(blocks)),
+                    row=differences(rules.summed(footprint), rules.prefilling(blocks)),
                     side=None if side is None else side[here],
                     unused=int(term.unused[j]),
                 )

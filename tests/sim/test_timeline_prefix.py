@@ -1,4 +1,4 @@
-"""Prefix-cache hits on the fast path equal stepping; and the proof can fail."""
+"""Prompts that begin alike, and sums in two words: as stepped, to the last bit. And the proof can fail."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sim_toys import ENGINE, World, drafting
-from test_timeline import HUNT, LAWS, SEEDS, plant, prove, small_windows_and_blocks
-from timeline_worlds import LUCK, PROMPTS, both, differences, policies, sharing
+from test_timeline import HUNT, LAWS, SEEDS, choosing, plant, prove, small_windows_and_blocks
+from timeline_worlds import LUCK, PROMPTS, both, differences, policies, sharing, worlds
 
 from specfleet.sim.calendar import crowd
 from specfleet.sim.calendar.kv import pool, shared
 from specfleet.sim.calendar.kv import prompts as prompt_keys
 from specfleet.sim.calendar.kv.pool import Holder, Pool
 from specfleet.sim.calendar.kv.prompts import Prompts
+from specfleet.sim.calendar.packing import Packing
+from specfleet.sim.config import EngineConfig
 from specfleet.sim.errors import Breach
 from specfleet.sim.kvcache import PrefixCache
 from specfleet.sim.sequence import Sequence
@@ -239,3 +241,45 @@ def test_a_prefix_that_many_hold_counts_once() -> None:
     assert ours.stepped_share == 0.0
     assert ours.iterations["kv_blocks_used"].max() == 10 + 20 * 2
     assert not differences(ours, theirs)
+
+
+ONE_WORD = Packing.of.__func__  # type: ignore[attr-defined]
+
+
+def in_two_words(
+    cls: type[Packing], config: EngineConfig, growth: int, longest: int, shared: bool = False
+) -> Packing | None:
+    """A wide layout though one word would do."""
+    narrow: Packing | None = ONE_WORD(cls, config, growth, longest, shared)
+    if narrow is None or config.sliding_window:
+        return narrow
+    context, blocks, rows = (
+        most.bit_length() for most in (longest + growth, narrow.blocks_mask, narrow.rows_mask)
+    )
+    masks = (1 << context) - 1, narrow.blocks_mask, narrow.rows_mask
+    return Packing(context, context + blocks, context + blocks + rows, *masks, wide=True)
+
+
+SHORT = st.sampled_from([(False, False), (True, False), (False, True)])
+"""Whether KV, or the token budget, is short."""
+
+
+@LAWS
+@given(
+    SHORT.flatmap(lambda short: worlds(("open", "closed", "balanced"), 2, *short)),
+    st.none() | policies(),
+    SEEDS,
+)
+def test_context_in_a_second_word_equals_stepping(world: World, policy: PolicySpec | None, seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Packing, "of", classmethod(in_two_words))
+        prove(choosing(world), seed, policy)
+
+
+def test_thousands_of_sequences_over_a_large_pool_are_not_stepped() -> None:
+    many = replace(ENGINE, max_num_seqs=4096, num_gpu_blocks=800_000)
+    layout = Packing.of(many, 15, 5000)
+    assert layout is not None and layout.wide
+    ours, theirs = both(World([4000] * 9, [30] * 9, engine=replace(many, max_model_len=8192)), 0)
+    assert ours.stepped_share == 0.0
+    assert (ours.iterations["kv_tokens"] == theirs.iterations["kv_tokens"]).all()

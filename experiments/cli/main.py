@@ -80,6 +80,7 @@ def run(
     from specfleet.experiments.run.progress import Reporter
     from specfleet.experiments.run.run import Run
     from specfleet.experiments.words.as_json import json_text
+    from specfleet.experiments.words.pace import stepped_sentences
     from specfleet.experiments.words.run import run_facts, run_text
     from specfleet.experiments.words.width import say
 
@@ -99,6 +100,8 @@ def run(
         with plain_errors():
             rows = this.summary()
             if rows:
+                for sentence in stepped_sentences(this.folder):
+                    print(f"note: {sentence}", file=sys.stderr)
                 if as_json:
                     print(json_text(run_facts(this, rows)))
                 else:

@@ -21,6 +21,7 @@ from specfleet.experiments.words.backing import backing
 from specfleet.experiments.words.band import banded
 from specfleet.experiments.words.claims import Verdict, judge
 from specfleet.experiments.words.names import noun
+from specfleet.experiments.words.pace import stepped_sentences
 from specfleet.experiments.words.saturation import saturation
 from specfleet.experiments.words.summary import Figure, figures_shown
 from specfleet.experiments.words.tail import Split, tail_sentence
@@ -189,7 +190,7 @@ def _backed(run: Finished) -> list[str]:
         )
     refused = sum(_value(row, "rejected") for row in run.rows)
     told = f"{refused:.0f} requests were refused or given up; engine.json of the point says why."
-    return [*said, told] if refused else said
+    return [*said, *([told] if refused else []), *stepped_sentences(run.folder)]
 
 
 def _value(row: Row, key: str) -> float:

@@ -141,6 +141,7 @@ def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> F
         "refusals": dict(result.refusals),
         "warning": unfit_for_tails(built.scenario.acceptance.values()),
         "replicas": [replica.as_dict() for replica in by_replica(result)],
+        "stepped": {"share": result.stepped_share, "because": result.stepped_because},
     }
     return {
         "bench.json": partial(write_json, content=bench_json(config, figures, int(measured.sum())) | lists),
@@ -174,6 +175,7 @@ def _summed_up(config: Experiment, built: Built, seed: int, every_turn: bool) ->
         "refusals": dict(summary.refusals),
         "warning": unfit_for_tails(built.scenario.acceptance.values()),
         "replicas": [replica.as_dict() for replica in summary.by_replica()],
+        "stepped": {"share": summary.stepped_share, "because": summary.stepped_because},
         "held_whole": summary.whole,
     }
     bench = {**bench_json(config, figures, summary.all.counted), "rtfx": 0.0}

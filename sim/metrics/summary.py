@@ -41,7 +41,8 @@ class Summary:
 
     Attributes:
         all: sums over all requests.
-        rounds_by_accepted, refusals, steps_without_drafter, stepped_share: as in `RunResult`.
+        rounds_by_accepted, refusals, steps_without_drafter, stepped_share, stepped_because: as in
+            `RunResult`.
         whole: why the requests could not be forgotten while it ran; None: they were.
     """
 
@@ -59,7 +60,7 @@ class Summary:
         self.rounds_by_accepted: tuple[int, ...] = ()
         self.refusals: Mapping[str, int] = {}
         self.steps_without_drafter = 0
-        self.stepped_share = 0.0
+        self.stepped_share, self.stepped_because = 0.0, ""
         self.whole: str | None = None
         self._step_laws, self._totals = StepLaws(scenario), Totals()
 
@@ -172,7 +173,7 @@ class Summary:
         self.add_gaps(result.odd_gaps)
         self.rounds_by_accepted, self.refusals = result.rounds_by_accepted, result.refusals
         self.steps_without_drafter = result.steps_without_drafter
-        self.stepped_share = result.stepped_share
+        self.stepped_share, self.stepped_because = result.stepped_share, result.stepped_because
 
     @property
     def steps(self) -> int:

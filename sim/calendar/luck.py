@@ -37,6 +37,7 @@ class Luck:
         seed: of the luck.
         bounds: says what one request's rounds are drawn against (`Acceptance.bounds`); asked where that is
             not its level alone.
+        accepted: draws one request's life, as the step engine does; for processes that draw another way.
     """
 
     def __init__(
@@ -46,11 +47,12 @@ class Luck:
         k: int,
         seed: int,
         bounds: Callable[[int], npt.NDArray[Any]],
+        accepted: Callable[[int], bytes],
     ) -> None:
         self.class_id = class_id
         self.k = k
         self.seed = seed
-        self.bounds = bounds
+        self.bounds, self.accepted = bounds, accepted
         self._kept: dict[int, npt.NDArray[Any]] = {}
         self.together = all(_is_plain(process) for process in processes)
         self.every_step = all(_always_drafts(process) for process in processes)
@@ -68,7 +70,7 @@ class Luck:
 
     def at(self, k: int) -> Luck:
         """Returns the same luck cut to k drafts a round."""
-        return Luck(self.class_id, self.processes, k, self.seed, self.bounds)
+        return Luck(self.class_id, self.processes, k, self.seed, self.bounds, self.accepted)
 
     def rounds_to_draw(self, ids: I64, wanted: I64) -> I64:
         """Returns how many rounds are nearly always enough for `wanted` tokens, shape of `ids`."""
@@ -86,10 +88,26 @@ class Luck:
         """Returns the mean tokens of a round of each request, where that is not its level's."""
         means = np.empty(len(ids))
         for number, part in self._by_class(ids):
+            if self._draws_alone(number):
+                means[part] = 1.0
+                continue
             burst, rows = self._bursts[number], self._rows(ids[part])
             survival = rows / ONE if burst is None else burst.spread.survival_of(rows)
             means[part] = 1.0 + survival.sum(axis=1)
         return means
+
+    def _draws_alone(self, number: int) -> bool:
+        """Whether the requests of a class are drawn one by one."""
+        return self._bursts[number] is None and not self.processes[number].independent_rounds
+
+    def _one_by_one(self, ids: I64, hashes: I64, skipped: I64 | None) -> U8:
+        """As `gains`, request by request."""
+        parts, past = [], np.zeros_like(ids) if skipped is None else 2 * skipped
+        for row, first, count in zip(ids.tolist(), past.tolist(), (2 * hashes).tolist(), strict=True):
+            drawn = self.accepted(row)[first : first + count]
+            parts.append(drawn + bytes(count - len(drawn)))
+        accepted = np.frombuffer(b"".join(parts), dtype=np.uint8)
+        return np.minimum(accepted, np.uint8(self.k)) + np.uint8(1)
 
     def _by_class(self, ids: I64) -> Iterator[tuple[int, I64]]:
         """Yields each class that is there, and where its requests stand in `ids`."""
@@ -154,6 +172,9 @@ class Luck:
         of = np.repeat(self.class_id[ids], 2 * hashes)
         for number, part in self._by_class(ids):
             past = None if skipped is None else skipped[part]
+            if self._draws_alone(number):
+                gains[of == number] = self._one_by_one(ids[part], hashes[part], past)
+                continue
             draws, rows = self._draws(ids[part], hashes[part], past), self._rows(ids[part])
             if (burst := self._bursts[number]) is None:
                 gains[of == number] = _below(draws, rows, 2 * hashes[part])

@@ -47,7 +47,7 @@ class CalendarRun:
             first = next(iter(lives.by_class.values()))
             other = lives.by_class.get("", first)  # a class without requests may have none
             each = [lives.by_class.get(name, other) for name in table.class_names]
-            self.luck = Luck(table.class_id, each, k, seed, lives.bounds)
+            self.luck = Luck(table.class_id, each, k, seed, lives.bounds, lives.accepted)
         self.policy = self.make_policy()
 
     def make_policy(self) -> Policy | None:

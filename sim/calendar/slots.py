@@ -164,7 +164,7 @@ class SlotLives(Trajectories):
         self._low = 0
         if luck is not None:
             bounds = self._bounds(processes)
-            luck = Luck(self._classes, processes, luck.k, luck.seed, bounds)  # type: ignore[arg-type]
+            luck = Luck(self._classes, processes, luck.k, luck.seed, bounds, luck.accepted)  # type: ignore[arg-type]
         super().__init__(longest, slots.columns["row"], rules, luck, keeps_footprints)
 
     def _requests(self, low: int) -> tuple[I64, I64, I64, I64]:

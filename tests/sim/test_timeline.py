@@ -361,7 +361,7 @@ def test_luck_drawn_together_is_each_request_s_own(spec: AcceptanceSpec) -> None
     output = np.arange(1, 40)
     table = RequestTable.of(np.full(39, 50), output)
     lives = Lives({"": spec}, table, 4, 11)
-    luck = Luck(table.class_id, [lives.by_class[""]], 4, 11, lives.bounds)
+    luck = Luck(table.class_id, [lives.by_class[""]], 4, 11, lives.bounds, lives.accepted)
     ids = np.array([0, 3, 4, 17, 38])
     hashes = (output[ids] + 1) // 2
     gains = np.split(luck.gains(ids, hashes), 2 * np.cumsum(hashes)[:-1])

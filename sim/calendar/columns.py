@@ -254,7 +254,7 @@ def shapes_of(log: Log, rules: Footprints, k: I32, passes: I32) -> Columns:
     """Returns the shapes of a log's iterations, numbered from 0, and what the engine held in them.
 
     Args:
-        log: its `sums`, `prefills`, `waiting`, `one_pass`, `beyond`.
+        log: its `sums`, `prefills`, `waiting`, `one_pass`, `rerolled`, `beyond`.
         rules: of the engine.
         k: drafts of a decoding row, by iteration or for all.
         passes: of the drafter, if its drafts might be used.
@@ -283,9 +283,10 @@ def shapes_of(log: Log, rules: Footprints, k: I32, passes: I32) -> Columns:
     all_pairs = _scattered(count, it, pairs, _holding(int(pairs.max(initial=0))))
     fields = shape_fields(n, drafts, context, in_window, prompts, chunk, all_pairs, passes)
     columns: Columns = dict(zip(StepShape._fields, fields, strict=True))
+    rerolled = np.frombuffer(log.rerolled, dtype=np.int64)
     it, waiting = np.frombuffer(log.waiting, dtype=np.int64).reshape(-1, 2).T
     return columns | {
-        "reroll": np.broadcast_to(np.int8(0), count),
+        "reroll": _scattered(count, rerolled, np.ones_like(rerolled), np.int8),
         "running": (sums >> pack.running).astype(np.int32),
         "waiting": _scattered(count, it, waiting),
         "kv_blocks_used": ((sums >> pack.blocks) & pack.blocks_mask).astype(np.int32),

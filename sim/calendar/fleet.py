@@ -129,7 +129,10 @@ def lane_of(
         plans: K by batch size and queue; None is always K.
     """
     lives = by_k[-1]
-    learns = plans is not None and plans.learns
+    speculative = config.speculative
+    learns = (plans is not None and plans.learns) or (
+        speculative is not None and speculative.reroll_on_reject
+    )
     calendar = Calendar(lives.rules, lives.longest_row, learns)
     crowd = CalendarCrowd(config, DrawnLives(by_k), calendar, waiting, books, ends)
     crowd.kv = CountedKV(crowd)

@@ -165,6 +165,10 @@ def _reaches_the_drafters(run: CalendarRun) -> bool:
     return speculative is not None and _reaches(run, speculative.drafter_max_model_len)
 
 
+def _rerolls(run: CalendarRun) -> bool:
+    return run.config.speculative is not None and run.config.speculative.reroll_on_reject
+
+
 REFUSED = (
     Refusal(EngineConfig, ("sglang",), lambda run: run.config.sglang is not None, "SGLang's scheduler"),
     Refusal(
@@ -190,8 +194,8 @@ REFUSED = (
     Refusal(
         SpeculativeConfig,
         ("reroll_on_reject",),
-        lambda run: run.config.speculative is not None and run.config.speculative.reroll_on_reject,
-        "reroll_on_reject",
+        lambda run: _rerolls(run) and run.may_step,
+        "reroll_on_reject under a policy or a token budget below all rows",
     ),
     Refusal(RequestTable, (), lambda run: not len(run.served), "no request is served"),
     Refusal(EngineConfig, ("pads_one_token_admission",), _pads, "prompts of one token"),

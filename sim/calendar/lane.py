@@ -56,6 +56,8 @@ class Lane:
         self.at = crowd.at
         self._budget = crowd.rules.max_num_batched_tokens
         self._context_mask = crowd.pack.context_mask
+        speculative = crowd.config.speculative
+        self._rerolls = speculative is not None and speculative.reroll_on_reject
         self.quiet = Quiet(self.calendar, cost, self.log, self.ends, plans, self.passes_at)
 
     def run(self) -> Turns:
@@ -161,7 +163,12 @@ class Lane:
         elif lag or begin != at.last_end:
             log.wakes.append(it)
             log.wake_s.append(begin)
-        end = begin + self.cost.seconds(new_shape(StepShape, numbers))
+        shape = new_shape(StepShape, numbers)
+        seconds = self.cost.seconds(shape)
+        if self._rerolls and drafts and self._accepted(i) < drafts:
+            log.rerolled.append(it)
+            seconds += self.cost.seconds(shape._replace(draft_passes=0))
+        end = begin + seconds
         log.end_s.append(end)
         log.sums.append(acc)
         if window:
@@ -176,6 +183,11 @@ class Lane:
         if following != k:
             self.crowd.change_k(following)
         return end - begin
+
+    def _accepted(self, i: int) -> int:
+        """Returns the drafts accepted in the step of entry `i`."""
+        rounds: list[int] = self.calendar.outcomes[i].tolist()
+        return sum([(tokens - 1) * count for tokens, count in enumerate(rounds)])
 
     def _drafts(self, n: int, pieces: int, queue: int) -> int:
         """Asks the policy for the drafts after a step; arguments as `_price`."""

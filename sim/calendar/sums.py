@@ -30,13 +30,13 @@ class Calendar:
     Args:
         footprints: of the engine's sequences.
         longest_row: most entries of one sequence.
-        learns: a policy has to know what every step will have shown.
+        learns: what every step will have shown has to be known: to a policy, or to the price of the step.
 
     Attributes:
         row, side: differences of both packed words (`side` is empty where none is kept).
         side_sum: the running sum of `side`.
         unused: rows none of whose drafts can be used.
-        outcomes: rounds by entry and tokens sampled, if a policy learns.
+        outcomes: rounds by entry and tokens sampled, if that has to be known.
         entry, unused_entry: `row` and `unused`, for single entries, which are read three times as fast so.
         edge: the last entry before the future has to move to the front.
     """
@@ -77,6 +77,9 @@ class Calendar:
             self.side_sum -= int(stay.side[: done + 1].sum())
         if stay.unused >= done:
             self.unused[i + stay.unused - done] -= 1
+        if len(self.outcomes) and stay.gains is not None:
+            lost = stay.gains[done : stay.rounds]
+            self.outcomes[np.arange(i, i + len(lost)), lost] -= 1
         return self.footprints.summed(int(stay.footprint[done]))
 
     def add_together(self, drawn: Drawn, i: int) -> None:

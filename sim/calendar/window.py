@@ -10,7 +10,7 @@ import numpy as np
 from specfleet.sim.calendar.books.log import Log
 from specfleet.sim.calendar.luck import F64, I64
 
-WIDTHS = {"prefills": 6, "padded": 2, "one_pass": 1, "waiting": 2}
+WIDTHS = {"prefills": 6, "padded": 2, "one_pass": 1, "rerolled": 1, "waiting": 2}
 """Numbers an entry in the logs that begin with an iteration."""
 
 

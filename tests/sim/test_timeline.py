@@ -132,6 +132,16 @@ def test_a_policy_without_room_equals_stepping(world: World, policy: PolicySpec,
     prove(choosing(world), seed, policy)
 
 
+@LAWS
+@given(st.booleans().flatmap(lambda tight: worlds(("open", "closed", "balanced"), 2, tight)), SEEDS)
+def test_a_second_pass_after_a_rejection_equals_stepping(world: World, seed: int) -> None:
+    speculative = choosing(world).engine.speculative
+    if speculative is not None:
+        again = replace(speculative, reroll_on_reject=True)
+        world = replace(world, engine=replace(world.engine, speculative=again))
+    prove(world, seed)
+
+
 FAULTS = {
     "the deepest draft is never accepted": (
         luck,
@@ -387,7 +397,6 @@ def test_it_says_what_it_cannot_do_and_steps() -> None:
         "long_prefill_token_threshold": World(
             [5], [5], engine=replace(ENGINE, long_prefill_token_threshold=9)
         ),
-        "reroll_on_reject": World([5], [5], engine=drafting(2, reroll_on_reject=True), classes={"": LUCK[0]}),
         "drafts that are not proposed every step": World(
             [5], [5], engine=drafting(2, "ngram"), classes={"": replace(LUCK[0], proposal_probability=0.5)}
         ),

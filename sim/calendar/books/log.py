@@ -20,7 +20,7 @@ class Log:
             one token (priced as decode rows), their context, pairs.
         padded: 2 numbers for each iteration with placeholder drafts: iteration, drafts.
         cached: 2 numbers for each hit in the prefix cache: place, tokens.
-        one_pass: iterations none of whose drafts could be used.
+        one_pass: iterations none of whose drafts could be used. rerolled: those run again for a rejection.
         waiting: 2 numbers for each iteration with a queue: iteration, length.
         wakes, wake_s: iterations scheduled while nothing was in flight, and when.
         admitted: iteration of admission by place, where it is not that of the first token.
@@ -44,6 +44,7 @@ class Log:
         self.padded = array("q")
         self.cached = array("q")
         self.one_pass = array("q")
+        self.rerolled = array("q")
         self.waiting = array("q")
         self.wakes = array("q")
         self.wake_s = array("d")
@@ -71,6 +72,7 @@ class Log:
         self.end_s = array("d")
         self.sums, self.prefills, self.one_pass = array("q"), array("q"), array("q")
         self.beyond, self.waiting, self.padded = array("q"), array("q"), array("q")
+        self.rerolled = array("q")
 
     @property
     def is_eventful(self) -> bool:

@@ -197,9 +197,11 @@ class PrefixCache(KVCache):
 
     def register(self, sequence: Sequence, num_tokens: int) -> None:
         """Makes the full blocks among the first `num_tokens` findable."""
+        first, full = self._num_registered[sequence.id], num_tokens // self.block_size
+        if full <= first:
+            return  # a row fills a block once in several steps
         keys = self._keys(sequence)
-        first = self._num_registered[sequence.id]
-        full = min(num_tokens // self.block_size, len(keys))
+        full = min(full, len(keys))
         if full <= first:
             return
         for block, key in zip(self._held[sequence.id][first:full], keys[first:full], strict=True):

@@ -43,6 +43,7 @@ class Calendar:
 
     def __init__(self, footprints: Footprints, longest_row: int, learns: bool) -> None:
         self.footprints = footprints
+        self._longest_row = longest_row
         size = max(SHORTEST_CALENDAR, 3 * (longest_row + LONGEST_WINDOW))
         self.row: I64 = np.zeros(size, dtype=np.int64)
         self.unused: I64 = np.zeros(size, dtype=np.int64)
@@ -128,9 +129,9 @@ class Calendar:
             self.side[i] = 0
 
     def clear(self, i: int) -> None:
-        """Empties it from entry `i` on."""
+        """Empties it from entry `i` on: whoever is in it has left after the longest row."""
         for table in (self.row, self.unused, self.side, self.outcomes):
-            table[i:] = 0
+            table[i : i + self._longest_row + 4] = 0
         self.side_sum = 0
 
     def move_to_front(self, at: Position) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence as Rows
+from math import inf
 
 from specfleet.hardware.stepcost import StepCost, StepShape
 from specfleet.sim.sequence import FINISHED, Batch, Sequence
@@ -40,11 +41,16 @@ class SurvivalEstimate:
 
     def expected_tokens(self, k: int) -> float:
         """Returns tokens a round at k drafts."""
-        alive, total = 1.0, 1.0
-        for acceptance in self.conditional[:k]:
+        return self.expected_by_k(k)[k]
+
+    def expected_by_k(self, most: int) -> list[float]:
+        """Returns tokens a round at 0, 1, .. `most` drafts."""
+        alive, total, each = 1.0, 1.0, [1.0]
+        for acceptance in self.conditional[:most]:
             alive *= acceptance
             total += alive
-        return total
+            each.append(total)
+        return each + [total] * (most + 1 - len(each))
 
 
 class Goodput(OneForAll):
@@ -65,13 +71,16 @@ class Goodput(OneForAll):
 
     def choose(self, rows: int, kv_tokens: int, waiting: int) -> int:
         """Returns argmax over k of expected tokens / step time at this batch and context."""
-
-        def goodput(k: int) -> float:
+        if not rows:
+            return self.k
+        best, chosen, seconds = -inf, 0, self.cost.seconds
+        for k, expected in enumerate(self.estimate.expected_by_k(self.k)):
             tokens = rows * (1 + k)
-            shape = StepShape(tokens, rows, 0, tokens, rows * k, kv_tokens, kv_tokens, 0, max(k, 1))
-            return rows * self.estimate.expected_tokens(k) / self.cost.seconds(shape)
-
-        return max(range(self.k + 1), key=goodput) if rows else self.k
+            shape = StepShape(tokens, rows, 0, tokens, rows * k, kv_tokens, kv_tokens, 0, k or 1)
+            goodput = rows * expected / seconds(shape)
+            if goodput > best:
+                best, chosen = goodput, k
+        return chosen
 
     def learn(self, seen: Seen) -> None:
         """Updates measured acceptance."""

@@ -164,11 +164,7 @@ class Lane:
             log.wakes.append(it)
             log.wake_s.append(begin)
         shape = new_shape(StepShape, numbers)
-        seconds = self.cost.seconds(shape)
-        if self._rerolls and drafts and self._accepted(i) < drafts:
-            log.rerolled.append(it)
-            seconds += self.cost.seconds(shape._replace(draft_passes=0))
-        end = begin + seconds
+        end = begin + (self._with_rerun(shape, it, i) if self._rerolls else self.cost.seconds(shape))
         log.end_s.append(end)
         log.sums.append(acc)
         if window:
@@ -184,10 +180,14 @@ class Lane:
             self.crowd.change_k(following)
         return end - begin
 
-    def _accepted(self, i: int) -> int:
-        """Returns the drafts accepted in the step of entry `i`."""
-        rounds: list[int] = self.calendar.outcomes[i].tolist()
-        return sum([(tokens - 1) * count for tokens, count in enumerate(rounds)])
+    def _with_rerun(self, shape: StepShape, it: int, i: int) -> float:
+        """Returns the seconds of a step that runs again, without the drafter, if it rejects a draft."""
+        seconds, outcomes = self.cost.seconds(shape), self.calendar.outcomes[i].tolist()
+        accepted = sum([(tokens - 1) * count for tokens, count in enumerate(outcomes)])
+        if accepted < shape.draft_tokens:
+            self.log.rerolled.append(it)
+            seconds += self.cost.seconds(shape._replace(draft_passes=0))
+        return seconds
 
     def _drafts(self, n: int, pieces: int, queue: int) -> int:
         """Asks the policy for the drafts after a step; arguments as `_price`."""

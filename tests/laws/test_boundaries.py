@@ -12,7 +12,7 @@ import specfleet as sf
 from specfleet.sim.config import NO_CLIENT, DeploymentConfig
 from specfleet.sim.metrics.columns import engine_load
 from specfleet.sim.recorder import FINISHED, REJECTED
-from specfleet.sim.rules import SchedulerRules
+from specfleet.sim.rules import SchedulerRules, leaves_drafts_unused, reaches_max_tokens
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
 
 NEVER = AcceptanceSpec(conditional_acceptance=0.0)
@@ -87,3 +87,8 @@ def test_a_low_atom_may_be_a_single_value_and_no_less(low: float, high: float, g
         return
     with pytest.raises(sf.UserError, match="swap them"):
         sf.load(experiment)
+
+
+def test_what_is_in_flight_counts_towards_the_end() -> None:
+    assert [reaches_max_tokens(5, flying, 7) for flying in (1, 2, 3)] == [False, True, True]
+    assert [leaves_drafts_unused(5, flying, 7) for flying in (0, 1, 2)] == [False, True, True]

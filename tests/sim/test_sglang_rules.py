@@ -12,7 +12,7 @@ from specfleet.sim.config import EngineConfig, SglangConfig, SpeculativeConfig
 from specfleet.sim.sequence import FINISHED, Sequence
 from specfleet.sim.sglang.batch import CUT, DECODE, MIXED, PREFILL, SglangBatch
 from specfleet.sim.sglang.radix import Key, RadixTree, common, cut, joined, length
-from specfleet.sim.sglang.rules import NewTokenRatio, SglangRules, reserve_per_decode
+from specfleet.sim.sglang.rules import NewTokenRatio, SglangRules, expected, left_to_write, reserve_per_decode
 from specfleet.sim.sglang.scheduler import SglangScheduler
 
 PLAIN = EngineConfig(
@@ -70,6 +70,17 @@ def test_after_a_retraction_the_ratio_is_what_is_written_and_twenty_a_request_of
     kept[0].num_tokens += 30
     ratio.raise_after_retraction(kept)
     assert ratio.now == (30 + 40) / 151
+
+
+def test_an_estimate_counts_at_most_4096_tokens_of_one_request() -> None:
+    for asked, counted in ((4095, 4095), (4096, 4096), (4097, 4096), (9000, 4096)):
+        sequence = Sequence(0, 10, asked)
+        assert left_to_write(sequence) == counted
+        assert expected(sequence, 0.5) == 0.5 * counted
+    sequence = Sequence(0, 10, 5000)
+    sequence.ignore_eos = True
+    sequence.num_tokens += 1000
+    assert left_to_write(sequence) == expected(sequence, 0.5) == 4000
 
 
 def test_outputs_are_cut_to_context_and_pool_and_long_prompts_refused() -> None:

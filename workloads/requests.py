@@ -146,6 +146,29 @@ class RequestTable:
             class_names=self.class_names,
         )
 
+    def taken(self, rows: IntArray) -> RequestTable:
+        """Some requests in rising order of row, as single ones, with what their prompts share.
+
+        A private stream goes with its request.
+        """
+        columns = {name: getattr(self, name)[rows] for name in self.column_names()}
+        columns["session_id"] = np.arange(len(rows), dtype=np.int64)
+        columns["turn"] = np.zeros(len(rows), dtype=np.int64)
+        if self.segment_offset is None or self.segment_stream is None or self.segment_tokens is None:
+            return RequestTable(**columns, class_names=self.class_names)
+        pieces = np.diff(self.segment_offset)[rows]
+        offset = np.concatenate(([0], np.cumsum(pieces)))
+        owner = np.repeat(np.arange(len(rows)), pieces)
+        place = self.segment_offset[rows][owner] + np.arange(offset[-1]) - offset[owner]
+        stream = self.segment_stream[place]
+        return RequestTable(
+            **columns,
+            segment_offset=offset,
+            segment_stream=np.where(stream < 0, stream, owner),
+            segment_tokens=self.segment_tokens[place],
+            class_names=self.class_names,
+        )
+
     def validate(self) -> None:
         """Raise ValueError listing every fault of the table; return quietly when there is none."""
         faults = self._shape_faults()

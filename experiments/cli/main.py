@@ -279,20 +279,22 @@ def catalog(
 @app.command()
 def trace(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A trace: the Azure LLM inference CSV, 2023 or 2024.")
+        Path, typer.Argument(metavar="FILE", help="A trace: CSV, JSON, JSONL or Parquet, gzip too.")
     ],
-    form: Annotated[str, typer.Option("--format", help="How it is written.")] = "azure",
+    form: Annotated[
+        str | None, typer.Option("--format", help="How it is written; as its keys say, if left out.")
+    ] = None,
     speed: Annotated[float, typer.Option(help="Replay this much faster.")] = 1.0,
     limit: Annotated[int | None, typer.Option(min=1, help="Rows to keep.")] = None,
 ) -> None:
     """Say what a trace file holds, what was dropped and why."""
     from specfleet.experiments.schema.faults import did_you_mean
-    from specfleet.workloads.traces.formats import TRACE_FORMATS
+    from specfleet.workloads.traces.formats import TRACE_FORMATS, read_trace
 
-    if form not in TRACE_FORMATS:
+    if form is not None and form not in TRACE_FORMATS:
         fail(f"--format {form} is not supported; {did_you_mean(form, TRACE_FORMATS)}", 2)
     with plain_errors():
-        print(TRACE_FORMATS[form](file, speed=speed, limit=limit).report.render())
+        print(read_trace(file, form, speed=speed, limit=limit).report.render())
 
 
 @app.command()

@@ -25,6 +25,8 @@ from specfleet.hardware.heads import reads_target, scales_positions
 from specfleet.hardware.model import ModelSpec
 from specfleet.hardware.sglang.defaults import SglangDefaults
 from specfleet.sim.config import BLOCK_DRAFTERS
+from specfleet.workloads.traces.formats import detected
+from specfleet.workloads.traces.report import TraceError
 
 DEFAULT_NUM_PROMPTS = 1000
 """Requests of a benchmark, as `vllm bench serve --num-prompts`."""
@@ -302,11 +304,19 @@ def _process(given: Process, k: int) -> Process:
     return given.model_copy(update=update) if update else given
 
 
+def _format_of(trace: str) -> str | None:
+    """The format that a trace's keys are of; None where the rules will say why there is none."""
+    try:
+        return detected(trace)
+    except TraceError:
+        return None
+
+
 def _workload(given: Workload) -> Workload:
     """Where arrivals come from, and how many requests there are."""
     missing: dict[str, object] = {}
     if given.trace is not None:
-        missing["trace_format"] = given.trace_format or "azure"
+        missing["trace_format"] = given.trace_format or _format_of(given.trace)
     else:
         missing["request_rate"] = math.inf if given.request_rate is None else given.request_rate
         if given.phases is None:

@@ -54,10 +54,7 @@ class Trial:
 
 def _every(table: RequestTable, share: int, first: int) -> RequestTable:
     """Every `share`-th request, at the times recorded."""
-    rows = slice(first, None, share)
-    columns = {name: getattr(table, name)[rows] for name in RequestTable.column_names()}
-    columns["session_id"] = np.arange(len(columns["session_id"]))
-    return RequestTable(**columns, class_names=table.class_names)
+    return table.taken(np.arange(first, len(table), share))
 
 
 def _longer(table: RequestTable, factor: float, max_model_len: int) -> RequestTable:

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 
@@ -41,7 +40,7 @@ from specfleet.workloads.build import Purpose, RequestStream, WorkloadSpec, buil
 from specfleet.workloads.lengths import Capped, Empirical, Fixed, LengthDistribution, LogNormal, Uniform
 from specfleet.workloads.phases import Phase
 from specfleet.workloads.requests import RequestTable
-from specfleet.workloads.traces.formats import TRACE_FORMATS
+from specfleet.workloads.traces.formats import read_trace
 
 SCHEDULER_RULES = (
     "lookahead_at_admission",
@@ -417,9 +416,12 @@ def source(config: Experiment, seed: int) -> Source:
 def _trace_requests(workload: Workload, max_model_len: int) -> RequestTable:
     """Returns the rows of a trace that are asked for, arrivals as recorded."""
     assert workload.trace is not None
-    read = TRACE_FORMATS[workload.trace_format or "azure"]
-    table = read(
-        Path(workload.trace), speed=workload.speed, limit=workload.limit, max_tokens=workload.max_tokens
+    table = read_trace(
+        workload.trace,
+        workload.trace_format,
+        speed=workload.speed,
+        limit=workload.limit,
+        max_tokens=workload.max_tokens,
     ).requests
     keep = np.ones(len(table), dtype=bool)
     if workload.on_too_long == "drop":
@@ -429,14 +431,15 @@ def _trace_requests(workload: Workload, max_model_len: int) -> RequestTable:
         rows = rows[
             : requests_asked(workload, workload.num_warmups) + requests_asked(workload, workload.num_prompts)
         ]
-    output = table.output_tokens[rows]
-    most = np.minimum(table.max_tokens[rows], max_model_len - table.prompt_tokens[rows])
+    table = table.taken(rows)
+    output = table.output_tokens
+    most = np.minimum(table.max_tokens, max_model_len - table.prompt_tokens)
     if workload.ignore_eos:
         most = output
-    return RequestTable.of(
-        table.prompt_tokens[rows],
-        np.minimum(output, most),
-        arrival_s=table.arrival_s[rows] - table.arrival_s[rows[0]],
+    return dataclasses.replace(
+        table,
+        output_tokens=np.minimum(output, most),
+        arrival_s=table.arrival_s - table.arrival_s[0],
         max_tokens=most,
-        temperature=workload.temperature,
+        temperature=np.full(len(rows), workload.temperature),
     )

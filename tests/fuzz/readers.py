@@ -16,6 +16,7 @@ from specfleet.experiments.validate.bench import read_bench
 from specfleet.experiments.validate.validation import PUBLISHED, read_points
 from specfleet.hardware import constants
 from specfleet.workloads.traces.azure import read_azure
+from specfleet.workloads.traces.formats import read_trace
 from specfleet.workloads.traces.report import TraceError
 
 REPORT = (InputFaults,)
@@ -92,6 +93,41 @@ def _constants(path: Path) -> object:
     return constants.kernel_constants(str(path))
 
 
+TRACES: dict[str, tuple[str, str, dict[str, object]]] = {
+    "mooncake": (
+        ".jsonl",
+        '{"timestamp": 27482, "input_length": 700, "output_length": 52, "hash_ids": [46, 47]}\n' * 9,
+        {},
+    ),
+    "burstgpt": (
+        ".csv",
+        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+        + "5,GPT-4,472,18,490,API log\n" * 9,
+        {},
+    ),
+    "vllm-bench": (
+        ".json",
+        json.dumps(
+            {"input_lens": [9, 8], "output_lens": [3, 4], "start_times": [1.5, 2.25], "errors": ["", ""]}
+        ),
+        {},
+    ),
+    "columns": (
+        ".csv",
+        "when,in,out\n" + "1700000000.5,10,20\n" * 9,
+        {
+            "columns": {"arrival_s": "when", "input_tokens": "in", "output_tokens": "out"},
+            "time_unit": "s",
+        },
+    ),
+}
+"""Recorded traffic by format: ending, a sound file, and what its reader has to be told."""
+
+
+def _trace(form: str, suffix: str, sound: str, asked: dict[str, object]) -> Reader:
+    return Reader(suffix, sound.encode(), lambda path: read_trace(path, form, **asked), (TraceError,))
+
+
 def readers(folder: Path) -> dict[str, Reader]:
     """Every kind of file by name; what goes with one is written into the folder."""
     server = folder / "server.yaml"
@@ -105,6 +141,7 @@ def readers(folder: Path) -> dict[str, Reader]:
     refused = (ValueError,)
     return {
         "trace": Reader(".csv", trace, read_azure, (TraceError,)),
+        **{f"trace {form}": _trace(form, *given) for form, given in TRACES.items()},
         "replay": Reader(".jsonl", replay, lambda path: read_traces(str(path)), refused),
         "replay cells": Reader(".csv", b"3,0,,2\n1,2,3\n", lambda path: read_traces(str(path)), refused),
         "config.json": Reader(

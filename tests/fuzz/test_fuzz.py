@@ -21,6 +21,7 @@ def test_every_preset_is_accepted_before_it_is_changed(tmp_path: Path) -> None:
 KINDS = (
     *("trace", "replay", "replay cells", "config.json", "constants", "engine", "log", "scrape", "requests"),
     *("bench", "table"),
+    *("trace mooncake", "trace burstgpt", "trace vllm-bench", "trace columns"),
 )
 
 

@@ -125,7 +125,7 @@ def test_unusable_rows_are_dropped_with_reason_and_first_line(tmp_path: Path) ->
     assert [(drop.reason, drop.rows, drop.first_line) for drop in trace.report.dropped] == [
         ("zero prompt or output tokens", 2, 3),
         ("a token count is missing", 1, 5),
-        ("not 3 fields as in the header", 1, 6),
+        ("not as many fields as the header", 1, 6),
         ("a token count is not a whole number of at most 9 digits", 2, 7),
         ("unreadable time stamp", 2, 9),
     ]
@@ -194,16 +194,16 @@ def test_rows_read_are_kept_or_dropped(tmp_path_factory: pytest.TempPathFactory,
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "the file is empty; expected a header with TIMESTAMP"),
+        (b"", "the file is empty; expected requests, one a line"),
         (b"\n\n", "the file is empty"),
         (HEADER.encode(), "a header and no rows"),
         (
             rows("2023-11-16 18:17:01", tokens="0,0").encode(),
             r"none of 1 rows is usable: 1 zero .*\(first at line 2\)",
         ),
-        (b"arrived_at,num_prefill_tokens\n0.0,5\n", "found arrived_at, num_prefill_tokens; rename"),
+        (b"arrived_at,num_prefill_tokens\n0.0,5\n", "found arrived_at, num_prefill_tokens; name its columns"),
         (b"TIMESTAMP,ContextTokens,ContextTokens,GeneratedTokens\n", "once each"),
-        (b"\x1f\x8b\x08\x00\xff\xfe", "not a UTF-8 text file; unpack it"),
+        (b"\x1f\x8b\x08\x00\xff\xfe", "not a whole gzip file; fetch it again"),
     ],
 )
 def test_a_file_that_is_no_trace_is_an_error(tmp_path: Path, content: bytes, message: str) -> None:
@@ -229,7 +229,7 @@ def test_a_missing_file_and_a_folder_are_errors(tmp_path: Path) -> None:
 )
 def test_options_out_of_range_are_refused(tmp_path: Path, options: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        read_azure(tmp_path, **options)  # type: ignore[arg-type]
+        read_azure(tmp_path, **options)
 
 
 def test_the_report_says_what_was_read_kept_and_dropped(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +45,10 @@ class TraceReport:
     `rows_read` = `rows_kept` + all dropped rows. `first_time` and `last_time` are the earliest and latest
     kept time stamps as the file spells them. `gap_cv` is the coefficient of variation of the gaps between
     arrivals (1 for Poisson), None with fewer than two gaps or no time between them.
+    `timed`: the file records arrivals. `place`: what rows are counted in, lines or the requests of a list.
+    `classes`: requests by traffic class. `sessions`: different ones. `block_size`: tokens of a recorded
+    prompt block, None without any. `recorded_s` and `session` (-1: of none), shape `(rows_kept,)`: by row in
+    order of time, as recorded.
     """
 
     path: str
@@ -59,6 +64,13 @@ class TraceReport:
     output: LengthSummary
     speed: float = 1.0
     notices: tuple[str, ...] = ()
+    timed: bool = True
+    place: str = "line"
+    classes: Mapping[str, int] = field(default_factory=dict)
+    sessions: int = 0
+    block_size: int | None = None
+    recorded_s: FloatArray | None = field(default=None, repr=False, compare=False)
+    session: IntArray | None = field(default=None, repr=False, compare=False)
 
     @property
     def request_rate(self) -> float | None:
@@ -73,16 +85,22 @@ class TraceReport:
             f"{self.rows_read - self.rows_kept:,} dropped",
         ]
         lines += [
-            f"          {drop.rows:,} dropped: {drop.reason} (first at line {drop.first_line})"
+            f"          {drop.rows:,} dropped: {drop.reason} (first at {self.place} {drop.first_line})"
             for drop in self.dropped
         ]
         lines += [
-            f"time      {self.first_time} to {self.last_time}, span {self.span_s:,.3f} s",
+            f"time      {self._times()}",
             f"arrivals  {self._arrivals()}",
             f"prompt    {_tokens(self.prompt)}",
             f"output    {_tokens(self.output)}",
         ]
         return "\n".join([*lines, *(f"notice    {notice}" for notice in self.notices)])
+
+    def _times(self) -> str:
+        """From when to when."""
+        if not self.timed:
+            return "none recorded"
+        return f"{self.first_time} to {self.last_time}, span {self.span_s:,.3f} s"
 
     def _arrivals(self) -> str:
         """Rate and burst in words."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 
@@ -17,8 +16,8 @@ from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import MOST_BLOCKS, Serve
 from specfleet.hardware.memory import DoesNotFit
 from specfleet.sim.speculation.acceptance import AcceptanceSpec, survival_table
-from specfleet.workloads.requests import RequestTable
-from specfleet.workloads.traces.formats import TRACE_FORMATS
+from specfleet.workloads.traces.formats import read_trace
+from specfleet.workloads.traces.report import Trace
 
 
 def running_conflicts(config: Experiment) -> Iterator[Conflict]:
@@ -28,9 +27,7 @@ def running_conflicts(config: Experiment) -> Iterator[Conflict]:
     workload = config.workload
     if workload.trace is None or not lookups.is_file(workload.trace) or config.serve.max_model_len is None:
         return
-    refusal, longest = _trace(
-        workload.trace, workload.trace_format or "azure", workload.limit, workload.max_tokens
-    )
+    refusal, longest = _trace(workload.trace, workload.trace_format, workload.limit, workload.max_tokens)
     limit = config.serve.max_model_len
     if refusal is not None:
         yield Conflict.at(refusal, "workload.trace")
@@ -49,7 +46,10 @@ def _rows(config: Experiment, limit: int) -> Iterator[Conflict]:
     """Something of a trace is left to count, and it does not last for ever."""
     workload = config.workload
     assert workload.trace is not None
-    table = _rows_of(workload.trace, workload.trace_format or "azure", workload.limit, workload.max_tokens)
+    table, report = _trace_of(workload.trace, workload.trace_format, workload.limit, workload.max_tokens)
+    if not report.timed and workload.request_rate is None:
+        message = "has no arrival times; give workload.request_rate (.inf offers all at once)"
+        yield Conflict.at(message, "workload.trace", "workload.request_rate")
     kept = len(table)
     if workload.on_too_long == "drop":
         kept = int(np.sum(table.prompt_tokens + table.output_tokens <= limit))
@@ -124,16 +124,16 @@ def _placement_fault(serve: Serve) -> tuple[str, str] | None:
 
 
 @lru_cache(maxsize=16)
-def _trace(path: str, form: str, limit: int | None, max_tokens: int | None) -> tuple[str | None, int]:
+def _trace(path: str, form: str | None, limit: int | None, max_tokens: int | None) -> tuple[str | None, int]:
     """Returns why a trace cannot be used, or None, and the tokens of its longest request."""
     try:
-        table = _rows_of(path, form, limit, max_tokens)
+        table = _trace_of(path, form, limit, max_tokens).requests
     except (ValueError, OSError) as error:
         return str(error), 0
     return None, int(np.max(table.prompt_tokens + table.output_tokens))
 
 
 @lru_cache(maxsize=2)
-def _rows_of(path: str, form: str, limit: int | None, max_tokens: int | None) -> RequestTable:
-    """Returns the requests of a trace, arrivals as recorded; raises as its reader does."""
-    return TRACE_FORMATS[form](Path(path), limit=limit, max_tokens=max_tokens).requests
+def _trace_of(path: str, form: str | None, limit: int | None, max_tokens: int | None) -> Trace:
+    """Returns a trace, arrivals as recorded; raises as its reader does."""
+    return read_trace(path, form, limit=limit, max_tokens=max_tokens)

@@ -116,7 +116,7 @@ class Workload(Block):
     trace: str | None = None
     """A trace file, relative to the experiment file."""
     trace_format: TraceFormatName | None = None
-    """azure if left out."""
+    """As its keys say, if left out."""
     speed: Annotated[float, Field(ge=1e-3, le=1e6)] = 1.0
     """How much faster than it was recorded a trace is replayed."""
     limit: Count | None = None

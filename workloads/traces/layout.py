@@ -21,22 +21,22 @@ Rows = Iterator[tuple[int, Row, Record | None]]
 """(line, row, record) of every row of a file."""
 
 
-class Seen(NamedTuple):
+class FileHead(NamedTuple):
     """What the beginning of a file shows: its shape, and the columns or the keys of its first object."""
 
     shape: str
     keys: tuple[str, ...]
 
 
-def seen(file: TraceFile) -> Seen:
+def seen(file: TraceFile) -> FileHead:
     """Looks at the beginning of a file; TraceError for one that is empty or cannot be read."""
     if file.is_parquet():
-        return Seen(TABLE, file.parquet_columns())
+        return FileHead(TABLE, file.parquet_columns())
     for _, line in file.lines():
         if line.lstrip()[:1] not in ("{", "["):
-            return Seen(TABLE, tuple(next(file.cells())[1]))
+            return FileHead(TABLE, tuple(next(file.cells())[1]))
         for _, record in file.objects():
-            return Seen(OBJECTS, tuple(record or ()))
+            return FileHead(OBJECTS, tuple(record or ()))
     raise TraceError(f"{file.path}: the file is empty; expected requests, one a line")
 
 
@@ -72,7 +72,7 @@ class TraceFormat:
     rows: Callable[[TraceFile, ReadOptions], Rows] | None = None
     place: str = "line"
 
-    def recognises(self, found: Seen) -> bool:
+    def recognises(self, found: FileHead) -> bool:
         """Whether a file that begins so is of this format."""
         names = set(found.keys)
         return found.shape == self.shape and names.issuperset(self.keys) and not names & set(self.absent)
@@ -111,7 +111,7 @@ class TraceFormat:
             )
         return dataclasses.replace(asked, block_size=asked.block_size or self.block_size)
 
-    def _check(self, file: TraceFile, found: Seen) -> None:
+    def _check(self, file: TraceFile, found: FileHead) -> None:
         """TraceError unless the file has each needed key once."""
         if found.shape == self.shape and all(found.keys.count(name) == 1 for name in self.keys):
             return

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from specfleet.experiments.load.baseline import plain_baseline
 from specfleet.experiments.load.gridcheck import GridCheck
 from specfleet.experiments.load.rules.acceptance import acceptance_notices, elsewhere
+from specfleet.experiments.load.rules.in_step import in_step_notices
 from specfleet.experiments.load.rules.own import own_notices
 from specfleet.experiments.load.rules.reach import reach_notices
 from specfleet.experiments.load.rules.report import summary_notices
@@ -327,6 +328,7 @@ def _notices(experiment: Experiment, points: list[Experiment]) -> Iterator[str]:
     yield from summary_notices(points)
     yield from own_notices(points)
     yield from sglang_notices(experiment, points)
+    yield from in_step_notices(points)
     drafting = [c for point in points if (c := point.serve.speculative_config) is not None]
     if not drafting:
         return

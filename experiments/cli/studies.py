@@ -43,6 +43,9 @@ def validate(
         float | None, typer.Option(help="Exit 1 if mean TPOT is off by more than this, in percent.")
     ] = None,
     frozen: Annotated[bool, typer.Option("--frozen", help="Only published constants.")] = False,
+    free: Annotated[
+        bool, typer.Option("--free", help="Also drawn freely, and with other spreads between requests.")
+    ] = False,
     figure: Annotated[Path | None, typer.Option(help="Draw predicted against measured.")] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -61,6 +64,7 @@ def validate(
             as_json=as_json,
             max_mape=max_mape,
             frozen=frozen,
+            free=free,
             figure=figure,
             quiet=quiet,
         )

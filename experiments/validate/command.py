@@ -33,6 +33,7 @@ def validate_command(
     as_json: bool = False,
     max_mape: float | None = None,
     frozen: bool = False,
+    free: bool = False,
     figure: Path | None = None,
     quiet: bool = False,
 ) -> int:
@@ -59,6 +60,7 @@ def validate_command(
         mode=mode,
         method=method,
         reporter=Reporter(len(readout.points), quiet),
+        free=free,
     )
     for error, n in sorted((result.errors - readout.errors).items()):
         print(f"error: {n} row{'s' if n > 1 else ''}: {error}", file=sys.stderr)

@@ -19,6 +19,7 @@ from specfleet.experiments.validate.validation import Validation
 from specfleet.experiments.words.table import Column, table_text
 
 _SHOWN = ("tpot_mean_ms", "tpot_p99_ms", "itl_mean_ms", "ttft_mean_ms", "output_throughput")
+_VARIANT_METRICS = ("tpot_mean_ms", "tpot_p99_ms", "ttft_mean_ms", "output_throughput")
 _WORST = 5
 METRIC_WIDTH, NUMBER_WIDTH = 22, 6
 """So that the tables of all rows and by load line up."""
@@ -44,6 +45,7 @@ def validation_text(result: Validation) -> str:
     ):
         if errors:
             lines += [*_table(title, errors), ""]
+    lines += _variant_lines(result)
     lines += _ratio_lines(result)
     lines += _group_lines("model x GPU x method x K x concurrency", groups(scored, model_group))
     lines += _group_lines("campaign x method x data set", groups(scored, campaign_group))
@@ -67,6 +69,19 @@ def _table(title: str, errors: Block) -> list[str]:
             values = (e["median_abs_pct"], e["mean_abs_pct"], e["p90_abs_pct"], e["worst_abs_pct"])
             rows.append([metric, e["n"], *(f"{value:.{digits}f}" for value in values)])
     return [*above, table_text([Column(heading, left=True, width=METRIC_WIDTH), *statistics], rows)]
+
+
+def _variant_lines(result: Validation) -> list[str]:
+    """Returns the drafting rows matched and free, by what spread they are given; nothing unless asked for."""
+    if not result.variants:
+        return []
+    rows = []
+    for one in result.variants:
+        errors = [one.errors.get(metric) for metric in _VARIANT_METRICS]
+        counts = max(int(found["n"]) for found in errors if found is not None)
+        rows.append([one.sample, one.spread, counts, *map(_cell, errors)])
+    columns = [Column("drafting rows", left=True), Column("spread between requests", left=True), "n"]
+    return [table_text([*columns, *_VARIANT_METRICS], rows), ""]
 
 
 def _ratio_lines(result: Validation) -> list[str]:

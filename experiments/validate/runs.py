@@ -26,6 +26,7 @@ from specfleet.sim.metrics.columns import benchmark
 from specfleet.sim.simulation import simulate
 from specfleet.sim.speculation.acceptance import survival_table
 from specfleet.sim.speculation.spread import pooled_length
+from specfleet.workloads.build import build_requests
 
 METHODS = ("simulate", "closed_form")
 
@@ -53,29 +54,33 @@ class Scored:
         return out
 
 
-def predict(point: MeasuredPoint, seeds: int, method: str | None) -> Scored:
+def predict(point: MeasuredPoint, seeds: int, method: str | None, free: bool = False) -> Scored:
     """Returns the prediction for a point.
 
     Args:
         point: what to predict.
         seeds: simulations averaged; the closed form needs none.
         method: one of `METHODS`; None takes the point's own.
+        free: lengths and luck as they are drawn, not made to agree with the row's sample.
     """
     try:
         closed = point.closed_form if method is None else method == "closed_form"
-        found = closed_form(point) if closed else simulated(point, seeds)
+        found = closed_form(point) if closed else simulated(point, seeds, free)
     except (DoesNotFit, SimulationError, ValueError, IndexError) as error:
         return Scored(point, {}, f"{type(error).__name__}: {str(error).splitlines()[0]}")
     return Scored(point, {metric: found[metric] for metric in point.measured if metric in found})
 
 
-def simulated(point: MeasuredPoint, seeds: int) -> dict[str, float]:
-    """Returns every metric, averaged over `seeds` simulations of other requests and other luck."""
+def simulated(point: MeasuredPoint, seeds: int, free: bool = False) -> dict[str, float]:
+    """Returns every metric, averaged over `seeds` simulations of other requests and other luck.
+
+    Unless `free`, each sample agrees with what was measured on the row's (`sample`).
+    """
     built = scenario(point)
     runs = []
     for seed in range(seeds):
-        table = levelled_requests(point.workload, seed)
-        if point.acceptance is not None:
+        table = build_requests(point.workload, seed) if free else levelled_requests(point.workload, seed)
+        if point.acceptance is not None and not free:
             built = replace(built, acceptance={"": matched(point.acceptance, point.k, table, seed)})
         runs.append(benchmark(simulate(built, table, seed)).numbers())
     found = {
@@ -176,6 +181,7 @@ def predict_all(
     method: str | None,
     jobs: int,
     finished: Callable[[str], None],
+    free: bool = False,
 ) -> list[Scored]:
     """Returns all predictions in the order of `points`, the largest first in `jobs` processes."""
     if all(_closed(point, method) for point in points):
@@ -183,7 +189,7 @@ def predict_all(
     order = sorted(range(len(points)), key=lambda index: -points[index].workload.num_prompts)
     found: dict[int, Scored] = {}
     with Workers(jobs) as workers:
-        work = partial(predict, seeds=seeds, method=method)
+        work = partial(predict, seeds=seeds, method=method, free=free)
         for at, scored in workers.as_finished(work, [points[index] for index in order]):
             if isinstance(scored, Exception):
                 raise scored

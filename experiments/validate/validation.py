@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.schema.faults import Fault, InputFaults
 from specfleet.experiments.validate.bench import read_benches
 from specfleet.experiments.validate.columns import SERVED, read_csv
+from specfleet.experiments.validate.free import Variant, variants
 from specfleet.experiments.validate.points import Readout
 from specfleet.experiments.validate.profiles import FOLDER
 from specfleet.experiments.validate.runs import Scored, in_mode, predict_all
@@ -29,11 +30,13 @@ class Validation:
         scored: points with their predictions.
         skipped: reasons with counts.
         errors: unknown names, and points that cannot be simulated, with counts.
+        variants: the drafting rows without matching and with other spreads, where asked for.
     """
 
     scored: list[Scored]
     skipped: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
+    variants: Sequence[Variant] = ()
 
     def json(self) -> dict[str, object]:
         """Returns the scores as `--json` prints them."""
@@ -49,6 +52,7 @@ class Validation:
             "campaigns": groups(usable, campaign_group),
             "transient": block(usable, transient=True),
             "errors": [{"error": error, "n": n} for error, n in sorted(self.errors.items())],
+            "variants": [asdict(one) for one in self.variants],
         }
 
 
@@ -100,7 +104,14 @@ def _is_table(path: Path) -> bool:
 
 
 def validate(
-    readout: Readout, *, seeds: int, jobs: int, mode: str, method: str | None, reporter: Reporter
+    readout: Readout,
+    *,
+    seeds: int,
+    jobs: int,
+    mode: str,
+    method: str | None,
+    reporter: Reporter,
+    free: bool = False,
 ) -> Validation:
     """Predicts every point and gathers what could not be.
 
@@ -111,6 +122,7 @@ def validate(
         mode: acceptance "given" by each row, or "predicted" from the others.
         method: "simulate", "closed_form" or None for each kind's own.
         reporter: told of every finished point.
+        free: also without matching, and with other spreads between requests.
     """
     points, lost = in_mode(readout.points, mode)
     skipped, errors = readout.skipped.copy(), readout.errors.copy()
@@ -122,4 +134,7 @@ def validate(
     for one in found:
         if one.failure:
             errors[one.failure] += 1
-    return Validation([one for one in found if not one.failure], skipped, errors)
+    others = (
+        variants(points, found, seeds=seeds, method=method, jobs=jobs, quiet=reporter.quiet) if free else ()
+    )
+    return Validation([one for one in found if not one.failure], skipped, errors, others)

@@ -145,12 +145,21 @@ def theory(
         float | None, typer.Option(help="Solve for the acceptance that gives this.")
     ] = None,
     figure: Annotated[Path | None, typer.Option(help="Draw it, PNG or SVG.")] = None,
+    exactness: Annotated[
+        bool, typer.Option("--exactness", help="Instead, measure on tokens that output is the target's.")
+    ] = False,
 ) -> None:
     """Tables of expected tokens, speedup, best K and break-even, from the closed forms."""
-    from specfleet.experiments.theory.command import theory_command
+    from specfleet.experiments.theory.command import OF_CLOSED_FORMS, exactness_command, theory_command
 
     with plain_errors():
-        code = theory_command(alpha or (), k or (), cost_ratio, overhead, target_speedup, figure)
+        if exactness:
+            asked = (alpha, k, cost_ratio != 0.05, overhead, target_speedup, figure)
+            code = exactness_command(
+                [name for name, value in zip(OF_CLOSED_FORMS, asked, strict=True) if value]
+            )
+        else:
+            code = theory_command(alpha or (), k or (), cost_ratio, overhead, target_speedup, figure)
     raise typer.Exit(code)
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
 from specfleet.experiments.theory.question import ALPHAS, DRAFTS, Theory
 from specfleet.experiments.theory.tables import theory_text
 from specfleet.experiments.words.width import say
+
+OF_CLOSED_FORMS = ("--alpha", "--k", "--cost-ratio", "--overhead", "--target-speedup", "--figure")
+"""Options that say what to ask of the closed forms."""
 
 
 def theory_command(
@@ -43,3 +47,25 @@ def theory_command(
         draw_theory(asked, figure)
         print(f"\nfigure: {figure}")
     return 0
+
+
+def exactness_command(others: Sequence[str] = ()) -> int:
+    """Measures on tokens that speculation leaves the output as it is, and prints it.
+
+    Args:
+        others: options of the closed forms that were given too.
+
+    Returns:
+        0, or 1 if a right loop's output differs from the target's or a broken one's is not found to.
+
+    Raises:
+        InputFaults: naming the options that have no meaning here.
+    """
+    if others:
+        said = "has no meaning with --exactness, which measures fixed small models; leave it out"
+        raise InputFaults([Fault(COMMAND_LINE, 0, name, said) for name in others])
+    from specfleet.experiments.theory.exactness import exactness_text, measure_exactness
+
+    found = measure_exactness()
+    say(exactness_text(found))
+    return 0 if found.holds else 1

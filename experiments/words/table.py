@@ -148,6 +148,17 @@ def _width(filled: Sequence[_Filled], gap: int, least: bool = False) -> int:
     return sum(widths) + gap * (len(widths) - 1)
 
 
+def _widths(filled: Sequence[_Filled], gap: int, room: int) -> list[int]:
+    """Characters that each column gets: where not all fit, the widest that can give way do so first."""
+    widths = [each.natural for each in filled]
+    for _ in range(_width(filled, gap) - room):
+        able = [place for place, each in enumerate(filled) if widths[place] > each.least]
+        if not able:
+            break
+        widths[max(able, key=lambda place: widths[place])] -= 1
+    return widths
+
+
 def _without_least(filled: list[_Filled], gap: int, room: int) -> tuple[list[_Filled], list[Column]]:
     """Leaves out columns until the others fit; returns both, in their order."""
     kept = list(filled)
@@ -170,16 +181,14 @@ def _blocks(filled: list[_Filled], gap: int, room: int, keys: int) -> Iterator[l
 def _text(filled: Sequence[_Filled], rows: Sequence[Cells], indent: int, gap: int, room: int) -> str:
     shown = any(each.column.heading for each in filled)
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), show_header=shown)
-    wide = _width(filled, gap) <= room
-    for each in filled:
+    for each, width in zip(filled, _widths(filled, gap, room), strict=True):
         column = each.column
         justify: Literal["left", "right"] = "left" if column.left else "right"
-        least = column.width if wide else each.least
         table.add_column(
             column.heading,
             justify=justify,
-            no_wrap=wide or not column.left,
-            min_width=least or None,
+            no_wrap=width >= each.natural or not column.left,
+            width=width,
             vertical="bottom",
         )
     blank = []

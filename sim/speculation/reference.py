@@ -26,6 +26,8 @@ from specfleet.sim.speculation.trees import Path, TreeSpec
 
 F64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
+Residual = Callable[[F64, F64], F64]
+"""What a rejection of a draw from q leaves of p."""
 
 
 class LanguageModel(Protocol):
@@ -179,13 +181,16 @@ class Drafter:
         return Draft(tuple(candidates), tuple(parents))
 
 
-def walk(draft: Draft, rows: F64, rng: np.random.Generator) -> tuple[list[int], int]:
+def walk(
+    draft: Draft, rows: F64, rng: np.random.Generator, recover: Residual = residual
+) -> tuple[list[int], int]:
     """Follows the target through one verified tree.
 
     Args:
         draft: the drafts.
         rows: the target's distribution after the root and each node, shape `(n + 1, vocabulary)`.
         rng: of the acceptances.
+        recover: what a rejection leaves of the target's distribution.
 
     Returns:
         The accepted rows, from the root down, and the recovered or bonus token after them.
@@ -200,7 +205,7 @@ def walk(draft: Draft, rows: F64, rng: np.random.Generator) -> tuple[list[int], 
             path.append(row)
             p = rows[row]
         else:
-            p = residual(p, candidate.q)
+            p = recover(p, candidate.q)
     return path, sample(p, rng)
 
 
@@ -256,13 +261,21 @@ class SpeculativeLoop:
         target: the model whose distribution the output has.
         drafter: proposes.
         rng: of drafts and acceptances.
+        recover: as in `walk`; another than `residual` is wrong on purpose.
     """
 
-    def __init__(self, target: LanguageModel, drafter: Drafter, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        target: LanguageModel,
+        drafter: Drafter,
+        rng: np.random.Generator,
+        recover: Residual = residual,
+    ) -> None:
         self.target = target
         self.drafter = drafter
         self.rng = rng
-        self.target_passes = 0
+        self.recover = recover
+        self.target_passes = self.written_slots = 0
 
     def step(self, batch: Sequence[Generation]) -> None:
         """Runs one round: each sequence accepts A of its drafts and gains A + 1 tokens."""
@@ -270,9 +283,10 @@ class SpeculativeLoop:
         contexts = [generation.write(draft) for generation, draft in zip(batch, drafts, strict=True)]
         rows = self.target.rows([context for seen in contexts for context in seen])
         self.target_passes += 1
+        self.written_slots += sum(len(seen) for seen in contexts)
         first = 0
         for generation, draft, seen in zip(batch, drafts, contexts, strict=True):
-            path, token = walk(draft, rows[first : first + len(seen)], self.rng)
+            path, token = walk(draft, rows[first : first + len(seen)], self.rng, self.recover)
             generation.keep(path, token)
             first += len(seen)
 

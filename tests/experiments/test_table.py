@@ -116,6 +116,24 @@ def test_long_texts_go_on_below_and_a_text_among_the_rows_stands_by_itself() -> 
     assert all(len(line) <= 40 for line in lines) and len(lines) == 6 and lines[4] == ""
 
 
+@given(
+    st.lists(
+        st.lists(
+            st.sampled_from(["a", "the target's", "NOT the target's", "probabilistic"]),
+            min_size=3,
+            max_size=3,
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    st.integers(24, 60),
+)
+def test_no_letter_is_lost_where_several_texts_go_on_below(rows: list[list[str]], room: int) -> None:
+    text = table_text([Column("x", left=True) for _ in range(3)], rows, room=room)
+    words = [word for row in rows for cell in row for word in cell.split()]
+    assert set(text.split()) == {"x", *words}
+
+
 @given(st.text(st.characters(codec="ascii", exclude_categories=["C"]), max_size=300), st.integers(40, 120))
 def test_prose_is_broken_between_words_only(text: str, columns: int) -> None:
     broken = fitted(text, columns)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from specfleet.experiments.cli.main import app
 from specfleet.experiments.figures.style import styled
 from specfleet.experiments.schema.faults import InputFaults
-from specfleet.experiments.theory.command import theory_command
+from specfleet.experiments.theory.command import exactness_command, theory_command
+from specfleet.experiments.theory.exactness import Exactness
 from specfleet.experiments.theory.figures import theory_figure
 from specfleet.experiments.theory.question import Theory
 from specfleet.experiments.theory.tables import memory_text, theory_text
 from specfleet.experiments.words.acceptance import BOTH_RIGHT
+from specfleet.sim.speculation.exactness import Output, Rollback
 
 
 def row(text: str, table: int, start: str) -> list[str]:
@@ -97,3 +102,39 @@ def test_the_figure_has_a_line_an_acceptance_and_rings_the_best_k() -> None:
     rings = [line for line in speed.lines if line.get_markersize() == 11]
     assert [np.asarray(ring.get_xdata()).tolist() for ring in rings] == [[asked.best(0.5)]]
     assert len(need.lines) == 4
+
+
+def test_exactness_is_measured_and_a_broken_residual_is_found_beside_the_right_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert exactness_command() == 0
+    text = capsys.readouterr().out
+    rows = [
+        line for line in text.splitlines() if line.split()[:1] in (["chain"], ["tree"]) and "exact" in line
+    ]
+    assert len(rows) == 8
+    assert all(("NOT exact" in line) == ("broken" in line) for line in rows)
+    assert (
+        "Tree mask" in text
+        and "Rollback by logical length" in text
+        and "Collapse: from T = 0 to T = 1.5" in text
+    )
+
+
+def test_exactness_fails_where_what_is_right_is_not_exact_or_what_is_broken_passes() -> None:
+    exact, wrong = Output(10, 1.0, 2.0, 0.0), Output(10, 3.0, 2.0, 0.0)
+    kv = Rollback(1, 5, 2, 0, whole=True)
+
+    def found(right: Output, broken: Output, rollback: Rollback = kv) -> bool:
+        outputs = {("chain", "greedy", "right"): right, ("chain", "greedy", "broken"): broken}
+        return Exactness(exact, outputs, {"chain": rollback}, {}, {}).holds
+
+    assert found(exact, wrong)
+    assert not found(wrong, wrong) and not found(exact, exact)
+    assert not found(exact, wrong, replace(kv, whole=False))
+
+
+def test_options_of_the_closed_forms_are_refused_with_exactness() -> None:
+    done = CliRunner().invoke(app, ["theory", "--exactness", "--k", "3", "--overhead", "0.1"])
+    assert done.exit_code == 2
+    assert "--k" in done.output and "--overhead" in done.output and "--alpha" not in done.output

@@ -6,7 +6,6 @@ import math
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +13,28 @@ from scipy import stats
 from sim_toys import World, drafting
 
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
+from specfleet.sim.speculation.exactness import (
+    F64,
+    METHODS,
+    RESIDUALS,
+    TEMPERATURES,
+    TREES,
+    VOCABULARY,
+    Output,
+    accepted_at,
+    chi_square,
+    chi_square_limit,
+    direct_output,
+    generated,
+    loop_of,
+    output_of,
+    overlap,
+    random_model,
+    random_pair,
+    rollback_of,
+    successors,
+    total_variation,
+)
 from specfleet.sim.speculation.ngram_lm import NGram, tiny_pair, zipf_text
 from specfleet.sim.speculation.reference import (
     Counters,
@@ -21,7 +42,6 @@ from specfleet.sim.speculation.reference import (
     DraftedToken,
     Drafter,
     Generation,
-    SpeculativeLoop,
     ancestor_mask,
     decode,
     probabilistic,
@@ -31,57 +51,8 @@ from specfleet.sim.speculation.reference import (
 )
 from specfleet.sim.speculation.trees import TreeSpec, chain
 
-F64 = npt.NDArray[np.float64]
-METHODS = ("greedy", "probabilistic")
-TREES = {"chain": chain(4), "tree": TreeSpec(((0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0)))}
-TEMPERATURES = (0.0, 0.7, 1.0, 1.5)
-V = 4
-
-
-def random_model(order: int, seed: int, vocabulary: int = V) -> NGram:
-    """Rows half even, half uniform on the simplex."""
-    rows = -np.log(np.random.default_rng(seed).random((vocabulary ** (order - 1), vocabulary)))
-    return NGram(0.5 * rows / rows.sum(axis=1, keepdims=True) + 0.5 / vocabulary)
-
-
-TARGET, DRAFT = random_model(order=3, seed=1), random_model(order=2, seed=2)
-
-
-def loop_of(
-    target: NGram, draft: NGram, tree: TreeSpec, method: str = "greedy", seed: int = 0
-) -> SpeculativeLoop:
-    """A loop with luck of its own."""
-    return SpeculativeLoop(target, Drafter(draft, tree, method), np.random.default_rng(seed))
-
-
-def generated(loop: SpeculativeLoop, prompts: list[list[int]], rounds: int) -> list[Generation]:
-    """Runs a batch for some rounds."""
-    batch = [Generation(prompt) for prompt in prompts]
-    for _ in range(rounds):
-        loop.step(batch)
-    return batch
-
-
-def successors(sequences: list[list[int]]) -> F64:
-    """Counts of (three tokens, the next), shape `(V ** 3, V)`: one token more than the target looks back."""
-    counts = np.zeros((V, V, V, V))
-    for tokens in sequences:
-        np.add.at(counts, (tokens[:-3], tokens[1:-2], tokens[2:-1], tokens[3:]), 1)
-    return counts.reshape(V**3, V)
-
-
-def chi_square(counts: F64, p: F64) -> tuple[float, float]:
-    """The statistic of counts against rows of probabilities, and its 95 % critical value."""
-    expected = counts.sum(axis=1, keepdims=True) * p
-    assert expected.min() > 5
-    statistic = float(((counts - expected) ** 2 / expected).sum())
-    return statistic, float(stats.chi2.ppf(0.95, counts.shape[0] * (counts.shape[1] - 1)))
-
-
-def total_variation(a: F64, b: F64) -> float:
-    """Of two distributions."""
-    return float(np.abs(a - b).sum() / 2)
-
+V = VOCABULARY
+TARGET, DRAFT = random_pair()
 
 simplex = st.lists(st.floats(0.0, 1.0), min_size=V, max_size=V).filter(lambda w: sum(w) > 0.01)
 
@@ -130,6 +101,7 @@ def test_50_000_steps_pass_chi_square_against_the_target(batch: list[Generation]
     counts = successors([generation.tokens for generation in batch])
     statistic, critical = chi_square(counts, np.tile(TARGET.table, (V, 1)))
     assert statistic < critical
+    assert Output.of([generation.tokens for generation in batch], TARGET).exact
 
 
 def test_50_000_steps_are_within_a_hundredth_of_direct_sampling(batch: list[Generation]) -> None:
@@ -139,6 +111,34 @@ def test_50_000_steps_are_within_a_hundredth_of_direct_sampling(batch: list[Gene
     a, b = a / a.sum(), b / b.sum()
     assert float((a * np.log(a / b)).sum()) < 0.01
     assert total_variation(a.sum(axis=0), b.sum(axis=0)) < 0.01
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_recovered_token_drawn_from_p_itself_is_found(tree: str, method: str) -> None:
+    broken = output_of(tree, method, RESIDUALS["broken"], 10_000)
+    assert not broken.exact and broken.statistic > 3 * broken.limit
+    assert broken.variation > 2 * direct_output(broken.tokens).variation
+
+
+def test_the_limit_of_chi_square_is_scipys() -> None:
+    for degrees in (30, 100, 192, 5000):
+        for confidence in (0.95, 0.999):
+            exact = stats.chi2.ppf(confidence, degrees)
+            assert chi_square_limit(confidence, degrees) == pytest.approx(exact, rel=2e-3)
+
+
+def test_counts_too_small_for_chi_square_are_refused() -> None:
+    with pytest.raises(ValueError, match="expected in a cell"):
+        chi_square(np.ones((V**3, V)), np.tile(TARGET.table, (V, 1)))
+
+
+def test_slots_written_are_kept_or_cut_off_and_only_branches_move() -> None:
+    chain_s, tree_s = rollback_of("chain", rounds=400), rollback_of("tree", rounds=400)
+    assert chain_s.whole and tree_s.whole
+    assert (chain_s.written, tree_s.written) == (400 * 5, 400 * 7)
+    assert 400 < chain_s.kept < chain_s.written and 400 < tree_s.kept < tree_s.written
+    assert chain_s.moved == 0 < tree_s.moved
 
 
 def test_every_round_yields_its_accepted_drafts_and_one_token(batch: list[Generation]) -> None:
@@ -246,16 +246,10 @@ def test_without_context_the_accepted_depth_is_the_trees_survival(method: str) -
     assert moved == pytest.approx(tree.kv_moved_tokens(ranks), abs=0.02)
 
 
-TEXT = zipf_text(32, 20_000, 0)
-PAIR = tiny_pair()
-PROMPTS = [TEXT[start : start + 2].tolist() for start in range(0, 16_000, 8)]
-
-
 @lru_cache
 def measured(temperature: float, method: str, tree: TreeSpec) -> Counters:
     """What the tiny pair accepts in 8,000 rounds after the beginnings of its own text."""
-    target, draft = (model.at(temperature) for model in PAIR)
-    return Counters.of(generated(loop_of(target, draft, tree, method), PROMPTS, 4), tree.depth)
+    return accepted_at(temperature, method, tree)
 
 
 @pytest.mark.parametrize(
@@ -273,24 +267,17 @@ def test_acceptance_falls_with_temperature_and_more_so_where_drafts_are_argmax(
     assert [c.conditional_acceptance for c in counters] == pytest.approx(conditional, abs=0.012)
 
 
-def overlap(target: NGram, draft: NGram, method: str) -> float:
-    """Closed form over the text's contexts: sum(min(p, q)) for sampled drafts, p(argmax q) otherwise."""
-    p, q = target.rows(PROMPTS), draft.rows(PROMPTS)
-    if method == "greedy":
-        return float(p[np.arange(len(p)), q.argmax(axis=1)].mean())
-    return float(np.minimum(p, q).sum(axis=1).mean())
-
-
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_the_first_draft_is_accepted_as_the_closed_form_says(temperature: float, method: str) -> None:
-    target, draft = (model.at(temperature) for model in PAIR)
-    batch = generated(loop_of(target, draft, chain(1), method), PROMPTS, 1)
-    assert Counters.of(batch, 1).by_position[0] == pytest.approx(overlap(target, draft, method), abs=0.025)
+    target, draft = (model.at(temperature) for model in tiny_pair())
+    counters = accepted_at(temperature, method, chain(1), 1)
+    assert counters.by_position[0] == pytest.approx(overlap(target, draft, method), abs=0.025)
 
 
 def test_where_the_target_spreads_as_the_draft_does_only_argmax_drafts_lose() -> None:
-    target, draft = NGram.fit(TEXT, 32, 3, 20.0), NGram.fit(TEXT, 32, 2, 20.0)
+    text = zipf_text(32, 20_000, 0)
+    target, draft = NGram.fit(text, 32, 3, 20.0), NGram.fit(text, 32, 2, 20.0)
     sampled, argmax = (
         [overlap(target.at(t), draft.at(t), method) for t in TEMPERATURES] for method in reversed(METHODS)
     )

@@ -34,6 +34,8 @@ class Question:
         whole: simulate all replicas behind the router, and not one at its share.
         precision: half-widths of mean and percentile of the latency that binds, as shares, up to which it
             goes on once it is settled.
+        confirms: what was found already, so it does not take a limit as kept near which nothing was seen, if
+            longer simulations may see it.
     """
 
     traffic: Traffic
@@ -43,6 +45,7 @@ class Question:
     lengths: RunLengths | None = None
     whole: bool = False
     precision: tuple[float, float] | None = None
+    confirms: bool = False
 
     def trials(self, prompts: int | None) -> list[Trial]:
         """Returns its simulations, of so many requests a replica."""
@@ -52,9 +55,8 @@ class Question:
     @property
     def key(self) -> str:
         """A name that two questions share only if they are the same."""
-        return digest(
-            *(trial_key(trial) for trial in self.trials(None)), self.lengths, self.whole, self.precision
-        )
+        how = (self.lengths, self.whole, self.precision, self.confirms)
+        return digest(*(trial_key(trial) for trial in self.trials(None)), *how)
 
 
 @dataclass(frozen=True)
@@ -84,19 +86,21 @@ class Reply:
         """Returns what `to_json` wrote."""
         read = json.loads(text)
         runs = [TrialFigures.of_plain(run) for run in read["runs"]]
-        return cls(Judged(**read["judged"]), runs, read["used"], read["spent"])
+        judged = Judged(**{**read["judged"], "taken": tuple(read["judged"]["taken"])})
+        return cls(judged, runs, read["used"], read["spent"])
 
 
 def ask(question: Question) -> Reply:
     """Simulates until the question is answered, or as long as may be."""
-    if question.lengths is None:
+    lengths = question.lengths
+    if lengths is None:
         runs = [measure(trial) for trial in question.trials(None)]
         return Reply(judge(runs), runs, None, len(runs))
     last: list[tuple[Judged, list[TrialFigures]]] = []
 
     def look(prompts: int) -> Looked:
         runs = [measure(trial) for trial in question.trials(prompts)]
-        found = judge(runs)
+        found = judge(runs, take=not question.confirms or prompts >= lengths.most)
         if last and {last[0][0].verdict, found.verdict} == {"met", "missed"}:
             why = "a longer run says otherwise than a shorter one"
             found = dataclasses.replace(found, verdict="not settled", longer=1.0, why=why)
@@ -106,7 +110,7 @@ def ask(question: Question) -> Reply:
             longer = max(longer, imprecise(runs, found.limit, *question.precision))
         return Looked(longer)
 
-    _, used, looks = go_on(look, question.lengths)
+    _, used, looks = go_on(look, lengths)
     found, runs = last[0]
     return Reply(found, runs, used, looks * len(runs))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from specfleet.experiments.plan.asking import Reply
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.capacity import Capacity
 from specfleet.experiments.plan.neighbours import Neighbour
@@ -33,6 +34,8 @@ class Planned:
         cheaper: entries, with replicas, that would be cheaper than the winner and may meet the SLO.
         even: entries as cheap as the winner that are not told apart from it.
         alone: candidate -> figures of one request at a time, where the SLO was missed at any load.
+        confirmed: what simulating the winner again with fresh seeds showed; None where its requests are
+            recorded or come in phases.
         prompts: requests of the simulations that study the winner; None: as the file says.
         lengths: how long simulations may be; None: as the file says.
         rival: the cheapest that drafts where the winner does not, or the other way round; None if none does.
@@ -59,6 +62,7 @@ class Planned:
     cheaper: list[tuple[Entry, int]] = field(default_factory=list)
     even: list[Entry] = field(default_factory=list)
     alone: dict[str, TrialFigures] = field(default_factory=dict)
+    confirmed: Reply | None = None
     prompts: int | None = None
     lengths: RunLengths | None = None
     rival: Entry | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 import re
@@ -119,7 +118,7 @@ class Planner:
             this.winner = search.run(this.entries)
         else:
             looked = None if this.lengths is None else STUDY[1]
-            this.winner, this.even = best_of_owned(search, this.entries, objective, looked)
+            this.winner, this.even = self._owned(search, objective, looked)
         if this.winner is not None:
             self._confirm(search, say)
         if objective == "cost":
@@ -145,11 +144,14 @@ class Planner:
                 self._deploy(search)
                 break
             this.winner, this.even = contest(search, this.winner, this.entries)
+            if not self._stands(search):
+                this.winner = search.run(this.entries)
+                continue
             say(f"holding {this.winner.candidate.id} against its neighbours")
             this.neighbours = neighbours(search, this.winner, this.every)
             better = [n for n in this.neighbours if n.verdict == BETTER]
             if better:
-                this.winner = _promoted(this, min(better, key=lambda n: (n.cost, n.ratio)))
+                this.winner = _promoted(search, this, min(better, key=lambda n: (n.cost, n.ratio)))
                 continue
             judged = self._deploy(search)
             if judged.verdict != "missed":
@@ -164,6 +166,29 @@ class Planner:
         others = [entry for entry in this.entries if bool(entry.candidate.k) != drafts]
         say(f"the cheapest {'without' if drafts else 'with'} drafting")
         this.rival = search.run(others)
+
+    def _owned(self, search: Search, objective: str, looked: int | None) -> tuple[Entry | None, list[Entry]]:
+        """Returns the best use of what is owned that is confirmed, and those not told apart from it."""
+        this, left = self.planned, list(self.planned.entries)
+        while True:
+            this.winner, this.even = best_of_owned(search, left, objective, looked)
+            if this.winner is None or self._stands(search):
+                return this.winner, this.even
+            left = [
+                entry for entry in left if entry.high is not None or entry not in (this.winner, *this.even)
+            ]
+
+    def _stands(self, search: Search) -> bool:
+        """Simulates the winner, and those not told apart from it, again; whether all meet the SLO."""
+        this = self.planned
+        assert this.winner is not None
+        if this.traffic.recorded or this.experiment.workload.phases is not None:
+            return True
+        wanted = this.experiment.run.precision
+        precision = (wanted.mean or math.inf, wanted.p99 or math.inf)
+        this.confirmed = search.again(this.winner, precision)
+        others = [search.again(entry, (math.inf, math.inf)) for entry in this.even]
+        return all(found.judged.verdict == "met" for found in (this.confirmed, *others))
 
     def _deploy(self, search: Search) -> Judged:
         """Simulates all replicas behind the router."""
@@ -185,17 +210,13 @@ class Planner:
         assert this.winner is not None and this.winner.high is not None
         mine, replicas, seeds = this.winner.candidate, this.winner.high, this.seeds
         say("every K at the planned load")
-        wanted = this.experiment.run.precision
-        known = this.winner.tried[replicas]
-        lengths = this.lengths and dataclasses.replace(this.lengths, least=known.used or this.lengths.least)
-        precision = (wanted.mean or math.inf, wanted.p99 or math.inf)
-        question = Question(this.traffic, mine.config, replicas, seeds, lengths, precision=precision)
-        (answer,) = laboratory.ask([question])
+        answer = this.confirmed or this.winner.tried[replicas]
+        paired = search.fresh if this.confirmed else seeds
         this.prompts = None if answer.used is None else min(max(answer.used, STUDY[0]), STUDY[1])
         ways = [way for way in this.ways if way.id != mine.id]
-        asked = [(way.config, seed) for way in ways for seed in seeds]
+        asked = [(way.config, seed) for way in ways for seed in paired]
         found = laboratory.run([this.traffic.trial(c, replicas, seed, this.prompts) for c, seed in asked])
-        this.runs = {way.id: found[i * len(seeds) :][: len(seeds)] for i, way in enumerate(ways)}
+        this.runs = {way.id: found[i * len(paired) :][: len(paired)] for i, way in enumerate(ways)}
         this.runs[mine.id] = answer.runs
         say("largest rate and concurrency")
         this.capacity = capacity(laboratory, this.traffic, mine, replicas, seeds, this.prompts)
@@ -230,11 +251,12 @@ def _answers(folder: Path) -> Iterator[Path]:
     yield from figures_in(folder, FIGURES)
 
 
-def _promoted(this: Planned, found: Neighbour) -> Entry:
+def _promoted(search: Search, this: Planned, found: Neighbour) -> Entry:
     """Returns the entry of a neighbour with what its simulation showed."""
     entry = next(e for e in this.entries if e.candidate is found.candidate)
     entry.low, entry.high = found.replicas - 1, found.replicas
     entry.ratio, entry.limit = found.ratio, found.limit
+    (entry.tried[found.replicas],) = search.judge([(found.candidate, found.replicas)])
     return entry
 
 

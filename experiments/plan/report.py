@@ -171,6 +171,7 @@ def _load_lines(this: Planned) -> Iterator[str]:
     said = f"requests/s of {offered:.2f} offered, {per_gpu:.3f} per GPU"
     rows.append(["goodput", f"{goodput:.2f}", said])
     yield table_text(NUMBERS, rows, indent=2, gap=1)
+    yield from _taken(this)
     yield (
         f"Largest load of one replica at the SLO: {at.rate:.2f}{_plus_minus(at.rate_ci95)} "
         f"requests/s, or {at.concurrency} requests in flight of a closed loop. What stops it: {at.limit}, "
@@ -192,6 +193,18 @@ def _load_lines(this: Planned) -> Iterator[str]:
     )
     for shift in shifts(this):
         yield f"  from {shift.hour:05.2f} h: {shift.rate:.3g} requests/s, {shift.replicas} replicas"
+
+
+def _taken(this: Planned) -> Iterator[str]:
+    """Says which limits are kept by what is far below them alone."""
+    assert this.winner is not None and this.winner.high is not None
+    reply = this.confirmed or this.winner.tried[this.winner.high]
+    names = [_named(key) if key.count("_") == 2 else key for key in reply.judged.taken]
+    if names:
+        yield (
+            f"Too few requests to see values near the limit on {_listed(names)}: that it is kept is "
+            "concluded from P90 and the median, which lie far below."
+        )
 
 
 def _named(key: str) -> str:

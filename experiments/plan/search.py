@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from specfleet.experiments.plan.asking import Laboratory, Question, Reply
 from specfleet.experiments.plan.candidates import Candidate
@@ -38,6 +38,12 @@ ALONE = 400
 
 FIRST_LOOK = 1_000
 """Requests of the first simulation of a question."""
+
+AGAIN = 5
+"""Fresh seeds with which a winner is simulated again: what was chosen of many may have been lucky."""
+
+LOOK_AGAIN = 10_000
+"""Requests of each of the first of these simulations."""
 
 
 @dataclass
@@ -171,6 +177,39 @@ class Search:
         entry.low = max(entry.low, entry.high or 0)
         entry.high, entry.ratio = None, math.inf
 
+    def again(self, entry: Entry, precision: tuple[float, float]) -> Reply:
+        """Simulates the replicas found for an entry again, with fresh seeds and more requests.
+
+        What does not come out as `met` again is noted in the entry: it has no replicas then that are enough.
+
+        Args:
+            entry: with such replicas.
+            precision: see `Question`.
+        """
+        assert entry.high is not None
+        n, lengths = entry.high, self.lengths
+        if lengths is not None:
+            least = min(LOOK_AGAIN, lengths.most)
+            lengths = replace(lengths, least=least, most=max(lengths.most // 2, least))
+        question = Question(
+            self.traffic, entry.candidate.config, n, self.fresh, lengths, precision=precision, confirms=True
+        )
+        (found,) = self.laboratory.ask([question])
+        judged = found.judged
+        if judged.verdict != "met":
+            entry.tried[n], entry.high = found, None
+            entry.low = n if judged.verdict == "missed" else entry.low
+        entry.ratio, entry.limit = judged.ratio, judged.limit
+        self._report(
+            f"again {n} x ({entry.candidate.id}): {judged.ratio:.2f} of {judged.limit}, {judged.verdict}"
+        )
+        return found
+
+    @property
+    def fresh(self) -> tuple[int, ...]:
+        """Seeds that the search does not use."""
+        return tuple(max(self.seeds) + 1 + i for i in range(AGAIN))
+
     def best(self, entries: Sequence[Entry]) -> Entry | None:
         """Returns the cheapest entry that meets the SLO, most room first."""
         done = [entry for entry in entries if entry.known]
@@ -198,7 +237,7 @@ class Search:
             return
         judged = judge([run])
         if judged.verdict == "missed":
-            why = f"{judged.ratio:.2f} of {judged.limit} with one request at a time"
+            why = f"{judged.ratio:.2f} times {judged.limit} with one request at a time"
             entry.bound = Bound(0.0, 1.0, why)
 
     def question(self, candidate: Candidate, replicas: int) -> Question:

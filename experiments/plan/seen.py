@@ -17,6 +17,7 @@ from specfleet.sim.statistics.interval import Interval
 from specfleet.sim.statistics.limits import Kept, clearly_more, far_within, share_beyond
 from specfleet.sim.statistics.pairs import ratio_of_means, ratio_of_percentiles
 from specfleet.sim.statistics.series import Series
+from specfleet.sim.statistics.stopping import UNSTEADY, times_as_long
 
 F64 = npt.NDArray[np.float64]
 
@@ -150,6 +151,7 @@ class Judged:
         longer: how many times as long the runs would have to be to settle it, roughly; 0 where it is settled.
         why: what is in the way where it is not settled.
         low, high: 95 % interval of `ratio`; NaN where what was seen does not bound it.
+        taken: limits of which P90 and the median, far below, are all that is known to be kept.
     """
 
     verdict: Kept
@@ -159,24 +161,29 @@ class Judged:
     why: str = ""
     low: float = math.nan
     high: float = math.nan
+    taken: tuple[str, ...] = ()
 
 
 FILLING = 2.0
 """Times as long as a run that still fills, in the hope that it is full then."""
 
 
-def judge(runs: Sequence[TrialFigures]) -> Judged:
+def judge(runs: Sequence[TrialFigures], take: bool = True) -> Judged:
     """Judges the steady parts of several runs together.
 
     `missed` may be said of runs that still fill, as the worst is to come; `met` may not. A run that is
     offered more than it serves misses any limit sooner or later.
+
+    Args:
+        runs: of the same question.
+        take: a limit far above P90 as kept (`far_within`), though no values near it were seen.
     """
     ratio, limit = worst(runs)
     found = Judged("missed", ratio, limit)
     if _more_than(runs, "saturated", 0.5) or ratio == math.inf or limit not in runs[0].limits:
         return found
     found = _bounded(found, runs)
-    missed, longer, why = False, 0.0, ""
+    missed, longer, why, taken = False, 0.0, "", []
     for name, allowed in runs[0].limits.items():
         data = [run.of(allowed.series) for run in runs]
         if not all(len(run) for run in data):
@@ -184,21 +191,23 @@ def judge(runs: Sequence[TrialFigures]) -> Judged:
             continue
         beyond = _beyond(data, allowed)
         missed |= clearly_more(beyond, allowed.beyond)
-        within = beyond.enough and beyond.high < allowed.beyond
-        if not within and not far_within(data, allowed.limit, allowed.beyond):
-            distance = max(abs(beyond.value - allowed.beyond), 1e-300)
-            longer = max(longer, 1.1 * (beyond.half_width / distance) ** 2, 1.0)
+        if beyond.enough and beyond.high < allowed.beyond:
+            continue
+        if take and far_within(data, allowed.limit, allowed.beyond):
+            taken.append(name)
+        else:
+            longer = max(longer, times_as_long(beyond, allowed.beyond))
             why = why or f"{_per_cent(beyond)} of the requests are beyond {name}"
     if missed:
         return replace(found, verdict="missed")
     unsteady = next((run for run in runs if run.state != "stationary"), None)
-    if unsteady is not None:
+    if unsteady is not None and sum(run.state != "stationary" for run in runs) > UNSTEADY * len(runs):
         return replace(
             found, verdict="not settled", longer=max(longer, FILLING), why=f"still filling ({unsteady.why})"
         )
     if longer:
         return replace(found, verdict="not settled", longer=longer, why=why)
-    return replace(found, verdict="met")
+    return replace(found, verdict="met", taken=tuple(taken))
 
 
 def _per_cent(share: Interval) -> str:

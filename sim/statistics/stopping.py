@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from math import ceil
+from math import ceil, inf, isfinite
 
 import numpy as np
 
@@ -135,6 +135,21 @@ def go_on(look: Callable[[int], Looked], lengths: RunLengths) -> tuple[bool, int
         n = min(ceil(n * times), lengths.most)
 
 
+def times_as_long(found: Interval, boundary: float) -> float:
+    """Returns how many times as long runs have to be for an interval to be clear of a boundary, roughly.
+
+    At least once. On the boundary itself no length would do.
+    """
+    distance = abs(found.value - boundary)
+    if not distance or not isfinite(found.half_width):
+        return inf
+    return max(1.1 * min(found.half_width / distance, FAR_OFF) ** 2, 1.0)
+
+
+FAR_OFF = 1e6
+"""Half-widths over a distance beyond which it makes no difference how many."""
+
+
 def settle(
     observe: Callable[[int], Observed],
     precision: Mapping[str, Precision],
@@ -232,8 +247,7 @@ def settle_side(
         said.append((side, found))
         if side:
             return Looked(1.0 if turned else 0.0)
-        distance = max(abs(found.value - boundary), 1e-300)
-        return Looked(max(1.1 * (found.half_width / distance) ** 2, 1.0))
+        return Looked(times_as_long(found, boundary))
 
     _, used, looks = go_on(look, lengths)
     return Answered(*said[-1], used, looks)

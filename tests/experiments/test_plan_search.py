@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -19,7 +20,7 @@ from specfleet.experiments.plan.capacity import LoadCurve, resource
 from specfleet.experiments.plan.neighbours import steps
 from specfleet.experiments.plan.numbers import Place, front
 from specfleet.experiments.plan.search import TRIES, Search
-from specfleet.experiments.plan.seen import Allowed, Judged, TrialFigures
+from specfleet.experiments.plan.seen import Allowed, Judged, TrialFigures, judge
 from specfleet.experiments.plan.speculation import BestK, crossover, schedule
 from specfleet.experiments.plan.traffic import Traffic, Trial
 from specfleet.experiments.plan.trials import trial_key
@@ -137,6 +138,57 @@ def test_the_winner_is_sure_and_whatever_may_be_cheaper_is_named(
     named = [search.cost(entry, n) for entry, n in search.in_question(entries, winner)]
     assert min([*named, search.cost(winner)]) <= truth + 1e-9
     assert all(cost < search.cost(winner) for cost in named)
+
+
+@pytest.mark.parametrize(("again", "bought"), [("met", 2), ("missed", 3), ("not settled", 3)])
+def test_a_winner_that_fresh_seeds_do_not_confirm_needs_more_replicas(again: Kept, bought: int) -> None:
+    class Lucky(Toy):
+        def ask(self, questions: Sequence[Question]) -> list[Reply]:
+            (reply,) = super().ask(questions)
+            (question,) = questions
+            if question.seeds == (0,):
+                return [reply]
+            assert set(question.seeds) == {1, 2, 3, 4, 5} and question.confirms
+            return [replace(reply, judged=replace(reply.judged, verdict=again))]
+
+    (one,) = toys(load_small(), [1.0])
+    search = Search(cast("Laboratory", Lucky({"gpu0": 30.0})), Traffic(60.0), (0,))
+    entries = search.entries([one], {one.id: Bound(40.0, 1.0, "TPOT")})
+    winner = search.run(entries)
+    assert winner is not None and winner.high == 2
+    assert search.again(winner, (math.inf, math.inf)).judged.verdict == again
+    winner = search.run(entries)
+    assert winner is not None and winner.high == bought
+    named = [n for _, n in search.in_question(entries, winner)]
+    assert named == ([2] if again == "not settled" else [])
+
+
+def normal_runs(limit: float, runs: int = 1, unsteady: int = 0) -> list[TrialFigures]:
+    """Runs whose TPOT is 10 +- 1 ms and correlated over 50 requests, the first ones still filling."""
+    rng = np.random.default_rng(0)
+    limits = {"p99_tpot_ms": Allowed(0.99, "tpot", limit)}
+    series = [10.0 + np.repeat(rng.standard_normal(200), 50) for _ in range(runs)]
+    states = ["still filling" if i < unsteady else "stationary" for i in range(runs)]
+    return [TrialFigures({}, {"tpot": s}, limits, state) for s, state in zip(series, states, strict=True)]
+
+
+def test_a_limit_near_which_nothing_was_seen_is_taken_as_kept_only_where_it_may_be_and_it_is_said() -> None:
+    assert judge(normal_runs(30.0)).taken == ("p99_tpot_ms",)
+    assert judge(normal_runs(30.0)).verdict == "met"
+    assert judge(normal_runs(30.0), take=False).verdict == "not settled"
+
+
+def test_one_of_five_runs_may_seem_to_fill_by_chance_and_two_may_not() -> None:
+    assert judge(normal_runs(30.0, 1, 1)).verdict == "not settled"
+    assert judge(normal_runs(30.0, 5, 1)).verdict == "met"
+    assert judge(normal_runs(30.0, 5, 2)).verdict == "not settled"
+
+
+def test_a_share_right_at_what_is_allowed_is_not_settled() -> None:
+    limits = {"p99_tpot_ms": Allowed(0.99, "tpot", 1.5)}
+    values = np.where(np.arange(1000) % 100 == 0, 2.0, 1.0)
+    judged = judge([TrialFigures({}, {"tpot": values}, limits)])
+    assert judged.verdict == "not settled" and judged.longer >= 1.0
 
 
 def test_what_one_request_at_a_time_misses_is_not_looked_for_among_replicas() -> None:

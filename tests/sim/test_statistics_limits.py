@@ -116,3 +116,24 @@ def test_a_limit_far_beyond_p99_mostly_takes_few_values(sigma: float) -> None:
     draws = [np.random.default_rng(seed).lognormal(sigma=sigma, size=4_000) for seed in range(40)]
     assert sum(far_within(data, limit, 0.01) for data in draws) >= 30
     assert not any(far_within(data, limit, 0.02) for data in draws)
+
+
+def bursty(rng: np.random.Generator, n: int) -> F64:
+    """Sojourn times of a queue to which 300 of 10,000 requests come three times as fast as it serves."""
+    lengths = np.stack([rng.exponential(9_700.0, 40), rng.exponential(300.0, 40)], axis=1).ravel()
+    inside = np.searchsorted(np.cumsum(lengths), np.arange(n)) % 2 == 1
+    service = rng.exponential(0.5, n)
+    work = np.concatenate(
+        [[0.0], np.cumsum(service[:-1] - rng.exponential(size=n - 1) / (1.0 + 5.0 * inside[1:]))]
+    )
+    return np.asarray(work - np.minimum.accumulate(work) + service)
+
+
+def test_rare_bursts_are_taken_for_nothing_by_one_short_run_and_not_by_five_of_25_000() -> None:
+    limit = float(np.quantile(bursty(np.random.default_rng(99), 400_000), 0.98))
+    wrong = {"one": 0, "five": 0}
+    for seed in range(20):
+        draws = [bursty(np.random.default_rng([seed, i]), 25_000) for i in range(5)]
+        wrong["one"] += far_within(draws[0][:2_500], limit, 0.01)
+        wrong["five"] += far_within([Series(each) for each in draws], limit, 0.01)
+    assert wrong["one"] >= 10 and wrong["five"] <= 1

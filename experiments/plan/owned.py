@@ -29,10 +29,9 @@ def best_of_owned(
     for entry, answer in zip(owned, found, strict=True):
         n, judged = entry.candidate.most_replicas or 1, answer.judged
         entry.tried[n], entry.ratio, entry.limit = answer, judged.ratio, judged.limit
+        entry.low = n if judged.verdict == "missed" else n - 1
         if judged.verdict == "met":
-            entry.low, entry.high = n - 1, n
-        elif judged.verdict == "missed":
-            entry.low = n
+            entry.high = n
     able = [(entry, entry.tried[entry.high].judged) for entry in owned if entry.high is not None]
     if not able:
         return None, []

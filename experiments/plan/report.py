@@ -353,9 +353,11 @@ def status(this: Planned, entry: Entry) -> str:
     many = _replicas(n)
     if entry.known:
         return f"${cost:.2f}/h: {many} meet{'' if n > 1 else 's'} it, {entry.ratio:.2f} of {entry.limit}"
-    if n in entry.tried:
-        judged = entry.tried[n].judged
-        return f"${cost:.2f}/h: not settled with {many}, {judged.ratio:.2f} of {judged.limit}"
+    if entry.unsettled:
+        looked = entry.unsettled[0]
+        judged, least = entry.tried[looked].judged, "" if looked == n else "at least "
+        shown = f"{judged.ratio:.2f} of {judged.limit}"
+        return f"{least}${cost:.2f}/h: not settled with {_replicas(looked)}, {shown}"
     why = f"{entry.low} fail{'s' if entry.low == 1 else ''}" if entry.tried else "closed form"
     return f"at least ${cost:.2f}/h: {many} or more ({why})"
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,6 +25,9 @@ from specfleet.experiments.cli.base import (
 from specfleet.experiments.cli.door import Gpu, Line, Models, experiment_from, init
 from specfleet.experiments.cli.endings import ended_alike
 from specfleet.experiments.cli.results import results
+
+if TYPE_CHECKING:
+    from specfleet.experiments.run.processes import Workers
 
 app = typer.Typer(
     name="specfleet",
@@ -76,9 +79,10 @@ def run(
     models: Models = None,
 ) -> None:
     """Simulate every point of an experiment; print the table, write a results folder with plots."""
-    from specfleet.experiments.run.processes import default_jobs
+    from specfleet.experiments.run.processes import Workers, default_jobs
     from specfleet.experiments.run.progress import Reporter
     from specfleet.experiments.run.run import Run
+    from specfleet.experiments.run.runner import worthwhile
     from specfleet.experiments.words.as_json import json_text
     from specfleet.experiments.words.pace import stepped_sentences
     from specfleet.experiments.words.run import run_facts, run_text
@@ -92,24 +96,27 @@ def run(
     for notice in this.loaded.notices:
         reporter.say(f"note: {notice}")
     interrupted = False
-    try:
-        this.execute(todo, jobs or default_jobs(), reporter)
-    except KeyboardInterrupt:
-        interrupted = True
-    try:
-        with plain_errors():
-            rows = this.summary()
-            if rows:
-                for sentence in stepped_sentences(this.folder):
-                    print(f"note: {sentence}", file=sys.stderr)
-                if as_json:
-                    print(json_text(run_facts(this, rows)))
-                else:
-                    say(run_text(this, rows))
-                if plots and this.whole:
-                    _draw(this.folder)
-    finally:
-        this.release()
+    with Workers(jobs or worthwhile(todo, default_jobs())) as workers:
+        try:
+            this.execute(todo, workers, reporter)
+        except KeyboardInterrupt:
+            interrupted = True
+            workers.stop(at_once=True)
+        try:
+            with plain_errors():
+                rows = this.summary()
+                if rows:
+                    for sentence in stepped_sentences(this.folder):
+                        print(f"note: {sentence}", file=sys.stderr)
+                    if as_json:
+                        print(json_text(run_facts(this, rows)), flush=True)
+                    else:
+                        say(run_text(this, rows))
+                        sys.stdout.flush()
+                    if plots and this.whole:
+                        _draw(this.folder, workers)
+        finally:
+            this.release()
     if not as_json:
         print(f"results: {this.folder}")
     if interrupted:
@@ -119,10 +126,10 @@ def run(
         fail(f"{len(this.failures)} of {len(this.tasks)} simulations failed: {this.failures[0][1]}", 1)
 
 
-def _draw(folder: Path) -> list[Path]:
+def _draw(folder: Path, workers: Workers | None = None) -> list[Path]:
     from specfleet.experiments.figures.run import draw_run
 
-    return draw_run(folder)
+    return draw_run(folder, workers)
 
 
 def _say_stale(*runs: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from specfleet.experiments.figures.style import (
     styled,
 )
 from specfleet.experiments.run.folder import located
+from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.run.results import number
 from specfleet.experiments.words.names import label, noun
 from specfleet.experiments.words.values import named, text
@@ -38,35 +40,54 @@ COVERED = ("output_throughput", *TAILS)
 """Metrics with a figure of their own name or kind."""
 
 
-def draw_run(folder: Path) -> list[Path]:
+def draw_run(folder: Path, workers: Workers | None = None) -> list[Path]:
     """Draws a finished run's figures into `plots/`, each as PNG and SVG, and returns the paths.
 
     Figures without a point to show are left out.
 
+    Args:
+        folder: of the run.
+        workers: draw side by side where some are at work already; starting them would take longer.
+
     Raises:
         FileNotFoundError: if `folder` is not the folder of a finished run.
     """
-    shown = read(folder)
+    names = list(_makers(read(folder)))
+    if workers is None or not workers.started:
+        return draw_some((folder, names))
+    drawn = workers.in_order(draw_some, [(folder, [name]) for name in names])
+    return [path for paths in drawn for path in paths]
+
+
+def draw_some(asked: tuple[Path, Sequence[str]]) -> list[Path]:
+    """Draws the figures of a finished run that are named; returns the paths."""
+    folder, names = asked
+    makers = _makers(read(folder))
     with styled():
         return [
             path
-            for name, figure in figures(shown)
-            if figure is not None
+            for name in names
+            if (figure := makers[name]()) is not None
             for path in save(figure, located(folder) / "plots", name)
         ]
 
 
 def figures(shown: Shown) -> Iterator[tuple[str, Figure | None]]:
     """Yields the name of every figure and the figure; None where the run has nothing for it."""
-    yield "answer", answer(shown)
-    yield "throughput", metric(shown, "output_throughput")
-    yield "speedup", speedup(shown)
-    yield "tails", tails(shown)
-    yield "step_time", step_time(shown)
-    yield "two_sides", two_sides(shown)
-    for key in dict.fromkeys(shown.y):
-        if key not in COVERED:
-            yield key, metric(shown, key)
+    yield from ((name, make()) for name, make in _makers(shown).items())
+
+
+def _makers(shown: Shown) -> dict[str, Callable[[], Figure | None]]:
+    """Returns what makes each figure, by its name; None is made where the run has nothing for it."""
+    fixed: dict[str, Callable[[], Figure | None]] = {
+        "answer": partial(answer, shown),
+        "throughput": partial(metric, shown, "output_throughput"),
+        "speedup": partial(speedup, shown),
+        "tails": partial(tails, shown),
+        "step_time": partial(step_time, shown),
+        "two_sides": partial(two_sides, shown),
+    }
+    return fixed | {key: partial(metric, shown, key) for key in shown.y if key not in COVERED}
 
 
 def metric(shown: Shown, key: str) -> Figure | None:

@@ -59,12 +59,22 @@ class Workers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.stop(at_once=error is not None)
+
+    @property
+    def started(self) -> bool:
+        """Whether processes are there to work in."""
+        return self._pool is not None
+
+    def stop(self, at_once: bool) -> None:
+        """Ends the processes: when they are done with what they do, or in the middle of it."""
         if self._pool is None:
             return
-        self._pool.shutdown(wait=error is None, cancel_futures=True)
-        if error is not None:
+        self._pool.shutdown(wait=not at_once, cancel_futures=True)
+        if at_once:
             for child in set(multiprocessing.active_children()) - self._others:
                 child.terminate()
+        self._pool = None
 
     def as_finished(
         self, work: Callable[[Item], Result], items: Sequence[Item], running: Running = lambda at: None
@@ -76,7 +86,7 @@ class Workers:
             items: what to work on, started in this order.
             running: told of what is worked on, whenever that changes.
         """
-        if self._jobs <= 1 or len(items) <= 1:
+        if self._jobs <= 1 or (len(items) <= 1 and not self.started):
             for at, item in enumerate(items):
                 running([at])
                 yield at, _tried(work, item)
@@ -89,7 +99,7 @@ class Workers:
 
     def in_order(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
         """Yields the result of each item in the order of `items`; raises what the first to fail raised."""
-        if self._jobs <= 1 or len(items) <= 1:
+        if self._jobs <= 1 or (len(items) <= 1 and not self.started):
             yield from map(work, items)
             return
         for future in self._submit(work, items):
@@ -104,7 +114,7 @@ class Workers:
             method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
             context = multiprocessing.get_context(method)
             if method == "forkserver":
-                context.set_forkserver_preload(["__main__", work.__module__])
+                context.set_forkserver_preload(["__main__", str(work.__module__)])
             self._pool = ProcessPoolExecutor(self._jobs, context, _begin, (from_python(),))
         futures: dict[Future[Result], int] = {}
         for at, item in enumerate(items):

@@ -25,7 +25,7 @@ from specfleet.experiments.run.folder import (
     task_names,
 )
 from specfleet.experiments.run.inputs import changed_files, input_files
-from specfleet.experiments.run.processes import WorkerLost
+from specfleet.experiments.run.processes import WorkerLost, Workers
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.run.results import Row, summarise, write_summary
 from specfleet.experiments.run.runner import Task, run_tasks, tasks
@@ -101,8 +101,14 @@ class Run:
         write_text(self.folder / "resolved.yaml", self.resolved)
         return [task for task in self.tasks if not task.done]
 
-    def execute(self, todo: list[Task], jobs: int, reporter: Reporter) -> None:
-        """Runs what is left; failures are noted and the other points go on."""
+    def execute(self, todo: list[Task], jobs: int | Workers, reporter: Reporter) -> None:
+        """Runs what is left; failures are noted and the other points go on.
+
+        Args:
+            todo: what is left.
+            jobs: processes to start, or those to run in.
+            reporter: told of progress.
+        """
 
         def failed(task: Task, error: BaseException) -> None:
             text = f"{type(error).__name__}: {error}"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from specfleet.experiments.load.config import load_experiment, resolved
 from specfleet.experiments.load.sweep import Point, expand, grid, point_id, short_names
-from specfleet.experiments.run.runner import run_tasks, tasks
+from specfleet.experiments.run.runner import run_tasks, tasks, worthwhile
 from specfleet.experiments.schema.blocks.acceptance import Process
 from specfleet.experiments.schema.faults import InputFaults
 
@@ -172,3 +172,19 @@ def test_the_number_of_processes_changes_no_byte(tmp_path: Path) -> None:
         written[jobs] = {str(path.relative_to(tmp_path / str(jobs))): path.read_bytes() for path in files}
     assert len(written[1]) == 12 * 4
     assert written[1] == written[4]
+
+
+@pytest.mark.parametrize(("requests", "most", "started"), [(60, 8, 1), (100_000, 8, 8), (100_000, 64, 12)])
+def test_more_processes_are_started_for_as_much_work_as_pays(
+    tmp_path: Path, requests: int, most: int, started: int
+) -> None:
+    found = points(tmp_path, SMALL_FLEET, f"workload.num_prompts={requests}")
+    assert worthwhile(tasks(found, 2, 7, tmp_path), most) == started
+
+
+def test_a_request_takes_longer_where_few_share_its_iterations(tmp_path: Path) -> None:
+    lone, crowd = (
+        tasks(points(tmp_path, SMALL_FLEET, f"workload.max_concurrency={users}"), 1, 0, tmp_path)[0].seconds
+        for users in (1, 256)
+    )
+    assert lone > crowd

@@ -23,6 +23,7 @@ from specfleet.experiments.figures.lines import bounds
 from specfleet.experiments.figures.run import draw_run, figures, metric, speedup, tails
 from specfleet.experiments.figures.steps import PARTS, step_time, two_sides
 from specfleet.experiments.figures.style import COLOURS, Horizontal, look, styled
+from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.run.results import Row, number, write_summary
 from specfleet.experiments.schema.blocks.experiment import METRICS
 from specfleet.experiments.validate.figures import ticks
@@ -120,6 +121,17 @@ def test_every_figure_is_written_as_png_and_as_the_same_svg_each_time(tmp_path: 
             assert one.read_bytes() == other.read_bytes()
             assert "<text" in one.read_text()
             assert "<dc:date>" not in one.read_text()
+
+
+def test_figures_drawn_side_by_side_are_those_drawn_alone(tmp_path: Path) -> None:
+    runs = [folder(tmp_path / name, grid(), {LOAD: LOADS, K: KS}) for name in ("a", "b")]
+    with Workers(2) as workers:
+        assert list(workers.in_order(math.factorial, [3, 4])) == [6, 24]
+        assert workers.started
+        together = draw_run(runs[0], workers)
+    alone = draw_run(runs[1])
+    assert [path.name for path in together] == [path.name for path in alone]
+    assert [path.read_bytes() for path in together] == [path.read_bytes() for path in alone]
 
 
 def test_a_point_without_axes_gets_the_split_of_its_step_only(tmp_path: Path) -> None:

@@ -8,20 +8,18 @@ unusable only if what cannot be known otherwise is missing.
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.validate import profiles
 from specfleet.experiments.validate.lengths import monotone, workload
+from specfleet.experiments.validate.parallel import REASONS, parallel_faults
 from specfleet.experiments.validate.points import (
     BENCH_KEYS,
     TTFT_STEPS_CONCURRENCY,
     MeasuredPoint,
-    Readout,
     Unusable,
 )
 from specfleet.hardware.accelerator import Accelerator
@@ -113,44 +111,6 @@ class CsvRow:
         return True if word in _YES else False if word in _NO else None
 
 
-def read_csv(path: Path, frozen: bool) -> Readout:
-    """Reads every row of a file.
-
-    Args:
-        path: CSV with a header.
-        frozen: published constants instead of those found for a machine.
-
-    Raises:
-        ValueError: if the header is none of the known kinds.
-    """
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = csv.DictReader(file)
-        header = rows.fieldnames or []
-        if SERVED in header:
-            make = served_point
-        elif {"target_model", "gpu"} <= set(header):
-            make = bench_point
-        else:
-            raise ValueError(
-                f"{path}: no column target_model with gpu, and no {SERVED}; "
-                "use a file of measured points, or `vllm bench serve` JSON with --serve"
-            )
-        readout = Readout()
-        for line, cells in enumerate(rows, 2):
-            _add(readout, f"{path.name}:{line}", CsvRow(cells), make, frozen)
-    return readout
-
-
-def _add(readout: Readout, name: str, row: CsvRow, make: object, frozen: bool) -> None:
-    assert callable(make)
-    try:
-        readout.points.append(make(name, row, frozen))
-    except Unusable as reason:
-        readout.skipped[str(reason)] += 1
-    except ValueError as error:
-        readout.errors[str(error)] += 1
-
-
 def bench_point(name: str, row: CsvRow, frozen: bool) -> MeasuredPoint:
     """Returns the point of a benchmark row.
 
@@ -158,14 +118,16 @@ def bench_point(name: str, row: CsvRow, frozen: bool) -> MeasuredPoint:
         Unusable: the row says that it is, or lacks what is needed.
         ValueError: unknown model, GPU, drafter or engine; or they do not go together.
     """
+    refuse_parallel(row)
     if row.text("quality_flag") not in ("", "ok"):
         raise Unusable(f"quality_flag is {row.text('quality_flag')}")
     for column in _NEEDED:
         row.need(column)
+    derived = derived_length(row)
     measured = _measured(row)
-    k = _drafts(row)
+    k = _drafts(row, derived)
     place = _placement(row, k, frozen)
-    acceptance = _acceptance(row, place, k) if k else None
+    acceptance = _acceptance(row, place, k, derived) if k else None
     offered = workload(
         dataset=row.text("dataset"),
         model=place.model.name,
@@ -191,7 +153,36 @@ def bench_point(name: str, row: CsvRow, frozen: bool) -> MeasuredPoint:
         acceptance=acceptance,
         rounds=row.finite("draft_rounds") or 1.0,
         measured=measured,
+        assumptions=(f"acceptance of {name}: {derived[1]}",) if k and derived else (),
     )
+
+
+def refuse_parallel(row: CsvRow) -> None:
+    """Raises Unusable for a row that ran in a way that is not simulated."""
+    stated = {key: row.text(key) for key in REASONS}
+    for key, said in parallel_faults(stated):
+        raise Unusable(f"{key} {said.removesuffix('; leave it out')}")
+
+
+def derived_length(row: CsvRow) -> tuple[float, str] | None:
+    """Returns the acceptance length of a drafting row that states none, and from what; None where it states
+    one, or nothing says it."""
+    stated = row.number("acceptance_length_exact") or row.number("acceptance_length")
+    if row.text("method") == "none" or stated or row.text("accept_pos1"):
+        return None
+    accepted, rounds = row.finite("accepted_tokens"), row.finite("draft_rounds")
+    drafted, k = row.finite("draft_tokens"), row.finite("K", MOST_DRAFTS)
+    rate = row.finite("draft_acceptance_rate", 1.0)
+    if accepted and rounds:
+        return 1.0 + accepted / rounds, "accepted tokens over rounds"
+    if rate is None and accepted and drafted:
+        rate = min(accepted / drafted, 1.0)
+    if rate is not None and k:
+        return 1.0 + rate * k, "accepted over drafted, times K"
+    step, token = row.finite("itl_mean_ms"), row.finite("tpot_mean_ms")
+    if step and token and step >= token and (not k or step / token <= k + 1.0):
+        return step / token, "mean ITL (a step) over mean TPOT (a token)"
+    return None
 
 
 def _client_cap(arrivals: str) -> int | None:
@@ -200,14 +191,15 @@ def _client_cap(arrivals: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _drafts(row: CsvRow) -> int:
+def _drafts(row: CsvRow, derived: tuple[float, str] | None) -> int:
     """Returns K, 0 for plain rows; Unusable where a drafting row lacks its drafter or its acceptance."""
     if row.need("method") == "none":
         return 0
     k = round(row.need_finite("K", MOST_DRAFTS))
     if row.text("method").lower() != "ngram":
         row.need("draft_model")
-    if row.number("acceptance_length_exact") is None and row.number("acceptance_length") is None:
+    lengths = (row.number("acceptance_length_exact"), row.number("acceptance_length"))
+    if derived is None and lengths == (None, None):
         for position in range(1, k + 1):
             row.need_number(f"accept_pos{position}")
     return k
@@ -284,11 +276,13 @@ def _drafter(row: CsvRow) -> DrafterSpec:
     return drafter
 
 
-def _acceptance(row: CsvRow, place: Placement, k: int) -> AcceptanceSpec:
+def _acceptance(row: CsvRow, place: Placement, k: int, derived: tuple[float, str] | None) -> AcceptanceSpec:
     """Returns the measured acceptance: by position, else by length."""
     assert place.drafter is not None
     spread = profiles.concentration(place.model, place.drafter.method, row.text("dataset"))
     rates = [row.finite(f"accept_pos{i + 1}", 1.0) for i in range(k)]
+    if derived is not None:
+        return AcceptanceSpec(acceptance_length=derived[0], measured_at_k=k, concentration=spread)
     if all(rate is not None for rate in rates):
         steps = tuple(rate for rate in rates if rate is not None)
         return AcceptanceSpec(by_position=monotone(steps), concentration=spread)

@@ -30,6 +30,9 @@ BENCH_KEYS = {
 }
 """Scored quantities that a benchmark prints, with the keys of `vllm bench serve`."""
 
+SPEEDUP = "throughput_speedup"
+"""Throughput over that of plain decoding, where a row states the ratio itself."""
+
 METRICS = (
     "tpot_mean_ms",
     "tpot_p99_ms",
@@ -43,6 +46,7 @@ METRICS = (
     "acceptance_length",
     "ttft_steps",
     "tpot_median_ms",
+    SPEEDUP,
 )
 """All scored quantities, in the order in which they are shown."""
 
@@ -74,6 +78,7 @@ class MeasuredPoint:
         acceptance: given by the measurement, or None where nothing is drafted.
         rounds: verifications behind `acceptance`, its weight among other rows.
         closed_form: scored by the closed form unless asked otherwise.
+        tree_passes: the drafter's passes where they are not those of a chain of K; 0 where they are.
         measured: values by metric.
         assumptions: what the row does not say and its settings had to.
     """
@@ -92,6 +97,7 @@ class MeasuredPoint:
     acceptance: AcceptanceSpec | None = None
     rounds: float = 1.0
     closed_form: bool = False
+    tree_passes: int = 0
     assumptions: tuple[str, ...] = ()
 
     @property
@@ -134,17 +140,19 @@ class Readout:
         skipped: reasons with counts.
         errors: rows that name a model, GPU, drafter or engine that is not known, with counts.
         said: how files of other tools were read.
+        why: rows that are not scored, with the reason.
     """
 
     points: list[MeasuredPoint] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
     said: list[str] = field(default_factory=list)
+    why: dict[str, str] = field(default_factory=dict)
 
 
-def pool_tokens(point: MeasuredPoint) -> int:
-    """Returns the KV pool that the memory model gives the server, as vLLM logs it."""
-    return kv_budget(point.placement).tokens
+def pool_tokens(placement: Placement) -> int:
+    """Returns the KV pool that the memory model gives a server, as vLLM logs it."""
+    return kv_budget(placement).tokens
 
 
 def speculative_config(point: MeasuredPoint) -> SpeculativeConfig | None:
@@ -160,6 +168,8 @@ def speculative_config(point: MeasuredPoint) -> SpeculativeConfig | None:
 def drafter_passes(point: MeasuredPoint) -> int:
     """Returns the drafter's passes after a step."""
     speculative = speculative_config(point)
+    if point.tree_passes:
+        return point.tree_passes
     return speculative.draft_passes if speculative else 0
 
 

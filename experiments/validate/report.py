@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from specfleet.experiments.validate.points import METRICS
+from specfleet.experiments.validate.points import METRICS, SPEEDUP
 from specfleet.experiments.validate.score import (
     Block,
     Errors,
@@ -18,7 +18,7 @@ from specfleet.experiments.validate.score import (
 from specfleet.experiments.validate.validation import Validation
 from specfleet.experiments.words.table import Column, table_text
 
-_SHOWN = ("tpot_mean_ms", "tpot_p99_ms", "itl_mean_ms", "ttft_mean_ms", "output_throughput")
+_SHOWN = ("tpot_mean_ms", "tpot_p99_ms", "itl_mean_ms", "ttft_mean_ms", "output_throughput", SPEEDUP)
 _VARIANT_METRICS = ("tpot_mean_ms", "tpot_p99_ms", "ttft_mean_ms", "output_throughput")
 _WORST = 5
 METRIC_WIDTH, NUMBER_WIDTH = 22, 6

@@ -12,6 +12,7 @@ from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.validate.acceptance import predicted_acceptance
 from specfleet.experiments.validate.points import (
     BENCH_KEYS,
+    SPEEDUP,
     MeasuredPoint,
     drafter_passes,
     pool_tokens,
@@ -89,11 +90,14 @@ def simulated(point: MeasuredPoint, seeds: int, free: bool = False) -> dict[str,
         if key in runs[0]
     }
     steps = [run["median_ttft_ms"] / run["median_itl_ms"] for run in runs]
-    return found | {"ttft_steps": float(np.mean(steps)), "kv_pool_tokens": float(pool_tokens(point))}
+    return found | {
+        "ttft_steps": float(np.mean(steps)),
+        "kv_pool_tokens": float(pool_tokens(point.placement)),
+    }
 
 
 def closed_form(point: MeasuredPoint) -> dict[str, float]:
-    """Returns TPOT, ITL and the KV pool of a closed loop by `hardware.closedform`.
+    """Returns TPOT, ITL, throughput, the ratio to plain decoding and the KV pool, by `hardware.closedform`.
 
     With speculation a step verifies and yields the acceptance length, tau: `T(B) / tau + (B - 1) / osl x
     (T(B + isl) - T(B))`.
@@ -108,16 +112,19 @@ def closed_form(point: MeasuredPoint) -> dict[str, float]:
     spec = point.acceptance
     length = pooled_length(survival_table(spec, point.k)) if spec is not None else 1.0
     cost: StepCost = KernelCost(place)
+    batch = min(point.concurrency, place.max_num_seqs)
+    plain = closed_form_tpot(cost, batch, prompt, output, place.max_num_batched_tokens)
     if point.k:
         cost = _Verifying(cost, point.k, drafter_passes(point), round((output - output / length) / 2))
-    batch = min(point.concurrency, place.max_num_seqs)
     step = closed_form_tpot(
         cost, batch, prompt, output / length, place.max_num_batched_tokens // (1 + point.k)
     )
     return {
+        SPEEDUP: plain * length / step,
+        "output_throughput": batch * length / step,
         "tpot_mean_ms": 1e3 * step / length,
         "itl_mean_ms": 1e3 * step,
-        "kv_pool_tokens": float(pool_tokens(point)),
+        "kv_pool_tokens": float(pool_tokens(point.placement)),
     }
 
 

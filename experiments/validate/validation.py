@@ -17,6 +17,7 @@ from specfleet.experiments.validate.points import Readout
 from specfleet.experiments.validate.profiles import FOLDER
 from specfleet.experiments.validate.runs import Scored, in_mode, predict_all
 from specfleet.experiments.validate.score import block, by_load, campaign_group, groups, model_group, ratios
+from specfleet.experiments.validate.tables import read_csv
 
 PUBLISHED = FOLDER / "published.csv"
 """The shipped table of published points."""
@@ -30,12 +31,14 @@ class Validation:
         scored: points with their predictions.
         skipped: reasons with counts.
         errors: unknown names, and points that cannot be simulated, with counts.
+        why: rows that are not scored, each with the reason.
         variants: the drafting rows without matching and with other spreads, where asked for.
     """
 
     scored: list[Scored]
     skipped: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
+    why: dict[str, str] = field(default_factory=dict)
     variants: Sequence[Variant] = ()
 
     def json(self) -> dict[str, object]:
@@ -51,6 +54,7 @@ class Validation:
             "skipped": [{"reason": reason, "n": n} for reason, n in sorted(self.skipped.items())],
             "campaigns": groups(usable, campaign_group),
             "transient": block(usable, transient=True),
+            "not_scored": self.why,
             "errors": [{"error": error, "n": n} for error, n in sorted(self.errors.items())],
             "variants": [asdict(one) for one in self.variants],
         }
@@ -88,6 +92,7 @@ def read_points(
         readout.points += found.points
         readout.skipped += found.skipped
         readout.errors += found.errors
+        readout.why |= found.why
     return readout
 
 
@@ -125,7 +130,7 @@ def validate(
         free: also without matching, and with other spreads between requests.
     """
     points, lost = in_mode(readout.points, mode)
-    skipped, errors = readout.skipped.copy(), readout.errors.copy()
+    skipped, errors, why = readout.skipped.copy(), readout.errors.copy(), dict(readout.why)
     if lost:
         skipped["no other row of this drafter and data set to predict acceptance from"] += lost
     reporter.total = len(points)
@@ -134,7 +139,8 @@ def validate(
     for one in found:
         if one.failure:
             errors[one.failure] += 1
+            why[one.point.name] = one.failure
     others = (
         variants(points, found, seeds=seeds, method=method, jobs=jobs, quiet=reporter.quiet) if free else ()
     )
-    return Validation([one for one in found if not one.failure], skipped, errors, others)
+    return Validation([one for one in found if not one.failure], skipped, errors, why, others)

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from specfleet.experiments.validate.columns import read_csv
 from specfleet.experiments.validate.points import MeasuredPoint
 from specfleet.experiments.validate.runs import Scored, predict_all
+from specfleet.experiments.validate.tables import read_csv
 
 SERIES = {("none", 0): "plain", ("eagle3", 3): "EAGLE-3 K=3", ("draft_model", 3): "1.7B draft K=3"}
 

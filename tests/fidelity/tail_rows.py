@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from specfleet.experiments.validate.columns import read_csv
 from specfleet.experiments.validate.points import MeasuredPoint
 from specfleet.experiments.validate.runs import Scored, predict_all
+from specfleet.experiments.validate.tables import read_csv
 
 
 def rows(shared: Path) -> tuple[MeasuredPoint, ...]:

@@ -1,0 +1,179 @@
+"""Rows of offline tables: so many sequences at once, one throughput, or a ratio to plain decoding.
+
+They are priced in closed form. What such a table leaves out is assumed and said: the lengths, which a ratio
+depends on little, and the number of GPUs, without which nothing but a ratio is scored.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from specfleet.experiments.schema import lookups
+from specfleet.experiments.validate import profiles
+from specfleet.experiments.validate.columns import MOST_DRAFTS, CsvRow, derived_length, refuse_parallel
+from specfleet.experiments.validate.lengths import workload
+from specfleet.experiments.validate.points import SPEEDUP, MeasuredPoint, Unusable, pool_tokens
+from specfleet.hardware.heads import eagle3_for
+from specfleet.hardware.memory import DoesNotFit
+from specfleet.hardware.model import DrafterSpec, ModelSpec
+from specfleet.hardware.placement import Placement
+from specfleet.sim.speculation.acceptance import AcceptanceSpec
+
+_LENGTHS = (200.0, 400.0)
+"""Prompt and output tokens of chat, code and mathematics sets where a table states none."""
+
+_EAGLE3 = ("eagle3", "eagle-3", "speculative")
+_MOST_BATCH = 4096
+
+
+@dataclass(frozen=True)
+class OfflineDraft:
+    """How a row drafts: nodes verified beside the root, the drafter's passes, tokens a round.
+
+    A chain has as many nodes as passes; a tree more.
+    """
+
+    nodes: int
+    passes: int
+    acceptance_length: float
+
+
+def is_offline(row: CsvRow) -> bool:
+    """Whether a row states a batch, and nothing of clients."""
+    return bool(row.text("batch_size")) and not row.text("num_prompts") and not row.text("max_concurrency")
+
+
+def offline_point(name: str, row: CsvRow, frozen: bool) -> MeasuredPoint:
+    """Returns the point of an offline row; Unusable says what it lacks."""
+    refuse_parallel(row)
+    batch = row.whole("batch_size", _MOST_BATCH)
+    if not batch:
+        raise Unusable("batch_size is no number of sequences")
+    draft = _draft(row)
+    assumed: list[str] = []
+    lengths = _stated_lengths(row)
+    place, tp_stated = _placed(row, draft, frozen)
+    measured = _measured(row, whole=tp_stated)
+    source = row.text("record_id") or name
+    if lengths is None:
+        assumed.append(f"{source}: lengths not stated, {_LENGTHS[0]:g} + {_LENGTHS[1]:g} tokens")
+    if not tp_stated:
+        gpus = place.tensor_parallel_size
+        assumed.append(f"{source}: number of GPUs not stated, the fewest that hold the model ({gpus})")
+    prompt, output = lengths or _LENGTHS
+    acceptance = None
+    if draft is not None:
+        assert place.drafter is not None
+        spread = profiles.concentration(place.model, place.drafter.method, row.text("dataset"))
+        acceptance = AcceptanceSpec(
+            acceptance_length=draft.acceptance_length, measured_at_k=draft.nodes, concentration=spread
+        )
+    return MeasuredPoint(
+        name=" ".join(filter(None, (row.text("record_id"), row.text("point")))) or name,
+        campaign=row.text("record_id") or row.text("campaign"),
+        dataset=row.text("dataset") or "not stated",
+        placement=place,
+        max_model_len=place.model.max_position_embeddings,
+        workload=workload(
+            dataset="",
+            model=place.model.name,
+            num_prompts=batch,
+            mean_input=prompt,
+            mean_output=output,
+            ignore_eos=True,
+        ),
+        max_concurrency=batch,
+        acceptance=acceptance,
+        measured=measured,
+        closed_form=True,
+        tree_passes=draft.passes if draft else 0,
+        assumptions=tuple(assumed),
+    )
+
+
+def _measured(row: CsvRow, whole: bool) -> dict[str, float]:
+    """Returns what is scored: all, or the ratio alone where the cards are not stated."""
+    found = {SPEEDUP: row.finite("throughput_speedup_vs_none")}
+    if whole:
+        found["tpot_mean_ms"] = row.finite("tpot_mean_ms")
+        found["output_throughput"] = row.finite("output_throughput_tok_s")
+    measured = {metric: value for metric, value in found.items() if value}
+    if not measured and not whole:
+        raise Unusable("cards are not stated, nor a ratio to plain decoding")
+    if not measured:
+        raise Unusable("nothing that is scored was measured")
+    return measured
+
+
+def _stated_lengths(row: CsvRow) -> tuple[float, float] | None:
+    prompt, output = (row.finite(f"mean_{side}_tokens_per_request") for side in ("input", "output"))
+    if prompt and output:
+        return prompt, output
+    found = re.fullmatch(r"(\d{1,7})/(\d{1,7})", row.text("isl_osl"))
+    return (float(found[1]), float(found[2])) if found else None
+
+
+def _draft(row: CsvRow) -> OfflineDraft | None:
+    """Returns how a row drafts; None for plain rows; Unusable where K or acceptance is not to be had."""
+    if row.need("method") == "none":
+        return None
+    nodes, passes = row.whole("verify_tokens_incl_root", MOST_DRAFTS), row.whole("tree_steps", MOST_DRAFTS)
+    noted = re.fullmatch(r"(\d{1,3})/(\d{1,3})/(\d{1,3})", row.text("config_note"))
+    k = row.whole("K", MOST_DRAFTS)
+    if nodes is None and noted is not None:
+        passes, nodes = int(noted[1]), int(noted[3])
+    k = nodes - 1 if nodes else k
+    if not k:
+        raise Unusable("K is empty")
+    derived = derived_length(row)
+    length = row.finite("acceptance_length", MOST_DRAFTS) or (derived[0] if derived else None)
+    if length is None:
+        raise Unusable("acceptance is not stated, and nothing says it")
+    if not 1.0 <= length <= k + 1.0:
+        raise Unusable(f"acceptance_length is {length:g}, which K = {k} cannot give")
+    return OfflineDraft(k, passes or k, length)
+
+
+def _placed(row: CsvRow, draft: OfflineDraft | None, frozen: bool) -> tuple[Placement, bool]:
+    """Returns what the row ran on, and whether it states the number of GPUs."""
+    try:
+        model = profiles.model(row.need("target_model"))
+        drafter = _drafter(row, model) if draft else None
+        card = profiles.gpu(row.need("gpu"))
+        engine = profiles.engine(f"{row.need('engine')} {row.text('engine_version')}".strip())
+    except ValueError as error:
+        raise Unusable(str(error).split(";")[0]) from None
+    stated = row.whole("tp", 64) or row.whole("n_gpus", 64)
+    why = "fits on no number of GPUs up to 8"
+    dtype = profiles.quantization(row.text("target_weights_dtype"), row.text("target_model"))
+    for gpus in (stated,) if stated else (1, 2, 4, 8):
+        try:
+            place = Placement.of(
+                model,
+                card,
+                profiles.on_machine(engine, "", frozen),
+                tensor_parallel_size=gpus,
+                drafter=drafter,
+                num_speculative_tokens=draft.nodes if draft else 0,
+                max_num_seqs=row.whole("max_num_seqs"),
+                quantization=dtype,
+            )
+            pool = pool_tokens(place)
+        except (DoesNotFit, ValueError) as error:
+            why = str(error).splitlines()[0]
+            continue
+        if pool > 0:
+            return place, stated is not None
+    raise Unusable(why)
+
+
+def _drafter(row: CsvRow, target: ModelSpec) -> DrafterSpec:
+    """Returns the drafter that a row names, or an EAGLE-3 head of its target's shape."""
+    named = row.text("draft_model")
+    known = lookups.found(lambda: lookups.drafter(named)) if named else None
+    if known is not None:
+        return known
+    if row.text("method").lower().startswith(_EAGLE3):
+        return eagle3_for(target)
+    raise Unusable(f"no drafter is known for method {row.text('method')[:40]}")

@@ -1,0 +1,125 @@
+"""Rows of offline tables and of servers that spread their experts; acceptance that has to be derived."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from specfleet.experiments.validate.points import SPEEDUP, Readout
+from specfleet.experiments.validate.runs import predict
+from specfleet.experiments.validate.validation import read_points
+
+SHARED = Path(os.environ.get("SPECFLEET_SHARED", Path(__file__).parents[3] / "shared")) / "validation"
+
+OFFLINE = {
+    **{"record_id": "r", "target_model": "Llama-3.1-8B-Instruct", "gpu": "1x H100", "tp": "1"},
+    **{
+        "batch_size": "8",
+        "engine": "SGLang v0.4.4",
+        "method": "none",
+        "isl_osl": "200/400",
+        "output_throughput_tok_s": "1100",
+    },
+}
+DRAFTING = OFFLINE | {
+    **{"method": "eagle3", "K": "3", "acceptance_length": "2.5", "throughput_speedup_vs_none": "1.6"},
+    **{"draft_model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"},
+}
+
+
+def table(path: Path, *rows: dict[str, str]) -> Readout:
+    """Reads rows written as a table."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
+        writer.writeheader()
+        writer.writerows(rows)
+    return read_points([path], None, False)
+
+
+def test_an_offline_row_is_priced_in_closed_form_and_its_ratio_is_scored(tmp_path: Path) -> None:
+    plain, drafting = table(tmp_path / "t.csv", OFFLINE, DRAFTING).points
+    assert plain.closed_form and plain.concurrency == 8 and set(plain.measured) == {"output_throughput"}
+    assert set(drafting.measured) == {"output_throughput", SPEEDUP}
+    found = [predict(point, 1, None).predicted for point in (plain, drafting)]
+    ratio = found[1]["output_throughput"] / found[0]["output_throughput"]
+    assert found[1][SPEEDUP] == pytest.approx(ratio, rel=0.02), (
+        "the ratio is to the plain row's own throughput"
+    )
+    assert 1.0 < found[1][SPEEDUP] < 2.5
+
+
+def test_a_tree_verifies_its_nodes_in_as_many_passes_as_it_is_deep(tmp_path: Path) -> None:
+    tree = DRAFTING | {"K": "", "config_note": "3/4/16"}
+    (point,) = table(tmp_path / "t.csv", tree).points
+    assert (point.k, point.tree_passes) == (15, 3)
+
+
+def test_without_cards_only_a_ratio_is_scored_and_assumptions_are_said(tmp_path: Path) -> None:
+    bare = DRAFTING | {"tp": "", "isl_osl": ""}
+    readout = table(tmp_path / "t.csv", bare, OFFLINE | {"tp": ""})
+    (point,) = readout.points
+    assert set(point.measured) == {SPEEDUP}
+    assert any("the fewest that hold the model (1)" in text for text in point.assumptions)
+    assert any("lengths not stated" in text for text in point.assumptions)
+    assert list(readout.skipped) == ["cards are not stated, nor a ratio to plain decoding"]
+
+
+def test_what_ran_on_spread_experts_replicas_or_stages_is_refused_with_the_reason(tmp_path: Path) -> None:
+    rows = [OFFLINE | {key: "8"} for key in ("ep", "dp", "pp")] + [OFFLINE | {"dp": "1", "ep": "1"}]
+    readout = table(tmp_path / "t.csv", *rows)
+    assert len(readout.points) == 1
+    assert [reason.split(":")[0] for reason in readout.why.values()] == ["ep is 8", "dp is 8", "pp is 8"]
+
+
+SERVED = {
+    **{"target_model": "Llama-3.1-8B-Instruct", "gpu": "h100-sxm", "tp": "1", "engine": "vLLM"},
+    **{
+        "method": "eagle3",
+        "draft_model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B",
+        "K": "3",
+        "num_prompts": "80",
+    },
+    **{"request_rate_rps": "inf", "max_concurrency": "8", "mean_input_tokens_per_request": "200"},
+    **{"mean_output_tokens_per_request": "100", "tpot_mean_ms": "4.0", "tpot_median_ms": "3.9"},
+}
+
+
+@pytest.mark.parametrize(
+    ("columns", "length", "said"),
+    [
+        ({"accepted_tokens": "1500", "draft_rounds": "1000"}, 2.5, "accepted tokens over rounds"),
+        ({"accepted_tokens": "1500", "draft_tokens": "3000"}, 2.5, "accepted over drafted, times K"),
+        ({"draft_acceptance_rate": "0.5"}, 2.5, "accepted over drafted, times K"),
+        ({"itl_mean_ms": "9.0"}, 2.25, "mean ITL (a step) over mean TPOT (a token)"),
+    ],
+)
+def test_an_empty_acceptance_is_derived_and_said(
+    tmp_path: Path, columns: dict[str, str], length: float, said: str
+) -> None:
+    (point,) = table(tmp_path / "t.csv", SERVED | columns).points
+    assert point.acceptance is not None and point.acceptance.acceptance_length == pytest.approx(length)
+    assert any(said in text for text in point.assumptions)
+    assert point.measured["tpot_median_ms"] == 3.9
+
+
+def test_an_acceptance_that_nothing_says_is_asked_for(tmp_path: Path) -> None:
+    readout = table(tmp_path / "t.csv", SERVED)
+    assert not readout.points and list(readout.skipped) == ["accept_pos1 is empty"]
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared measurements are not here")
+def test_every_row_of_the_served_points_is_scored_or_says_why_not() -> None:
+    path = SHARED / "serving_points.csv"
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        rows = list(csv.DictReader(file))
+    readout = read_points([path], None, False)
+    assert len(readout.points) + len(readout.why) == len(rows) and not readout.errors
+    spread = Counter(row["ep"] for row in rows if row["ep"] not in ("", "1"))
+    assert sum("experts spread" in reason for reason in readout.why.values()) == sum(spread.values()) > 0
+    ratios = [p for p in readout.points if SPEEDUP in p.measured]
+    assert len(ratios) > 100 and all(math.isfinite(p.measured[SPEEDUP]) for p in ratios)

@@ -293,15 +293,35 @@ def trace(
     ] = None,
     speed: Annotated[float, typer.Option(help="Replay this much faster.")] = 1.0,
     limit: Annotated[int | None, typer.Option(min=1, help="Rows to keep.")] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(help="arrival_s=COLUMN,input_tokens=COLUMN,output_tokens=COLUMN and so on."),
+    ] = None,
+    time_unit: Annotated[str | None, typer.Option(help="Of arrival_s: s, ms, us, ns or iso.")] = None,
+    block_size: Annotated[int | None, typer.Option(help="Tokens of a block of hash_ids.")] = None,
+    characters_per_token: Annotated[float | None, typer.Option(help="For a file that holds text.")] = None,
+    on_reset: Annotated[str | None, typer.Option(help="error, append or sort.")] = None,
+    ties: Annotated[str | None, typer.Option(help="keep or spread.")] = None,
 ) -> None:
-    """Say what a trace file holds, what was dropped and why."""
+    """Say what a trace file holds, what was dropped and why, how bursty it is; the YAML of a replay."""
     from specfleet.experiments.schema.faults import did_you_mean
+    from specfleet.experiments.words.trace import replay_yaml
     from specfleet.workloads.traces.formats import TRACE_FORMATS, read_trace
+    from specfleet.workloads.traces.statistics import statistics_text
 
     if form is not None and form not in TRACE_FORMATS:
         fail(f"--format {form} is not supported; {did_you_mean(form, TRACE_FORMATS)}", 2)
     with plain_errors():
-        print(read_trace(file, form, speed=speed, limit=limit).report.render())
+        mapped = dict(one.partition("=")[::2] for one in columns.split(",")) if columns else None
+        asked = {
+            **{"columns": mapped, "time_unit": time_unit, "block_size": block_size},
+            **{"characters_per_token": characters_per_token, "on_reset": on_reset, "ties": ties},
+        }
+        asked = {name: value for name, value in asked.items() if value is not None}
+        found = read_trace(file, form, speed=speed, limit=limit, **asked)
+        print(found.report.render())
+        print(statistics_text(found))
+        print(f"\nTo replay it:\n{replay_yaml(file, form, speed, limit, asked, found.report.timed)}")
 
 
 @app.command()

@@ -141,6 +141,7 @@ def _ready(document: Document) -> dict[str, Value]:
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(document.file).stem).strip("-._")
     data: dict[str, Value] = {"name": stem or "experiment", **document.data}
     data = {key: _with_configs(value, (key,), document) for key, value in data.items()}
+    _ready_trace(data, document)
     for block, key in (("serve", "speculative_config"), ("workload", "trace")):
         here = data.get(block)
         if isinstance(here, dict) and key in here:
@@ -158,6 +159,15 @@ def _ready(document: Document) -> dict[str, Value]:
     if isinstance(sweep, dict) and isinstance(axes, dict):
         data["sweep"] = {**sweep, "axes": {key: _ready_axis(key, axes[key], document) for key in axes}}
     return data
+
+
+def _ready_trace(data: dict[str, Value], document: Document) -> None:
+    """The mapping form of a trace, its file seen from the file that names it."""
+    workload = data.get("workload")
+    trace = workload.get("trace") if isinstance(workload, dict) else None
+    if isinstance(workload, dict) and isinstance(trace, dict) and "file" in trace:
+        there = _ready_value("trace", trace["file"], document.mark(("workload", "trace", "file")).file)
+        data["workload"] = {**workload, "trace": {**trace, "file": there}}
 
 
 def _with_configs(value: Value, path: KeyPath, document: Document) -> Value:

@@ -304,10 +304,12 @@ def _process(given: Process, k: int) -> Process:
     return given.model_copy(update=update) if update else given
 
 
-def _format_of(trace: str) -> str | None:
+def _format_of(given: Workload) -> str | None:
     """The format that a trace's keys are of; None where the rules will say why there is none."""
+    if "columns" in given.trace_asked:
+        return "columns"
     try:
-        return detected(trace)
+        return detected(given.trace_file or "")
     except TraceError:
         return None
 
@@ -316,7 +318,7 @@ def _workload(given: Workload) -> Workload:
     """Where arrivals come from, and how many requests there are."""
     missing: dict[str, object] = {}
     if given.trace is not None:
-        missing["trace_format"] = given.trace_format or _format_of(given.trace)
+        missing["trace_format"] = given.trace_format or _format_of(given)
     else:
         missing["request_rate"] = math.inf if given.request_rate is None else given.request_rate
         if given.phases is None:

@@ -56,7 +56,7 @@ def _told(this: Planned) -> Shown:
     """What was planned, for the caption."""
     serve, workload = this.experiment.serve, this.experiment.workload
     model = serve.model if isinstance(serve.model, str) else str(serve.model.get("name", "inline"))
-    asked = workload.preset or (Path(workload.trace).name if workload.trace else "given lengths")
+    asked = workload.preset or (Path(workload.trace_file).name if workload.trace_file else "given lengths")
     setting = f"{model}, {this.traffic.rate:g} requests/s of {asked}, {len(this.seeds)} seeds"
     return Shown(this.experiment.name, None, None, (), (), (), {}, len(this.seeds), "", setting, {})
 

@@ -415,13 +415,9 @@ def source(config: Experiment, seed: int) -> Source:
 @lru_cache(maxsize=4)
 def _trace_requests(workload: Workload, max_model_len: int) -> RequestTable:
     """Returns the rows of a trace that are asked for, arrivals as recorded."""
-    assert workload.trace is not None
+    assert workload.trace_file is not None
     table = read_trace(
-        workload.trace,
-        workload.trace_format,
-        speed=workload.speed,
-        limit=workload.limit,
-        max_tokens=workload.max_tokens,
+        workload.trace_file, workload.trace_format, speed=workload.speed, **workload.trace_asked
     ).requests
     keep = np.ones(len(table), dtype=bool)
     if workload.on_too_long == "drop":

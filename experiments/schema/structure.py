@@ -57,7 +57,7 @@ _LONGEST_SHOWN = 80
 _Gone: TypeAlias = "dict[str | int, _Gone] | None"
 """Keys to leave out, by step; None where all of it goes."""
 
-_NO_KEYS = ("<process>", "<classes>", "<number>", "<mapping>", "[key]")
+_NO_KEYS = ("<process>", "<classes>", "<number>", "<text>", "<mapping>", "[key]")
 """What pydantic puts into the place of a fault besides keys: tags of the schema's unions, mark of keys."""
 
 

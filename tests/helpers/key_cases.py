@@ -90,6 +90,21 @@ TRACE: Around = {
     f"{WL}.num_prompts": None,
 }
 
+TR = f"{WL}.trace"
+MAPPED: Around = {
+    **{key: value for key, value in TRACE.items() if key != TR},
+    f"{TR}.file": "rows.csv",
+    f"{TR}.columns.arrival_s": "TIMESTAMP",
+    f"{TR}.columns.input_tokens": "ContextTokens",
+    f"{TR}.columns.output_tokens": "GeneratedTokens",
+    f"{TR}.time_unit": "iso",
+}
+UNTIMED: Around = {
+    **{key: value for key, value in MAPPED.items() if not key.endswith("arrival_s")},
+    f"{WL}.request_rate": 5.0,
+    f"{WL}.max_concurrency": None,
+}
+
 
 def unmodelled(value: Any) -> Case:
     """A field whose value would change the prediction and is refused by name."""
@@ -304,7 +319,22 @@ WORKLOAD_CASES = {
         )
     },
     "rank_correlation": Case(0.9),
-    "trace": Case("other.csv", TRACE),
+    "trace.file": Case("other.csv", MAPPED),
+    "trace.columns.arrival_s": Case("TIMESTAMP", UNTIMED, RESOLVED),
+    "trace.columns.input_tokens": Case("GeneratedTokens", MAPPED),
+    "trace.columns.output_tokens": Case("ContextTokens", MAPPED),
+    "trace.columns.session": Case("ContextTokens", MAPPED, RESOLVED),
+    "trace.columns.traffic_class": Case("ContextTokens", MAPPED, RESOLVED),
+    "trace.columns.hash_ids": Case("ContextTokens", {**MAPPED, f"{TR}.block_size": 16}, RESOLVED),
+    "trace.time_unit": Case("iso", {**MAPPED, f"{TR}.time_unit": None}, NEEDED),
+    "trace.block_size": Case(16, MAPPED, RESOLVED),
+    "trace.characters_per_token": Case(4.0, MAPPED, RESOLVED),
+    "trace.rate_scale": Case(0.5, MAPPED),
+    "trace.window": Case([2.0, 9.0], MAPPED),
+    "trace.where": Case({"ContextTokens": "33"}, MAPPED),
+    "trace.on_reset": Case("sort", MAPPED, RESOLVED),
+    "trace.on_zero": Case("clip1", MAPPED, RESOLVED),
+    "trace.ties": Case("spread", MAPPED, RESOLVED),
     "trace_format": Case("azure", TRACE, ONLY),
     "speed": Case(50.0, {**TRACE, f"{WL}.max_concurrency": None}),
     "limit": Case(5, TRACE),

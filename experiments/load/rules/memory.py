@@ -14,6 +14,7 @@ from specfleet.experiments.point.build import acceptance_specs, placement, pool,
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import MOST_BLOCKS, Serve
+from specfleet.experiments.schema.blocks.workload import Workload
 from specfleet.hardware.memory import DoesNotFit
 from specfleet.sim.speculation.acceptance import AcceptanceSpec, survival_table
 from specfleet.workloads.traces.formats import read_trace
@@ -25,9 +26,10 @@ def running_conflicts(config: Experiment) -> Iterator[Conflict]:
     yield from _memory(config.serve)
     yield from _acceptance(config)
     workload = config.workload
-    if workload.trace is None or not lookups.is_file(workload.trace) or config.serve.max_model_len is None:
+    file = workload.trace_file
+    if file is None or not lookups.is_file(file) or config.serve.max_model_len is None:
         return
-    refusal, longest = _trace(workload.trace, workload.trace_format, workload.limit, workload.max_tokens)
+    refusal, longest = _trace(_as_read(workload))
     limit = config.serve.max_model_len
     if refusal is not None:
         yield Conflict.at(refusal, "workload.trace")
@@ -45,8 +47,7 @@ def running_conflicts(config: Experiment) -> Iterator[Conflict]:
 def _rows(config: Experiment, limit: int) -> Iterator[Conflict]:
     """Something of a trace is left to count, and it does not last for ever."""
     workload = config.workload
-    assert workload.trace is not None
-    table, report = _trace_of(workload.trace, workload.trace_format, workload.limit, workload.max_tokens)
+    table, report = _trace_of(_as_read(workload))
     if not report.timed and workload.request_rate is None:
         message = "has no arrival times; give workload.request_rate (.inf offers all at once)"
         yield Conflict.at(message, "workload.trace", "workload.request_rate")
@@ -123,17 +124,28 @@ def _placement_fault(serve: Serve) -> tuple[str, str] | None:
     return (f"{refusal}\n{budget.render()}", "serve.max_model_len") if refusal else None
 
 
+def _as_read(workload: Workload) -> Workload:
+    """Returns what of a workload decides how its trace is read, and nothing else."""
+    return Workload(
+        trace=workload.trace,
+        trace_format=workload.trace_format,
+        limit=workload.limit,
+        max_tokens=workload.max_tokens,
+    )
+
+
 @lru_cache(maxsize=16)
-def _trace(path: str, form: str | None, limit: int | None, max_tokens: int | None) -> tuple[str | None, int]:
+def _trace(workload: Workload) -> tuple[str | None, int]:
     """Returns why a trace cannot be used, or None, and the tokens of its longest request."""
     try:
-        table = _trace_of(path, form, limit, max_tokens).requests
+        table = _trace_of(workload).requests
     except (ValueError, OSError) as error:
         return str(error), 0
     return None, int(np.max(table.prompt_tokens + table.output_tokens))
 
 
 @lru_cache(maxsize=2)
-def _trace_of(path: str, form: str | None, limit: int | None, max_tokens: int | None) -> Trace:
+def _trace_of(workload: Workload) -> Trace:
     """Returns a trace, arrivals as recorded; raises as its reader does."""
-    return read_trace(path, form, limit=limit, max_tokens=max_tokens)
+    assert workload.trace_file is not None
+    return read_trace(workload.trace_file, workload.trace_format, **workload.trace_asked)

@@ -55,8 +55,9 @@ def _one_source(workload: Workload) -> Iterator[Conflict]:
 def _trace(workload: Workload) -> Iterator[Conflict]:
     """A trace exists; what only a trace understands has one."""
     if workload.trace is not None:
-        if not lookups.is_file(workload.trace):
-            message = f"there is no file {workload.trace[:200]}; paths are relative to the experiment file"
+        if not lookups.is_file(workload.trace_file or ""):
+            named = (workload.trace_file or "")[:200]
+            message = f"there is no file {named}; paths are relative to the experiment file"
             yield Conflict.at(message, "workload.trace")
         if workload.rank_correlation is not None:
             message = "a trace pairs prompts and outputs itself; remove it"

@@ -9,6 +9,7 @@ from pydantic import Discriminator, Field, Tag
 
 from specfleet.experiments.schema.blocks.base import Block, Count, CountOrNone, Fraction, Rate, Tokens
 from specfleet.experiments.schema.blocks.own import TraceFormatName
+from specfleet.experiments.schema.blocks.tracefile import Trace, TraceReading
 
 
 class Uniform(Block):
@@ -113,8 +114,8 @@ class Workload(Block):
     """Distribution of the output's tokens."""
     rank_correlation: Annotated[float, Field(ge=-1, le=1)] | None = None
     """Spearman's, of prompt and output; the preset's own, or 0, if left out."""
-    trace: str | None = None
-    """A trace file, relative to the experiment file."""
+    trace: Trace | None = None
+    """A trace file, relative to the experiment file, or a file and how it is read."""
     trace_format: TraceFormatName | None = None
     """As its keys say, if left out."""
     speed: Annotated[float, Field(ge=1e-3, le=1e6)] = 1.0
@@ -146,6 +147,17 @@ class Workload(Block):
     first requests."""
     prefix: Prefix | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] = 0.0
+
+    @property
+    def trace_file(self) -> str | None:
+        """The file of the trace; None without one."""
+        return self.trace.file if isinstance(self.trace, TraceReading) else self.trace
+
+    @property
+    def trace_asked(self) -> dict[str, object]:
+        """How the trace is read, by the keywords of its reader."""
+        own = self.trace.asked if isinstance(self.trace, TraceReading) else {}
+        return {**own, "limit": self.limit, "max_tokens": self.max_tokens}
 
     @property
     def closed_loop(self) -> bool:

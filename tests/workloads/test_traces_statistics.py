@@ -1,0 +1,64 @@
+"""What `specfleet trace` says of a file beyond its counts, against the oracles of the real ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from specfleet.experiments.cli.main import main
+from specfleet.experiments.load.config import load
+from specfleet.workloads.requests import RequestTable
+from specfleet.workloads.traces.formats import read_trace
+from specfleet.workloads.traces.statistics import dispersion, rank_correlation, reused_share
+
+
+def test_poisson_arrivals_have_dispersion_one_and_a_clock_has_none() -> None:
+    rng = np.random.default_rng(1)
+    assert dispersion(np.cumsum(rng.exponential(0.1, 100_000)), 10.0) == pytest.approx(1.0, abs=0.15)
+    assert dispersion(np.arange(1000.0) + 0.5, 10.0) == pytest.approx(0.0, abs=0.01)
+    assert dispersion(np.arange(3.0), 10.0) is None
+
+
+def test_azure_code_is_as_bursty_as_the_whole_trace_was_measured(shared: Path) -> None:
+    arrivals = read_trace(shared / "traces/vidur/splitwise_code.csv").report.recorded_s
+    assert arrivals is not None
+    found = [dispersion(arrivals, window) for window in (1.0, 10.0, 60.0)]
+    assert found == [pytest.approx(oracle, rel=0.03) for oracle in (13.2, 71.6, 164)]
+
+
+def test_what_a_prompt_shares_is_counted_once_and_only_from_its_start() -> None:
+    segments = ([0, 2, 4, 6], [-1, -2, -1, -3, -4, -2], [10, 5, 10, 7, 4, 5])
+    table = RequestTable.of([15, 17, 9], [1, 1, 1], segments=segments)
+    assert reused_share(table) == pytest.approx(10 / 41)
+    assert reused_share(RequestTable.of([5], [5])) is None
+
+
+def test_ranks_are_correlated_with_ties() -> None:
+    assert rank_correlation(np.array([1, 2, 3, 3]), np.array([2, 4, 9, 9])) == pytest.approx(1.0)
+    assert rank_correlation(np.array([1, 2, 3]), np.array([9, 4, 2])) == pytest.approx(-1.0)
+    assert rank_correlation(np.array([1, 1]), np.array([1, 2])) is None
+
+
+SERVE = {"model": "llama-3.1-8b-instruct", "gpu": "h100-sxm"}
+
+
+def test_the_printed_yaml_replays_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("log.csv").write_text("ts,a,b,who\n1000,10,2,x\n2500,11,3,x\n")
+    with pytest.raises(SystemExit) as ended:
+        mapped = "arrival_s=ts,input_tokens=a,output_tokens=b,session=who"
+        main(["trace", "log.csv", "--columns", mapped, "--time-unit", "ms"])
+    said = capsys.readouterr().out
+    assert not ended.value.code and "sessions  1, turns mean 2.0" in said
+    block = yaml.safe_load(said.split("To replay it:\n")[1])
+    Path("x.yaml").write_text(yaml.safe_dump({"serve": SERVE, **block}))
+    workload = load(Path("x.yaml")).experiment.workload
+    assert workload.trace_format == "columns" and workload.trace_asked["time_unit"] == "ms"
+    Path("x.yaml").write_text(yaml.safe_dump({"serve": SERVE, "workload": {"trace": {"file": "log.csv"}}}))
+    with pytest.raises(Exception, match="of no format that is known by its keys"):
+        load(Path("x.yaml"))

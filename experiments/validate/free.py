@@ -71,9 +71,9 @@ def variants(
         with Reporter(len(todo), quiet) as reporter:
             made = predict_all(given, seeds, method, jobs, reporter.finished, sample == "free")
         known |= dict(zip(todo, made, strict=True))
-        for spread, pairs in wanted.items():
+        for words, pairs in wanted.items():
             if errors := block(one for pair in pairs if not (one := known[pair]).failure):
-                variants_found.append(Variant(sample, spread, errors))
+                variants_found.append(Variant(sample, words, errors))
         known = {}
     return variants_found
 

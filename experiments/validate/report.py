@@ -75,13 +75,13 @@ def _variant_lines(result: Validation) -> list[str]:
     """Returns the drafting rows matched and free, by what spread they are given; nothing unless asked for."""
     if not result.variants:
         return []
-    rows = []
+    rows: list[list[object]] = []
     for one in result.variants:
         errors = [one.errors.get(metric) for metric in _VARIANT_METRICS]
         counts = max(int(found["n"]) for found in errors if found is not None)
         rows.append([one.sample, one.spread, counts, *map(_cell, errors)])
-    columns = [Column("drafting rows", left=True), Column("spread between requests", left=True), "n"]
-    return [table_text([*columns, *_VARIANT_METRICS], rows), ""]
+    columns = (Column("drafting rows", left=True), Column("spread between requests", left=True), "n")
+    return [table_text((*columns, *_VARIANT_METRICS), rows), ""]
 
 
 def _ratio_lines(result: Validation) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.schema.faults import Fault, InputFaults
 from specfleet.experiments.validate.bench import read_benches
-from specfleet.experiments.validate.columns import SERVED, read_csv
+from specfleet.experiments.validate.columns import SERVED
 from specfleet.experiments.validate.free import Variant, variants
 from specfleet.experiments.validate.points import Readout
 from specfleet.experiments.validate.profiles import FOLDER

@@ -19,7 +19,7 @@ from specfleet.experiments.schema.faults import InputFaults
 from specfleet.experiments.validate import profiles
 from specfleet.experiments.validate.acceptance import predicted_acceptance
 from specfleet.experiments.validate.bench import read_bench, read_benches
-from specfleet.experiments.validate.columns import CsvRow, bench_point, read_csv
+from specfleet.experiments.validate.columns import CsvRow, bench_point
 from specfleet.experiments.validate.command import validate_command
 from specfleet.experiments.validate.points import (
     METRICS,
@@ -32,6 +32,7 @@ from specfleet.experiments.validate.points import (
 from specfleet.experiments.validate.runs import Scored, closed_form, in_mode, predict
 from specfleet.experiments.validate.sample import drawn_by_position, levelled_requests, matched
 from specfleet.experiments.validate.score import block, by_load, ratios
+from specfleet.experiments.validate.tables import read_csv
 from specfleet.experiments.validate.validation import PUBLISHED, Validation, read_points, validate
 from specfleet.workloads.lengths import Capped
 
@@ -514,7 +515,7 @@ def test_every_pool_of_the_shared_file_is_within_two_percent(shared: Path) -> No
     readout = read_points([shared / "validation" / "h100_vllm_specdec.csv"], None, frozen=False)
     assert len(readout.points) == 218
     for one in readout.points:
-        assert pool_tokens(one) == pytest.approx(one.measured["kv_pool_tokens"], rel=0.02), one.name
+        assert pool_tokens(one.placement) == pytest.approx(one.measured["kv_pool_tokens"], rel=0.02), one.name
 
 
 def test_served_groups_are_within_seven_percent(shared: Path) -> None:

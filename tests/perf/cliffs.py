@@ -81,8 +81,9 @@ class Row:
     def scenario(self) -> Scenario:
         """Returns the configuration."""
         speculative = SpeculativeConfig(self.method, self.k, **dict(self.speculative))
-        limits = {"max_num_seqs": 256, "max_num_batched_tokens": 8192, "num_gpu_blocks": 50_000}
-        engine = EngineConfig(**limits, speculative=speculative)
+        engine = EngineConfig(
+            max_num_seqs=256, max_num_batched_tokens=8192, num_gpu_blocks=50_000, speculative=speculative
+        )
         engine = replace(engine, **dict(self.engine))
         spec = AcceptanceSpec(**({"conditional_acceptance": 0.7} | dict(self.acceptance)))
         cost = price(self.k, engine.max_num_seqs)
@@ -102,10 +103,10 @@ class Row:
             tokens = np.tile([self.shared, 1000 - self.shared], n)
             segments = np.arange(0, 2 * n + 1, 2), streams, tokens
         table = RequestTable.of(prompts, outputs, segments=segments)
-        columns = {"priority": rng.integers(0, 3, n)}
+        table = replace(table, priority=rng.integers(0, 3, n))
         if self.temperatures:
-            columns["temperature"] = rng.integers(0, 2, n).astype(float)
-        return replace(table, **columns)
+            table = replace(table, temperature=rng.integers(0, 2, n).astype(float))
+        return table
 
 
 def rows() -> list[Row]:

@@ -74,7 +74,22 @@ def test_any_bytes_are_read_or_refused(tmp_path: Path, content: bytes, format_: 
     taken(path, format_)
 
 
-WRONG = [None, "x", -1, 0, 10**400, 1e308, float("nan"), [], [[]], {}, {"a": {}}, True, "inf", "\ud800"]
+WRONG: list[object] = [
+    None,
+    "x",
+    -1,
+    0,
+    10**400,
+    1e308,
+    float("nan"),
+    [],
+    [[]],
+    {},
+    {"a": {}},
+    True,
+    "inf",
+    "\ud800",
+]
 
 
 @pytest.mark.parametrize("name", [name for name, text in SOUND.items() if text.startswith(("{", "[\n"))])

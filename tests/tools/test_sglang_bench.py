@@ -9,7 +9,7 @@ import pytest
 
 from specfleet.experiments.tools.read import read_tool
 
-LINE = {
+LINE: dict[str, object] = {
     **{"tag": None, "backend": "sglang", "dataset_name": "random", "request_rate": float("inf")},
     **{"max_concurrency": 8, "sharegpt_output_len": None, "random_input_len": 1024, "duration": 30.0},
     **{"completed": 80, "total_input_tokens": 40000, "total_output_tokens": 20000, "request_throughput": 2.6},

@@ -37,7 +37,7 @@ SPREAD = {"output_len": None, "output": {"uniform": {"low": 40, "high": 360}}}
 
 def file(workload: Mapping[str, object], ks: tuple[int, ...] = (0, 3)) -> dict[str, object]:
     """An experiment over K."""
-    asked = {key: value for key, value in (EQUAL | workload).items() if value is not None}
+    asked = {key: value for key, value in {**EQUAL, **workload}.items() if value is not None}
     return {"serve": SERVE, "acceptance": ACCEPTANCE, "workload": asked, "sweep": {"axes": {K: list(ks)}}}
 
 

@@ -151,7 +151,8 @@ def _host(this: Used, row: Evidence) -> str:
 
 
 def _scheduler(this: Used, row: Evidence) -> str:
-    stands_in = ": it is not simulated, vLLM's rules stand in" if not this.engine.startswith("vllm") else ""
+    foreign = this.rules == "vllm" and not this.engine.startswith("vllm")
+    stands_in = ": it is not simulated, vLLM's rules stand in" if foreign else ""
     return f"the scheduler of {this.engine}{stands_in} (replayed are {', '.join(RECORDED.values())})"
 
 

@@ -37,6 +37,7 @@ class Used:
         engine: the catalogue's profile; that of a profile of one's own if it schedules alike, else its name.
         kernels: whose kernels run: vllm, sglang, trtllm; `OWN` where the user measured them.
         fitted: whether host time was fitted to the user's own results.
+        rules: whose scheduler decides: vllm or sglang.
         gpu: the catalogue's name; one that was changed is marked.
         h100: whether it is an H100 of any form.
         weights, kv: types of linear weights and of the KV cache.
@@ -68,6 +69,7 @@ class Used:
     context_tokens: float = 0.0
     batch: float = 1.0
     fitted: bool = False
+    rules: str = "vllm"
     h100: bool = False
 
     @property
@@ -115,6 +117,7 @@ def used_by(place: Placement, method: str, tree: bool, context_tokens: float, ba
         context_tokens=context_tokens,
         batch=batch,
         fitted="calibration" in place.profile.source,
+        rules=place.profile.scheduler,
         h100=gpu.constants.startswith("h100"),
     )
 
@@ -123,7 +126,7 @@ def _engine(profile: EngineProfile) -> str:
     known = catalog.names("engines")
     if profile.name in known:
         return profile.name
-    rules = ("kernels", "async_scheduling", "scheduler_reserve_full_isl", *SCHEDULER_RULES)
+    rules = ("kernels", "scheduler", "async_scheduling", "scheduler_reserve_full_isl", *SCHEDULER_RULES)
     for name in RECORDED:
         recorded = catalog.engine_profile(name)
         if all(getattr(profile, rule) == getattr(recorded, rule) for rule in rules):
@@ -208,6 +211,9 @@ what was recorded. An engine's scheduler is backed by its line here."""
 _RECORDED_METHODS = _of("none", "ngram", "eagle", "eagle3", "mtp", "draft_model")
 """Chains of drafts: n-gram, EAGLE (vLLM schedules EAGLE-3 and MTP as EAGLE) and draft models."""
 
+_RECORDED_TREES: dict[str, Range] = {"vllm-0.33": _of(False), "sglang": _of(False, True)}
+"""Whether drafts that are a tree were recorded too: SGLang's of 5 steps, 4 wide, with 8 drafts."""
+
 _H100_RUNS: dict[str, Range] = {
     "engine": _of("vllm-2026-01", "vllm-0.33"),
     "h100": _of(True),
@@ -272,7 +278,7 @@ TABLE: tuple[Evidence, ...] = (
         Evidence(
             SCHEDULER,
             f"scheduler decisions ({what})",
-            {"engine": _of(engine), "method": _RECORDED_METHODS, "tree": _of(False)},
+            {"engine": _of(engine), "method": _RECORDED_METHODS, "tree": _RECORDED_TREES[engine]},
         )
         for engine, what in RECORDED.items()
     ),

@@ -230,6 +230,15 @@ def test_a_run_over_several_engines_is_backed_by_what_backs_all_of_them(tmp_path
     assert any("the scheduler of trtllm" in text for text in both)
 
 
+def test_trees_are_recorded_of_sglang_and_its_rules_never_stand_for_others() -> None:
+    said = " ".join(backed(used(engine="sglang", kernels="sglang", rules="sglang", tree=True)))
+    assert "scheduler decisions (recorded SGLang" in said
+    assert not any("scheduler decisions" in text for text in backed(used(tree=True)))
+    own = " ".join(not_backed(used(engine="mine", kernels="sglang", rules="sglang")))
+    assert "the scheduler of mine (replayed" in own
+    assert "vLLM's rules stand in" in " ".join(not_backed(used(engine="trtllm", kernels="trtllm")))
+
+
 def test_host_time_fitted_to_ones_own_results_is_backed_by_them() -> None:
     assert "host time (fitted to your own results)" in backed(used(fitted=True))
     assert not any("host time" in text for text in not_backed(used(fitted=True, engine="vllm-0.33")))

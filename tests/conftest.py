@@ -23,6 +23,12 @@ def shared() -> Path:
 
 
 @pytest.fixture(autouse=True)
+def _no_width_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts are as wide as they need, whatever terminal or other test there was before."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(autouse=True)
 def _nothing_stays_registered() -> Iterator[None]:
     """What a test registers of its own is forgotten after it."""
     yield

@@ -152,7 +152,7 @@ def test_what_is_assumed_about_a_process_is_said() -> None:
     def said(ngram: bool = False, hot: bool = False, **keys: object) -> str:
         return " ".join(acceptance_notices(Process.model_validate(keys), "acceptance", ngram, hot))
 
-    assert "concentration is not given; 18" in said(conditional_acceptance=0.7)
+    assert "concentration is not given: figures are for 18" in said(conditional_acceptance=0.7)
     assert said(conditional_acceptance=0.7, concentration=18.0) == ""
     assert "P99 is too good" in said(conditional_acceptance=0.7, concentration=float("inf"))
     assert "find a match" in said(ngram=True, conditional_acceptance=0.7, concentration=18.0)

@@ -55,7 +55,7 @@ def test_a_servers_log_becomes_an_acceptance_block(tmp_path: Path) -> None:
     [
         (["calibrate"], "nothing to calibrate on"),
         (["calibrate", "x.json"], "--serve is missing"),
-        (["calibrate", "--acceptance", "{catalogue}"], "is no vLLM log"),
+        (["calibrate", "--acceptance", "{catalogue}"], "is neither JSON nor a log"),
         (["check", "no-such.yaml"], "no-such.yaml"),
         (["validate", "--mode", "guess"], "--mode"),
         (["theory", "--alpha", "2"], "must lie in [0, 1]"),

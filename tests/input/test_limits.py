@@ -33,7 +33,7 @@ UNLIMITED = {
     "acceptance.context_multiplier": "places of a table, looked up and nothing else",
     "acceptance.temperature_multiplier": "places of a table, looked up and nothing else",
 }
-UNMODELLED = ("suffix_decoding_", "dspark_")
+UNMODELLED = ("suffix_decoding_", "dspark_", "xpress_", "fly_")
 """Fields of which only the default is taken."""
 
 

@@ -21,7 +21,8 @@ acceptance: {conditional_acceptance: 0.7, concentration: 18}
 """
 PLAN = """\
 serve: {model: meta-llama/Llama-3.1-8B-Instruct, gpu: h100-sxm, max_num_seqs: 16, max_model_len: 1024}
-workload: {input_len: 60, output_len: 12, num_prompts: 16, request_rate: 4}
+workload: {input_len: 60, output_len: 12, request_rate: 4}
+run: {at_most: 2000}
 slo: {p99_ttft_ms: 2000}
 acceptance: {conditional_acceptance: 0.7, concentration: 18}
 plan: {candidates: {drafting: [{speculative_config: DRAFTING}]}}

@@ -174,7 +174,7 @@ def test_a_fault_planted_in_the_cache_is_found(fault: str, monkeypatch: pytest.M
     def hunt(world: World, policy: PolicySpec, seed: int) -> None:
         prove(world, seed, policy if worlds is CHOSEN else None)
 
-    with pytest.raises((AssertionError, Breach)):
+    with pytest.raises((AssertionError, Breach, IndexError)):
         hunt()
 
 

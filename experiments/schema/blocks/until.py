@@ -24,7 +24,7 @@ def _share(value: object) -> object:
     return share
 
 
-Share: TypeAlias = Annotated[float, BeforeValidator(_share), Field(ge=0.001, le=1)]
+Share: TypeAlias = Annotated[float, Field(ge=0.001, le=1), BeforeValidator(_share)]
 """A share, or a percentage as text."""
 
 

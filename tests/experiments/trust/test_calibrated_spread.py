@@ -20,7 +20,7 @@ from specfleet.experiments.calibrate.spread import (
     relation,
 )
 from specfleet.experiments.load.config import load_experiment
-from specfleet.experiments.validate.bench import read_bench
+from specfleet.experiments.validate.bench import read_bench, read_benches
 from specfleet.experiments.validate.points import MeasuredPoint, scenario
 from specfleet.sim.metrics.columns import benchmark
 from specfleet.sim.simulation import simulate
@@ -109,10 +109,11 @@ def test_the_command_writes_the_spread_that_made_the_results(truth: float, tmp_p
     for concurrency, rates in ((1, ()), (64, ()), (8, (0.7, 0.5, 0.36)), (32, (0.7, 0.5, 0.36))):
         path = tmp_path / f"c{concurrency}-{len(rates)}.json"
         path.write_text(json.dumps(result(concurrency, rates)), encoding="utf-8")
-        figures = simulated(read_bench(path, serve), truth, 3)
-        times = {key: value for key, value in figures.items() if key.endswith("_ms")}
-        path.write_text(json.dumps(result(concurrency, rates) | times), encoding="utf-8")
         paths.append(path)
+    for path, point in zip(paths, read_benches(paths, serve).points, strict=True):
+        figures = simulated(point, truth, 3)
+        times = {key: value for key, value in figures.items() if key.endswith("_ms")}
+        path.write_text(json.dumps(json.loads(path.read_text()) | times), encoding="utf-8")
     assert calibrate_command(paths, serve=serve, out=tmp_path / "mine.yaml", fit="scale") == 0
     block = yaml.safe_load((tmp_path / "mine.acceptance.yaml").read_text(encoding="utf-8"))
     low, high = block["concentration_range"]

@@ -27,6 +27,8 @@ UNLIMITED = {
     "workload.request_rate": ".inf is a value; the schema checks what is finite",
     "workload.phases.request_rate": ".inf is a value; the schema checks what is finite",
     "acceptance.concentration": ".inf is a value, and a large one is all alike",
+    "acceptance.concentration_range": ".inf is a value, and a large one is all alike",
+    "workload.trace.window": "seconds of a trace, compared and nothing else",
     "claim.expect.between": "a figure, compared and nothing else",
     "workload.input.quantiles": "percentiles, which must run from 0 to 100",
     "workload.output.quantiles": "percentiles, which must run from 0 to 100",

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specfleet.experiments.run.results import Row
+from specfleet.experiments.words.summary import summary_table
 from specfleet.experiments.words.table import Column, table_text
 from specfleet.experiments.words.width import fitted, fitting, terminal_columns
 
@@ -153,3 +155,13 @@ def test_the_environment_says_how_wide_a_terminal_is(monkeypatch: pytest.MonkeyP
         assert terminal_columns() == 40
         monkeypatch.delenv("COLUMNS")
         assert terminal_columns() is None
+
+
+def test_the_share_of_rounds_that_propose_is_shown_where_a_drafter_was_often_silent() -> None:
+    def heading(*shares: float) -> str:
+        rows: list[Row] = [{"output_throughput": 100.0, "proposed_share": share} for share in shares]
+        return summary_table(rows, [], None)
+
+    assert "propose" not in heading(0.991, 0.986), "the last token of an answer has no drafts; that is all"
+    assert "propose" in heading(0.991, 0.61)
+    assert "61%" in heading(0.991, 0.61)

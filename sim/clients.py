@@ -130,8 +130,9 @@ class Client:
             self.refused(row, finished_s)
             return
         config = self.config
-        self._first_chunk_s[row] = first_s + config.receive_s + config.chunk_s * first_rank
-        self._last_chunk_s[row] = last = finished_s + config.receive_s + config.chunk_s * last_rank
+        self._first_chunk_s[row] = first = first_s + config.receive_s + config.chunk_s * first_rank
+        last = finished_s + config.receive_s + config.chunk_s * last_rank
+        self._last_chunk_s[row] = last = last if last > first else first
         self._answers.pop(row).happen(last + config.turn_s)
 
     def refused(self, row: int, now: float) -> None:

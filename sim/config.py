@@ -245,7 +245,9 @@ class ClientConfig:
         receive_s: chunk leaving the engine until the client has it.
         turn_s: last chunk received until the same user's next request is ready.
         send_serial_s: one send occupies the client this long; sends queue behind each other.
-        chunk_s: handling one chunk; the chunks of a step are handled one after another.
+        chunk_s: handling one chunk; the chunks of a step are handled one after another. A chunk that comes
+            while the first of its request still waits is handed over with it: vLLM's `RequestOutputCollector`
+            merges what its reader has not taken yet.
     """
 
     send_s: float = 0.008

@@ -1,7 +1,8 @@
 """When a client has the chunks of requests that come and go: the rank of a chunk within its step.
 
 The client handles the chunks of a step one after another, in the order of the running list. A request that
-was preempted stands in it several times, so its last chunk may have to wait for requests behind it.
+was preempted stands in it several times, so its last chunk may have to wait for requests behind it. No chunk
+comes before the first of its request (`ClientConfig`).
 """
 
 from __future__ import annotations
@@ -136,4 +137,6 @@ class ChunkTimes:
         ):
             seen = columns[engine] + client.receive_s
             columns[name] = seen if rank is None else seen + client.chunk_s * rank
+        if last_rank is not None:
+            columns["last_chunk_s"] = np.maximum(columns["last_chunk_s"], columns["first_chunk_s"])
         self._summary.add_requests(columns)

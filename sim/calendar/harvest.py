@@ -71,6 +71,8 @@ class Harvest:
             seen = columns[engine][rows] + client.receive_s
             if ranks is not None:
                 seen += client.chunk_s * next(ranks)
+                if name == "last_chunk_s":
+                    seen = np.maximum(seen, columns["first_chunk_s"][rows])
             self._fill(name, rows, seen)
 
     def _fill(self, name: str, rows: Places, values: npt.NDArray[Any]) -> None:

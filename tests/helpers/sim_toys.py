@@ -140,7 +140,7 @@ def worlds(draw: st.DrawFn, loop: st.SearchStrategy[str] | None = None) -> World
         engine=engine,
         cost=ToyCost(step_s=0.01, token_s=0.0003, pass_s=0.001),
         acceptance=SPREAD if k else None,
-        client=draw(st.sampled_from([ClientConfig(), ClientConfig(0.0, 0.0, 0.0, 0.0, 0.0)])),
+        client=draw(st.sampled_from([ClientConfig(), ClientConfig(chunk_s=0.05), NO_CLIENT])),
         load=LoadConfig(None if kind == "open" else draw(st.integers(1, 6)), draw(st.integers(0, n))),
         deployment=DeploymentConfig(draw(st.integers(1, 3)), draw(st.sampled_from(sorted(ROUTERS)))),
     )

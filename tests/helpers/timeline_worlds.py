@@ -167,10 +167,13 @@ def worlds(
         engine = replace(rest, enable_chunked_prefill=True)
     if tied:
         cost = Affine(4 * TICK, draw(st.sampled_from([0.0, TICK])), 0.0, 0.0, TICK)
-        client = draw(st.sampled_from([NO_CLIENT, ClientConfig(8 * TICK, 4 * TICK, TICK, TICK, TICK)]))
+        ticks = [ClientConfig(8 * TICK, 4 * TICK, TICK, TICK, chunk * TICK) for chunk in (1, 1, 40)]
+        client = draw(st.sampled_from([NO_CLIENT, *ticks]))
     else:
         cost = Affine(0.01, 0.0003, 1.1e-5, 1.7e-6, 0.001)
-        client = draw(st.sampled_from([NO_CLIENT, ClientConfig()]))
+        client = draw(
+            st.sampled_from([NO_CLIENT, ClientConfig(), ClientConfig(), ClientConfig(chunk_s=0.05)])
+        )
     return World(
         rng.integers(draw(st.sampled_from([1, 2, 2, 2])), draw(st.sampled_from([4, 30, 90])) + 1, n).tolist(),
         output.tolist(),

@@ -9,7 +9,7 @@ import pytest
 from sim_toys import ENGINE, ToyCost, World, drafting
 
 import specfleet as sf
-from specfleet.sim.config import NO_CLIENT, DeploymentConfig
+from specfleet.sim.config import NO_CLIENT, ClientConfig, DeploymentConfig, LoadConfig
 from specfleet.sim.metrics.columns import engine_load
 from specfleet.sim.recorder import FINISHED, REJECTED
 from specfleet.sim.rules import SchedulerRules, leaves_drafts_unused, reaches_max_tokens
@@ -92,3 +92,22 @@ def test_a_low_atom_may_be_a_single_value_and_no_less(low: float, high: float, g
 def test_what_is_in_flight_counts_towards_the_end() -> None:
     assert [reaches_max_tokens(5, flying, 7) for flying in (1, 2, 3)] == [False, True, True]
     assert [leaves_drafts_unused(5, flying, 7) for flying in (0, 1, 2)] == [False, True, True]
+
+
+@pytest.mark.parametrize("engine", ["auto", "step"])
+@pytest.mark.parametrize("concurrency", [None, 3])
+def test_a_chunk_that_finds_the_first_of_its_request_waiting_is_handed_over_with_it(
+    engine: str, concurrency: int | None
+) -> None:
+    world = World(
+        [1, 1, 1],
+        [9, 1, 2],
+        cost=ToyCost(1.0),
+        client=ClientConfig(0.0, 0.5, 0.0, 0.0, 2.0),
+        load=LoadConfig(max_concurrency=concurrency),
+        engine=ENGINE,
+    )
+    rows = world.run(engine=engine).requests
+    # step 1 ends at 1 s with three chunks, 2 s each; the last of the third comes second in step 2
+    assert rows["first_chunk_s"].tolist() == [3.5, 5.5, 7.5]
+    assert rows["last_chunk_s"].tolist() == [11.5, 5.5, 7.5]

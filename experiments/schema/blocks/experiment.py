@@ -32,7 +32,7 @@ class Client(Block):
     send_serial_ms: Milliseconds = 0.5
     """Between two sends: the client sends one request at a time."""
     chunk_ms: Milliseconds = 0.02
-    """For each chunk received before this one in a step."""
+    """For each chunk received before this one in a step; never before the first of its request."""
 
 
 def _no_client(value: object) -> object:

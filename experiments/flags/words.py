@@ -6,10 +6,11 @@ with or without the image's entry point, `python -m ...`, and the `command:` and
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
@@ -17,13 +18,15 @@ import yaml
 
 from specfleet.experiments.flags.faults import LineFault
 
-VLLM, SGLANG, BENCH = "vllm", "sglang", "vllm bench"
+VLLM, SGLANG, BENCH, SGLANG_BENCH = "vllm", "sglang", "vllm bench", "sglang bench"
+BENCHES = (BENCH, SGLANG_BENCH)
 
 _MODULES = {
     "vllm.entrypoints.openai.api_server": VLLM,
     "vllm.entrypoints.api_server": VLLM,
     "vllm.entrypoints.cli.main": VLLM,
     "sglang.launch_server": SGLANG,
+    "sglang.bench_serving": SGLANG_BENCH,
 }
 _IMAGE = re.compile(r"(?:[\w.-]+(?::\d+)?/)?(?:[\w.-]+/)*(vllm|sglang)[\w.-]*(?::[\w.+-]+)?(?:@\S+)?")
 _CONTAINERS = ("docker", "podman", "nerdctl")
@@ -37,14 +40,16 @@ class Command:
     """One command.
 
     Attributes:
-        engine: `vllm`, `sglang` or `vllm bench`.
+        engine: `vllm`, `sglang`, `vllm bench` or `sglang bench`.
         words: its arguments; of a vLLM server with `serve` before them, written or meant.
         environment: variables set before it.
+        notes: what was read otherwise than a shell would read it.
     """
 
     engine: str
     words: tuple[str, ...]
     environment: dict[str, str]
+    notes: tuple[str, ...] = ()
 
 
 def commands(text: str) -> list[Command]:
@@ -53,7 +58,7 @@ def commands(text: str) -> list[Command]:
     Raises:
         LineFault: the text has an open quote, or starts none of them.
     """
-    text = text.translate(_QUOTES)
+    text, bare = _json_quoted(text.translate(_QUOTES))
     found = [command for words in _lines(text) if (command := _command(words)) is not None]
     found = found or [c for line in _manifest(text) for words in _lines(line) if (c := _command(words))]
     if not found:
@@ -61,7 +66,44 @@ def commands(text: str) -> list[Command]:
         said = f"the text begins {first[:60]!r}" if first else "the text is empty"
         message = f"no `vllm serve MODEL ...` or `python -m sglang.launch_server ...` in it; {said}"
         raise LineFault("no_command", "", message)
+    if bare:
+        notes = tuple(
+            f"{value} stands without quotes, which a shell strips of its own; '...' keeps them"
+            for value in bare
+        )
+        found[0] = replace(found[0], notes=notes)
     return found
+
+
+def _json_quoted(text: str) -> tuple[str, list[str]]:
+    """The text with its bare JSON objects in quotes, as they were before another shell, and those objects.
+
+    A line that went through a shell, or was typed without one, has `{"method": ...}` where a shell needs quotes
+    around it; taken apart as shell text it would lose those within.
+    """
+    whole, bare, at, decoder = "", [], 0, json.JSONDecoder()
+    for found in re.finditer(r"(?<=[\s=])\{(?=\s*\")", text):
+        if found.start() < at or _within_quotes(text[at : found.start()]):
+            continue
+        try:
+            _, end = decoder.raw_decode(text, found.start())
+        except (ValueError, RecursionError):
+            continue
+        if "'" in (value := text[found.start() : end]):
+            continue
+        whole += text[at : found.start()] + f"'{value}'"
+        bare.append(value)
+        at = end
+    return whole + text[at:], bare
+
+
+def _within_quotes(before: str) -> bool:
+    """Whether a text ends inside shell quotes."""
+    try:
+        shlex.split(before, comments=True)
+    except ValueError:
+        return True
+    return False
 
 
 def _lines(text: str) -> Iterator[list[str]]:

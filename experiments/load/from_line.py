@@ -13,14 +13,14 @@ from typing import Any
 import yaml
 
 from specfleet.experiments.flags import sglang, shown
-from specfleet.experiments.flags.bench import bench_workload
+from specfleet.experiments.flags.bench import bench_workload, sglang_workload
 from specfleet.experiments.flags.facts import Config, Configs
 from specfleet.experiments.flags.faults import LineFault
 from specfleet.experiments.flags.fields import FIELDS
 from specfleet.experiments.flags.parser import Parsed, parse
 from specfleet.experiments.flags.resolve import SHORT_FORMS, EngineSettings, resolve
 from specfleet.experiments.flags.table import flags
-from specfleet.experiments.flags.words import BENCH, SGLANG, Command, commands
+from specfleet.experiments.flags.words import BENCH, BENCHES, SGLANG, Command, commands
 from specfleet.experiments.load.drafter_named import drafter_block
 from specfleet.experiments.load.serve_flags import take
 from specfleet.experiments.schema import lookups
@@ -36,10 +36,10 @@ ASSUMED_POSITIONS = (0.70, 0.50, 0.36, 0.27, 0.20)
 """P(first i drafts all accepted) where nothing is said: the starter's; the last ratio goes on beyond."""
 
 _WORKLOAD: dict[str, Any] = {
-    "input_len": 1000,
-    "output_len": 250,
+    "input": {"uniform": {"low": 500, "high": 1500}},
+    "output": {"uniform": {"low": 50, "high": 450}},
     "max_concurrency": 32,
-    "num_prompts": {"per_concurrency": 20, "min": 500},
+    "num_prompts": {"per_concurrency": 20, "min": 1500},
     "num_warmups": {"per_concurrency": 2},
 }
 _LOADS = [1, 8, 32, 128]
@@ -90,17 +90,18 @@ def translate(
     """
     try:
         given = commands(text)
-        servers = [command for command in given if command.engine != BENCH]
+        servers = [command for command in given if command.engine not in BENCHES]
         if not servers:
             raise LineFault("no_command", "", "the text starts a benchmark and no server; add its line")
         this = _server(servers[0], gpu or GPU, folders, here)
         if len(servers) > 1:
             this.notes.insert(0, f"the text starts {len(servers)} servers; this is the first")
-        benches = [command for command in given if command.engine == BENCH]
+        benches = [command for command in given if command.engine in BENCHES]
         if benches:
-            workload, notes = bench_workload(benches[0].words)
-            this.data["workload"] = _WORKLOAD | workload if "input_len" in workload else workload
+            read = bench_workload if benches[0].engine == BENCH else sglang_workload
+            this.data["workload"], notes = read(benches[0].words)
             this.notes += notes
+        this.notes += [note for command in given for note in command.notes]
     except LineFault as fault:
         raise InputFaults([_fault(fault)]) from None
     if this.refused:
@@ -303,8 +304,12 @@ def _completed(this: Translated, with_traffic: bool) -> None:
     if with_traffic:
         workload = dict(_WORKLOAD)
         longest = serve.get("max_model_len") or 1 << 30
-        if longest < workload["input_len"] + workload["output_len"]:
-            workload |= {"input_len": max(1, longest * 3 // 4), "output_len": max(1, longest // 8)}
+        if longest < sum(workload[key]["uniform"]["high"] for key in ("input", "output")):
+            parts = {"input": (longest // 4, longest * 3 // 4), "output": (longest // 32, longest // 8)}
+            workload |= {
+                key: {"uniform": {"low": max(1, low), "high": max(1, high)}}
+                for key, (low, high) in parts.items()
+            }
         this.data["workload"] = workload
         this.notes.append(
             "the traffic is assumed: replace workload (spelled as in vllm bench serve) with yours"
@@ -356,7 +361,7 @@ def resolved_settings(
         InputFaults: what vLLM refuses.
     """
     try:
-        command = next(c for c in commands(text) if c.engine != BENCH)
+        command = next(c for c in commands(text) if c.engine not in BENCHES)
         if command.engine == SGLANG:
             return {"serve": sglang.read(command.words).serve}
         parsed = parse(command.words, here)

@@ -212,3 +212,68 @@ def test_the_commands_take_a_line_a_preset_and_a_short_help(tmp_path: Path) -> N
     ):
         assert heading in run.invoke(app, ["catalog", kind]).output
     assert run.invoke(app, ["run"]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("bench", "prompt", "output"),
+    [
+        ("vllm bench serve --dataset-name random --random-input-len 1000 --random-output-len 200", 1000, 200),
+        (
+            "vllm bench serve --random-input-len 1000 --random_output_len=200 --random-range-ratio 0.2",
+            (800, 1200),
+            (160, 240),
+        ),
+        (
+            "python3 -m sglang.bench_serving --dataset-name random --random-input 1000 --random-output 200"
+            " --random-range-ratio 0.2",
+            (200, 1000),
+            (40, 200),
+        ),
+        (
+            "python3 -m sglang.bench_serving --dataset-name random --random-input-len 1000"
+            " --random-output-len 200 --random-range-ratio 1",
+            1000,
+            200,
+        ),
+    ],
+)
+def test_the_range_ratio_of_a_benchmark_means_what_its_tool_means(
+    bench: str, prompt: int | tuple[int, int], output: int | tuple[int, int]
+) -> None:
+    workload = load(translate(f"vllm serve {MODEL} &\n{bench}", gpu="h100-sxm").data).experiment.workload
+    for fixed, spread, wanted in (
+        (workload.input_len, workload.input, prompt),
+        (workload.output_len, workload.output, output),
+    ):
+        if isinstance(wanted, int):
+            assert (fixed, spread) == (wanted, None)
+        else:
+            assert spread is not None and spread.uniform is not None
+            assert (spread.uniform.low, spread.uniform.high) == wanted
+    assert workload.closed_loop and workload.max_concurrency is None, "without a rate all are offered at once"
+
+
+@pytest.mark.parametrize("rest", ["--random-range-ratio 1", "--random-range-ratio -1", "--max-concurrency 0"])
+def test_a_benchmark_out_of_its_tool_s_range_is_refused(rest: str) -> None:
+    with pytest.raises(InputFaults, match="must be"):
+        translate(f"vllm serve {MODEL} &\nvllm bench serve {rest}", gpu="h100-sxm")
+
+
+def test_json_that_lost_its_quotes_on_the_way_is_read_and_said() -> None:
+    config = '{"method": "eagle3", "model": "%s", "num_speculative_tokens": 2}' % HEAD
+    this = translate(f"vllm serve {MODEL} --speculative-config {config} --max-num-seqs 7", gpu="h100-sxm")
+    quoted = translate(f"vllm serve {MODEL} --speculative-config '{config}' --max-num-seqs 7", gpu="h100-sxm")
+    assert this.data == quoted.data and this.data["serve"]["max_num_seqs"] == 7
+    assert any("without quotes" in note for note in this.notes) and not any(
+        "without quotes" in note for note in quoted.notes
+    )
+
+
+def test_the_traffic_assumed_has_spread_lengths_that_fit_the_server() -> None:
+    for length in (64, 1024, 8192):
+        workload = load(translate(f"vllm serve {MODEL} --max-model-len {length}", gpu="h100-sxm").data)
+        lengths = workload.experiment.workload
+        assert lengths.input is not None and lengths.input.uniform is not None
+        assert lengths.output is not None and lengths.output.uniform is not None
+        assert lengths.input.uniform.high + lengths.output.uniform.high <= length
+        assert lengths.output.uniform.low < lengths.output.uniform.high

@@ -17,6 +17,10 @@ Line = Annotated[
     typer.Option("--vllm", help="Run this command line: text, a file of it, or - for stdin."),
 ]
 Gpu = Annotated[str | None, typer.Option("--gpu", help="GPU for a command line (catalog accelerators).")]
+Engine = Annotated[
+    str | None,
+    typer.Option("--engine", help="Build for a command line (catalog engines; the newest if not given)."),
+]
 Models = Annotated[
     list[Path] | None,
     typer.Option("--models", help="Folder of config.json files: org/name/config.json or org--name.json."),
@@ -45,6 +49,7 @@ def init(
     preset: Annotated[str | None, typer.Option("--preset", help="Begin with a shipped experiment.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="List the shipped experiments.")] = False,
     gpu: Gpu = None,
+    engine: Engine = None,
     models: Models = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="With --from: print the resolved settings, write nothing.")
@@ -67,7 +72,7 @@ def init(
                 from specfleet.experiments.load.from_line import translate
 
                 text, here = text_of_line(line)
-                this = translate(text, gpu=gpu, folders=models or (), here=here)
+                this = translate(text, gpu=gpu, folders=models or (), here=here, engine=engine)
                 write_new(target, this.text())
                 for note in this.notes:
                     print(f"note: {note}", file=sys.stderr)
@@ -89,7 +94,12 @@ def _resolved(line: str, gpu: str | None, models: Sequence[Path]) -> dict[str, o
 
 
 def experiment_from(
-    file: Path | None, line: str | None, overrides: Sequence[str], gpu: str | None, models: Sequence[Path]
+    file: Path | None,
+    line: str | None,
+    overrides: Sequence[str],
+    gpu: str | None,
+    models: Sequence[Path],
+    engine: str | None,
 ) -> tuple[Path | dict[str, object], list[str]]:
     """The experiment that `run` is given, and its overrides: a file, a preset, or a command line.
 
@@ -105,7 +115,7 @@ def experiment_from(
     text, here = text_of_line(line)
     if file is not None and "=" not in str(file):
         fail(f"{file} and --vllm are two experiments; give one", 2)
-    this = translate(text, gpu=gpu, folders=models, here=here)
+    this = translate(text, gpu=gpu, folders=models, here=here, engine=engine)
     for note in this.notes:
         print(f"note: {note}", file=sys.stderr)
     first = [] if file is None else [str(file)]

@@ -22,7 +22,7 @@ from specfleet.experiments.cli.base import (
     fail,
     plain_errors,
 )
-from specfleet.experiments.cli.door import Gpu, Line, Models, experiment_from, init
+from specfleet.experiments.cli.door import Engine, Gpu, Line, Models, experiment_from, init
 from specfleet.experiments.cli.endings import ended_alike
 from specfleet.experiments.cli.results import results
 
@@ -76,6 +76,7 @@ def run(
     quiet: Quiet = False,
     vllm: Line = None,
     gpu: Gpu = None,
+    engine: Engine = None,
     models: Models = None,
 ) -> None:
     """Simulate every point of an experiment; print the table, write a results folder with plots."""
@@ -89,7 +90,7 @@ def run(
     from specfleet.experiments.words.width import say
 
     with plain_errors():
-        given, changes = experiment_from(file, vllm, overrides or (), gpu, models or ())
+        given, changes = experiment_from(file, vllm, overrides or (), gpu, models or (), engine)
         this = Run(given, changes, out, check)
         todo = this.prepare(resume)
     reporter = Reporter(len(todo), quiet)

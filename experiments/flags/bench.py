@@ -1,14 +1,14 @@
 """`vllm bench serve` and `sglang.bench_serving`: the traffic that they send.
 
-Two flags have one name and two meanings: `--random-range-ratio` spreads lengths by +-r about the stated one in
-vLLM (0 is fixed), and from r times the stated one up to it in SGLang (1 is fixed, and 0 its default).
+Two flags have one name and two meanings: `--random-range-ratio` spreads lengths by +-r about the stated one
+in vLLM (0 is fixed), and from r times the stated one up to it in SGLang (1 is fixed, and 0 its default).
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from specfleet.experiments.flags.faults import LineFault
@@ -47,9 +47,7 @@ def bench_workload(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
         LineFault: a value of the wrong type, or out of range.
     """
     sizes = [f"{name}-{which}-len" for name in _LENGTHS for which in ("input", "output")]
-    said = _read(
-        "vllm bench serve", words, {name: int for name in ("input-len", "output-len", *sizes)}, "random"
-    )
+    said = _read("vllm bench serve", words, dict.fromkeys(("input-len", "output-len", *sizes), int), "random")
     dataset = said.dataset_name
     prompt, output = _LENGTHS.get(dataset, (0, 0))
     prompt = said.input_len or getattr(said, f"{dataset}_input_len", None) or prompt
@@ -96,14 +94,14 @@ def sglang_workload(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
             found[f"{key}_len"] = given
         else:
             found[key] = {"uniform": {"low": max(1, int(given * ratio)), "high": given}}
-    note = f"--random-range-ratio {ratio:g} is read as SGLang's: lengths from {ratio:g} of those stated up to them"
+    note = f"--random-range-ratio {ratio:g} is read as SGLang's: lengths from {ratio:g} of those stated up"
     return found, [note]
 
 
-def _read(tool: str, words: Sequence[str], more: dict[str, type], dataset: str) -> argparse.Namespace:
+def _read(tool: str, words: Sequence[str], more: Mapping[str, type], dataset: str) -> argparse.Namespace:
     """The flags that say what is sent; others of the tool are read past."""
     parser = _Bench(tool)
-    for name, kind in (_NUMBERS | more).items():
+    for name, kind in {**_NUMBERS, **more}.items():
         parser.add_argument(f"--{name}", type=kind)
     parser.add_argument("--dataset-name", default=dataset)
     plain = []

@@ -78,8 +78,8 @@ def commands(text: str) -> list[Command]:
 def _json_quoted(text: str) -> tuple[str, list[str]]:
     """The text with its bare JSON objects in quotes, as they were before another shell, and those objects.
 
-    A line that went through a shell, or was typed without one, has `{"method": ...}` where a shell needs quotes
-    around it; taken apart as shell text it would lose those within.
+    A line that went through a shell, or was typed without one, has `{"method": ...}` where a shell needs
+    quotes around it; taken apart as shell text it would lose those within.
     """
     whole, bare, at, decoder = "", [], 0, json.JSONDecoder()
     for found in re.finditer(r"(?<=[\s=])\{(?=\s*\")", text):

@@ -1,4 +1,4 @@
-"""The drafter that a command line names, as a file names it: catalogued, by config, or of the usual shape."""
+"""The drafter that a command line names, as a file names it, and what its drafts are taken to achieve."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ from typing import Any
 
 from specfleet.experiments.flags.facts import Config, Configs
 from specfleet.experiments.flags.faults import LineFault
+from specfleet.experiments.load.rules.acceptance import same_model
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.lookups import found
+
+ASSUMED_POSITIONS = (0.70, 0.50, 0.36, 0.27, 0.20)
+"""P(first i drafts all accepted) where nothing is said: the starter's; the last ratio goes on beyond."""
+
+_CHAT = ("mt-bench", "sharegpt")
+_LOOKED_UP = "ngram-llama-3.1-8b-chat"
+"""The profile of drafts that are looked up in the text, where none is of the model."""
 
 
 def drafter_block(
@@ -53,3 +61,45 @@ def _said(config: Config | None) -> dict[str, Any]:
     if isinstance(vocabulary, int):
         found_["draft_vocab_size"] = vocabulary
     return found_
+
+
+def acceptance_for(method: str, model: str | dict[str, Any], k: int) -> tuple[dict[str, Any], str]:
+    """The `acceptance:` of a line that cannot state it, and how it was come by.
+
+    Of the shipped profiles of the model and method that reach K drafts, in whatever format its weights are,
+    one of chat traffic comes first. Look-up in the text hangs on the traffic more than on the model: without
+    one of this model the n-gram of another is taken, for `suffix` too, for nothing measured is nearer.
+    """
+    profiles = {name: lookups.acceptance_profile(name) for name in lookups.acceptance_profile_names()}
+    there = sorted(
+        (where.dataset not in _CHAT, name)
+        for name, read in profiles.items()
+        if (where := read.measured_on) is not None and where.method == method and where.model
+        if same_model(where.model, model) and len(read.by_position or range(k)) >= k
+    )
+    if there:
+        return {"profile": there[0][1]}, f"that of profile {there[0][1]}"
+    if method not in ("ngram", "suffix"):
+        assumed = {"by_position": _carried_on(ASSUMED_POSITIONS, k), "concentration": 18}
+        return assumed | {"source": "an assumption; replace it with what your server prints"}, "assumed"
+    looked_up = profiles[_LOOKED_UP]
+    measured = looked_up.by_position or ()
+    if k <= len(measured):
+        return {"profile": _LOOKED_UP}, f"that of profile {_LOOKED_UP}"
+    how = f"that of profile {_LOOKED_UP}, carried on from position {len(measured)} at its last ratio"
+    block: dict[str, Any] = {
+        "by_position": _carried_on(measured, k),
+        "concentration": looked_up.concentration,
+        "source": how,
+    }
+    if looked_up.hot_cold is not None:
+        block["hot_cold"] = looked_up.hot_cold.model_dump()
+    return block, how
+
+
+def _carried_on(positions: tuple[float, ...], k: int) -> list[float]:
+    """Positions 1 to K; beyond what is known each is the one before at the last known ratio."""
+    found = list(positions[:k])
+    while len(found) < k:
+        found.append(round(found[-1] * positions[-1] / positions[-2], 6))
+    return found

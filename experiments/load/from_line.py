@@ -5,7 +5,7 @@ What a line cannot say is assumed aloud: the GPU, what the drafter achieves, and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ from specfleet.experiments.flags.facts import Config, Configs
 from specfleet.experiments.flags.faults import LineFault
 from specfleet.experiments.flags.fields import FIELDS
 from specfleet.experiments.flags.parser import Parsed, parse
-from specfleet.experiments.flags.resolve import SHORT_FORMS, EngineSettings, resolve
+from specfleet.experiments.flags.resolve import SHORT_FORMS, EngineSettings, resolve, speculative_json
 from specfleet.experiments.flags.table import flags
 from specfleet.experiments.flags.words import BENCH, BENCHES, SGLANG, Command, commands
-from specfleet.experiments.load.drafter_named import drafter_block
+from specfleet.experiments.load.drafter_named import acceptance_for, drafter_block
 from specfleet.experiments.load.serve_flags import take
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.serve import Serve
@@ -31,9 +31,6 @@ from specfleet.hardware.model import DrafterSpec, ModelSpec
 
 GPU, ENGINE = "h100-sxm", "vllm-0.33"
 """What a line without them is taken to run on."""
-
-ASSUMED_POSITIONS = (0.70, 0.50, 0.36, 0.27, 0.20)
-"""P(first i drafts all accepted) where nothing is said: the starter's; the last ratio goes on beyond."""
 
 _WORKLOAD: dict[str, Any] = {
     "input": {"uniform": {"low": 500, "high": 1500}},
@@ -75,7 +72,12 @@ class Translated:
 
 
 def translate(
-    text: str, *, gpu: str | None = None, folders: Sequence[Path] = (), here: Path | None = None
+    text: str,
+    *,
+    gpu: str | None = None,
+    folders: Sequence[Path] = (),
+    here: Path | None = None,
+    engine: str | None = None,
 ) -> Translated:
     """The experiment of a text with a server's command, and a benchmark's where there is one.
 
@@ -84,6 +86,7 @@ def translate(
         gpu: catalogue name; assumed and said where it is None.
         folders: where `config.json` files of models lie.
         here: where the path of `--config` is seen from.
+        engine: catalogue name of the build; the newest of the line's engine where it is None.
 
     Raises:
         InputFaults: everything that the engine or Specfleet refuses.
@@ -93,7 +96,7 @@ def translate(
         servers = [command for command in given if command.engine not in BENCHES]
         if not servers:
             raise LineFault("no_command", "", "the text starts a benchmark and no server; add its line")
-        this = _server(servers[0], gpu or GPU, folders, here)
+        this = _server(servers[0], gpu or GPU, folders, here, engine)
         if len(servers) > 1:
             this.notes.insert(0, f"the text starts {len(servers)} servers; this is the first")
         benches = [command for command in given if command.engine in BENCHES]
@@ -116,7 +119,13 @@ def _fault(fault: LineFault) -> Fault:
     return Fault(COMMAND_LINE, 0, fault.name, fault.message)
 
 
-def _server(command: Command, gpu: str, folders: Sequence[Path], here: Path | None) -> Translated:
+def _server(
+    command: Command, gpu: str, folders: Sequence[Path], here: Path | None, engine: str | None
+) -> Translated:
+    if engine is not None and (command.engine == SGLANG) != (engine == SGLANG):
+        raise LineFault(
+            "engine", "engine", f"{engine} is not started by a line of {command.engine}; leave it out"
+        )
     if command.engine == SGLANG:
         read = sglang.read(command.words)
         serve = {"engine": "sglang", "gpu": gpu, **read.serve}
@@ -138,9 +147,12 @@ def _server(command: Command, gpu: str, folders: Sequence[Path], here: Path | No
         return this
     parsed = parse(command.words, here)
     configs = CatalogConfigs(folders)
-    profile, accelerator = lookups.engine(ENGINE), _gpu(gpu)
+    said = "vllm " + " ".join(command.words)
+    profile, accelerator = _known(lambda: lookups.engine(engine or ENGINE), "engine"), _gpu(gpu)
+    if profile.name != ENGINE:
+        return _of_an_older_build(parsed, profile.name, gpu, configs, said)
     settings = resolve(parsed, profile.limits(accelerator), configs)
-    this = Translated({}, list(parsed.warnings), settings, "vllm " + " ".join(command.words))
+    this = Translated({}, list(parsed.warnings), settings, said)
     _vllm(this, parsed, settings, gpu, configs)
     for name, value in command.environment.items():
         if name.startswith("VLLM_"):
@@ -148,11 +160,42 @@ def _server(command: Command, gpu: str, folders: Sequence[Path], here: Path | No
     return this
 
 
+def _of_an_older_build(parsed: Parsed, engine: str, gpu: str, configs: Configs, said: str) -> Translated:
+    """A line whose lengths and `--speculative-config` its build resolves by its own rules, as a file's."""
+    serve: dict[str, Any] = {"engine": engine, "model": parsed.model, "gpu": gpu}
+    if parsed.model is None:
+        raise LineFault("missing_model", "model", "is not on the command line; add it")
+    _named_model(serve, configs)
+    own = {"model", "model_tag", "config", "speculative_config", *SHORT_FORMS}
+    given = {name: _plain(parsed.values[name]) for name in parsed.given - own} | {"model": serve["model"]}
+    config = speculative_json(parsed.values)
+    taken = take(given)
+    serve |= {name: _listed(value) for name, value in taken.serve.items()}
+    this = Translated({"serve": serve}, [*parsed.warnings, *taken.all_notices()], said=said)
+    if config is not None:
+        if missing := [key for key in ("method", "num_speculative_tokens") if config.get(key) is None]:
+            message = f"{' and '.join(missing)} must be named for {engine}; add what the server used"
+            raise LineFault("missing_value", "speculative_config", message)
+        named, notes = drafter_block(config.get("model"), config["method"], serve["model"], configs)
+        serve["speculative_config"] = config | ({} if named is None else {"model": named})
+        this.notes += notes
+    if taken.replicas is not None:
+        this.data["deployment"] = {"replicas": taken.replicas, "router": "least_outstanding"}
+    this.refused = [Fault(COMMAND_LINE, 0, name, message) for name, message in taken.faults.items()]
+    this.notes.append(f"flags are read as {ENGINE} spells them; lengths and drafts follow {engine}")
+    return this
+
+
 def _gpu(name: str) -> Any:
+    return _known(lambda: lookups.accelerator(name), "gpu")
+
+
+def _known(look_up: Callable[[], Any], key: str) -> Any:
+    """A catalogue entry; a fault of the line where there is none of that name."""
     try:
-        return lookups.accelerator(name)
+        return look_up()
     except ValueError as error:
-        raise LineFault("gpu", "gpu", str(error)) from None
+        raise LineFault(key, key, str(error)) from None
 
 
 class CatalogConfigs(Configs):
@@ -318,38 +361,14 @@ def _completed(this: Translated, with_traffic: bool) -> None:
     config = serve.get("speculative_config")
     if not config:
         return
-    k, key = config["num_speculative_tokens"], "serve.speculative_config.num_speculative_tokens"
+    k, key = config.get("num_speculative_tokens"), "serve.speculative_config.num_speculative_tokens"
     if config.get("rejection_sample_method") != "synthetic":
-        profile = _measured(config["method"], serve["model"], k)
-        this.data["acceptance"] = {"profile": profile} if profile else _assumed(config["method"], k)
-        how = f"that of profile {profile}" if profile else "assumed"
+        this.data["acceptance"], how = acceptance_for(config["method"], serve["model"], k)
         this.notes.append(f"acceptance is {how}: vLLM prints yours by position; replace the block")
     fixed = "num_speculative_tokens_per_batch_size" in config or "draft_tree" in serve
     if config.get("rejection_sample_method") != "synthetic" and not fixed:
         this.data.setdefault("sweep", {"axes": {}})["axes"][key] = [0, k]
         this.data["report"] = {"baseline": {key: 0}}
-
-
-def _measured(method: str, model: object, k: int) -> str | None:
-    """The first shipped acceptance profile of a method on a model that reaches K drafts; None without one."""
-    for name in lookups.acceptance_profile_names():
-        profile = lookups.acceptance_profile(name)
-        where, known = profile.measured_on, profile.by_position
-        reaches = known is None or len(known) >= k
-        if reaches and where is not None and (where.model, where.method) == (model, method):
-            return name
-    return None
-
-
-def _assumed(method: str, k: int) -> dict[str, Any]:
-    """Acceptance by position for K drafts."""
-    positions = list(ASSUMED_POSITIONS[:k])
-    while len(positions) < k:
-        positions.append(round(positions[-1] * 0.74, 6))
-    found_: dict[str, Any] = {"by_position": positions, "concentration": 18}
-    if method in ("ngram", "suffix"):
-        found_["proposal_probability"] = 1.0
-    return found_ | {"source": "an assumption; replace it with what your server prints"}
 
 
 def resolved_settings(

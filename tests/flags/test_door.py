@@ -260,7 +260,7 @@ def test_a_benchmark_out_of_its_tool_s_range_is_refused(rest: str) -> None:
 
 
 def test_json_that_lost_its_quotes_on_the_way_is_read_and_said() -> None:
-    config = '{"method": "eagle3", "model": "%s", "num_speculative_tokens": 2}' % HEAD
+    config = json.dumps({"method": "eagle3", "model": HEAD, "num_speculative_tokens": 2})
     this = translate(f"vllm serve {MODEL} --speculative-config {config} --max-num-seqs 7", gpu="h100-sxm")
     quoted = translate(f"vllm serve {MODEL} --speculative-config '{config}' --max-num-seqs 7", gpu="h100-sxm")
     assert this.data == quoted.data and this.data["serve"]["max_num_seqs"] == 7
@@ -277,3 +277,63 @@ def test_the_traffic_assumed_has_spread_lengths_that_fit_the_server() -> None:
         assert lengths.output is not None and lengths.output.uniform is not None
         assert lengths.input.uniform.high + lengths.output.uniform.high <= length
         assert lengths.output.uniform.low < lengths.output.uniform.high
+
+
+def test_a_line_of_an_older_build_follows_that_build() -> None:
+    config = '{"method": "medusa", "model": "medusa-llama-3.1-8b", "num_speculative_tokens": 3}'
+    line = f"vllm serve {MODEL} --max-model-len 4k --speculative-config '{config}'"
+    old = translate(line, gpu="h100-sxm", engine="vllm-0.15")
+    assert load(old.data).experiment.serve.engine == "vllm-0.15"
+    assert old.data["serve"]["max_model_len"] == 4000
+    with pytest.raises(InputFaults, match="medusa"):
+        translate(line, gpu="h100-sxm")
+    head = f"vllm serve {MODEL} --spec-method eagle3 --spec-model {HEAD} --spec-tokens 3"
+    skips = load(translate(head, gpu="h100-sxm", engine="vllm-0.15").data).experiment.serve
+    assert skips.speculative_config is not None and skips.speculative_config.num_speculative_tokens == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "engine", "said"),
+    [
+        (f"vllm serve {MODEL}", "vllm-9", "unknown engine"),
+        (f"vllm serve {MODEL}", "sglang", "not started by a line of vllm"),
+        (
+            f"python -m sglang.launch_server --model-path {MODEL}",
+            "vllm-0.33",
+            "not started by a line of sglang",
+        ),
+        (f"vllm serve {MODEL} --speculative-config.model {HEAD}", "vllm-0.15", "method and num_speculative"),
+    ],
+)
+def test_a_build_that_a_line_does_not_start_is_refused(line: str, engine: str, said: str) -> None:
+    with pytest.raises(InputFaults, match=said):
+        translate(line, gpu="h100-sxm", engine=engine)
+
+
+@pytest.mark.parametrize(
+    ("line", "profile"),
+    [
+        (
+            "moonshotai/Kimi-K2.5 -tp 8 --spec-method eagle3 --spec-model x/kimi-eagle3 --spec-tokens 3",
+            "golden-kimi",
+        ),
+        (
+            "Qwen/Qwen3-32B-FP8 --spec-method eagle3 --spec-model x/Qwen3-eagle3 --spec-tokens 3",
+            "eagle3-qwen3-32b",
+        ),
+        ("Qwen/Qwen3-30B-A3B --spec-method ngram --spec-tokens 4", "ngram-llama-3.1-8b-chat"),
+    ],
+)
+def test_a_line_takes_the_acceptance_measured_nearest_to_it(line: str, profile: str) -> None:
+    this = translate(f"vllm serve {line}", gpu="h200")
+    assert this.data["acceptance"]["profile"].startswith(profile)
+    assert load(this.data).experiment.acceptance is not None
+
+
+def test_look_up_deeper_than_was_measured_carries_the_last_ratio_on() -> None:
+    block = translate("vllm serve Qwen/Qwen3-30B-A3B --spec-method suffix", gpu="h200").data["acceptance"]
+    positions = block["by_position"]
+    assert len(positions) == 24 and positions[23] / positions[22] == pytest.approx(
+        positions[7] / positions[6], rel=1e-3
+    )
+    assert "hot_cold" in block and "carried on" in block["source"]

@@ -97,7 +97,7 @@ def elsewhere(process: Process, config: Experiment, block: str) -> Iterator[str]
         return
     named = config.serve.model if isinstance(config.serve.model, str) else str(config.serve.model.get("name"))
     pairs = [
-        (there.model, named, _same_model(there.model, config.serve.model)),
+        (there.model, named, same_model(there.model, config.serve.model)),
         (there.method, speculative.method, there.method == speculative.method),
         (there.dataset, config.workload.preset, _same_data(there.dataset, config.workload.preset)),
     ]
@@ -111,13 +111,13 @@ def elsewhere(process: Process, config: Experiment, block: str) -> Iterator[str]
         )
 
 
-def _same_model(measured: str | None, served: str | dict[str, object]) -> bool:
+def same_model(measured: str | None, served: str | dict[str, object]) -> bool:
     """Whether two names are of one model, however its weights are stored."""
     if measured is None:
         return True
     one, other = (lookups.found(lambda n=n: lookups.model(n)) for n in (measured, served))  # type: ignore[misc]
     if one is None or other is None:
-        return str(served).lower().rpartition("/")[2].startswith(measured.lower().rpartition("/")[2])
+        return str(served).lower().rpartition("/")[2].startswith(_family(measured))
     return _family(one.hf_id) == _family(other.hf_id)
 
 

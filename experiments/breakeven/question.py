@@ -25,8 +25,8 @@ DRAFTS = "serve.speculative_config.num_speculative_tokens"
 FIGURES = ("speedup_map", "break_even")
 SEARCH = re.compile(r"\.?[0-9a-f]{24}(\.json)?(\.[0-9]+)?")
 """Names of the files in `searches/`, those cut short among them."""
-NO_REPORT: Override = ("report", {})
-"""A report's baseline must lie on the axes; the search brings its own."""
+ITS_OWN: tuple[Override, ...] = (("report", {}), ("plan", None))
+"""A report's baseline must lie on the axes, and the search brings its own; a plan asks something else."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Breakeven:
         if not 0.0 < self.tolerance <= 0.2:
             raise _fault("--tolerance", f"is {self.tolerance:g}; it must lie in (0, 0.2]")
         self.overrides = tuple(self.overrides)
-        given = load(self.file, (*self.overrides, NO_REPORT)).experiment
+        given = load(self.file, (*self.overrides, *ITS_OWN)).experiment
         self.axis = load_axis(given)
         self.loads = tuple(map(float, _values(given, self.axis)))
         self.drafts = tuple(sorted({int(k) for k in _values(given, DRAFTS)} - {0}))
@@ -65,7 +65,7 @@ class Breakeven:
             (f"sweep.axes.{self.axis}", loads),
         )
         others = [change for change in self.overrides if _key(change) not in (self.axis, DRAFTS)]
-        self.loaded: Loaded = load(self.file, (*others, NO_REPORT, *grid))
+        self.loaded: Loaded = load(self.file, (*others, *ITS_OWN, *grid))
         experiment = self.loaded.experiment
         self._place = ResultsFolder("breakeven", f"{experiment.name}-breakeven", self.out, own_files)
         self.seeds = tuple(experiment.seed + i for i in range(experiment.replications))
@@ -166,6 +166,10 @@ def load_axis(experiment: Experiment) -> str:
         return key
     if workload.max_concurrency is not None:
         return CONCURRENCY
+    if workload.phases is not None:
+        raise _fault(
+            "workload.phases", "have loads of their own, and break-even looks at one; give max_concurrency"
+        )
     if workload.request_rate is not None:
         return RATE
     raise _fault(CONCURRENCY, "and request_rate are not given; break-even needs a load: give one of them")

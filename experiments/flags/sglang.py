@@ -27,6 +27,7 @@ _KEYS: dict[str, tuple[type, str]] = {
     "context-length": (int, "max_model_len"),
     "max-running-requests": (int, "max_num_seqs"),
     "chunked-prefill-size": (int, "max_num_batched_tokens"),
+    "max-total-tokens": (int, "max_total_tokens"),
     "mem-fraction-static": (float, "gpu_memory_utilization"),
     "page-size": (int, "block_size"),
     "quantization": (str, "quantization"),
@@ -52,11 +53,13 @@ _SCHEDULER: dict[str, type] = {
     "max-prefill-tokens": int,
     "prefill-max-requests": int,
     "priority-scheduling-preemption-threshold": int,
+    "retraction-policy": str,
 }
 _SCHEDULER_SWITCHES = (
     "enable-mixed-chunk",
     "enable-priority-scheduling",
     "schedule-low-priority-values-first",
+    "disable-priority-preemption",
 )
 _HARMLESS = (
     *("host", "port", "served-model-name", "chat-template", "tokenizer-path", "tokenizer-mode", "api-key"),
@@ -92,7 +95,6 @@ _REFUSED = {
     "attention-backend": "only the kernel that SGLang chooses by itself has been timed",
     "moe-runner-backend": "only the kernel that SGLang chooses by itself has been timed",
     "disaggregation-mode": "prefill and decode on different servers are not simulated",
-    "max-total-tokens": "the nearest is serve.num_gpu_blocks_override",
     "stream-interval": "tokens are sent as they come",
     "lora-paths": "adapters are not modelled",
     "cpu-offload-gb": "weights in host memory are not priced",
@@ -170,9 +172,8 @@ def _translated(said: dict[str, Any]) -> Read:
     if serve.get("dtype") == "half":
         serve["dtype"] = "float16"
     if serve.get("max_num_batched_tokens") == -1:
-        this.refused["--chunked-prefill-size"] = (
-            "prompts in one piece: set enable_chunked_prefill in the file"
-        )
+        del serve["max_num_batched_tokens"]
+        serve["enable_chunked_prefill"] = False
     if said.get("disable_radix_cache"):
         serve["enable_prefix_caching"] = False
     if said.get("disable_overlap_schedule"):

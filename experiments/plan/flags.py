@@ -5,33 +5,10 @@ from __future__ import annotations
 import json
 import shlex
 
+from specfleet.experiments.flags.fields import FIELDS
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import Serve, SpeculativeConfig
-
-VLLM_SPECULATIVE = (
-    "method",
-    "model",
-    "num_speculative_tokens",
-    "draft_tensor_parallel_size",
-    "max_model_len",
-    "prompt_lookup_max",
-    "prompt_lookup_min",
-    "parallel_drafting",
-    "rejection_sample_method",
-    "synthetic_acceptance_rates",
-    "synthetic_acceptance_length",
-    "num_speculative_tokens_per_batch_size",
-    "suffix_decoding_max_tree_depth",
-    "suffix_decoding_max_cached_requests",
-    "suffix_decoding_max_spec_factor",
-    "suffix_decoding_min_token_prob",
-    "dspark_draft_topk",
-    "revision",
-    "code_revision",
-    "draft_load_config",
-)
-"""Fields of vLLM's SpeculativeConfig that are handed on where they differ from their default."""
 
 SGLANG_ALGORITHMS = {
     "eagle": "EAGLE",
@@ -43,6 +20,12 @@ SGLANG_ALGORITHMS = {
     "dflash": "DFLASH",
 }
 """vLLM's method -> SGLang's --speculative-algorithm."""
+
+BY_BATCH = "num_speculative_tokens_per_batch_size"
+"""vLLM's name for K by the number of sequences."""
+
+TYPED_FOR = ("vllm-0.33", "sglang")
+"""Engines whose flags the commands have."""
 
 WIDTH = 100
 """Characters of a line of a command."""
@@ -58,7 +41,11 @@ def speculative_json(speculative: SpeculativeConfig, serve: Serve, **changes: ob
         given["model"] = _hf_id_of_drafter(named)
     if given.get("parallel_drafting") is False:
         del given["parallel_drafting"]
-    return json.dumps({key: given[key] for key in VLLM_SPECULATIVE if key in given})
+    policy = serve.draft_policy
+    if policy is not None and policy.batch_size is not None:
+        given.setdefault(BY_BATCH, policy.batch_size.model_dump(mode="json")["schedule"])
+    first = [key for key in ("method", "model", "num_speculative_tokens") if key in given]
+    return json.dumps({key: given[key] for key in dict.fromkeys([*first, *FIELDS]) if key in given})
 
 
 def _hf_id_of_drafter(named: str | dict[str, object]) -> str:
@@ -70,6 +57,34 @@ def model_id(serve: Serve) -> str:
     """Returns the model's Hugging Face id, or its name where it has none."""
     record = lookups.model(serve.model)
     return record.hf_id or record.name
+
+
+def server_command(config: Experiment) -> list[str]:
+    """Returns the command of one replica of the engine that was simulated, a list of words."""
+    found = sglang_command(config) if _is_sglang(config.serve) else None
+    return vllm_command(config) if found is None else found
+
+
+def unsaid(config: Experiment) -> tuple[str, ...]:
+    """Returns what was simulated and `server_command` cannot say, a clause each."""
+    serve, found = config.serve, []
+    profile = lookups.engine(serve.engine)
+    chosen = serve.draft_policy.chosen if serve.draft_policy is not None else None
+    if chosen is not None and (chosen[0] != "batch_size" or profile.scheduler == "sglang"):
+        found.append(f"draft_policy {chosen[0]}, for which it has no flag")
+    if profile.name not in TYPED_FOR:
+        found.append(f"engine {profile.name}, whose flags may have other names")
+    if serve.reroll_on_reject:
+        found.append("reroll_on_reject, which belongs to the build")
+    for key in ("speculative_num_steps", "speculative_eagle_topk"):
+        if serve.sglang is not None and getattr(serve.sglang, key) is not None:
+            found.append(f"sglang.{key}, which sets the KV held in reserve and no drafts")
+    speculative = serve.speculative_config
+    drafter = lookups.drafter(speculative.model) if speculative and speculative.model else None
+    for record in (lookups.model(serve.model), drafter):
+        if record is not None and not record.hf_id:
+            found.append(f"{record.name}, which is published nowhere: put its path in place of its name")
+    return tuple(found)
 
 
 def vllm_command(config: Experiment) -> list[str]:
@@ -87,15 +102,32 @@ def vllm_command(config: Experiment) -> list[str]:
     if not serve.enable_chunked_prefill:
         words.append(_switch("enable_chunked_prefill", False))
     words.append(_switch("async_scheduling", bool(serve.async_scheduling)))
-    unlike = {"block_size": 16, "scheduling_policy": "fcfs", "long_prefill_token_threshold": 0}
-    for key, default in unlike.items():
-        if getattr(serve, key) != default:
-            words += [_flag(key), str(getattr(serve, key))]
-    for key in ("num_gpu_blocks_override", "kv_cache_memory_bytes"):
-        if getattr(serve, key) is not None:
-            words += [_flag(key), str(getattr(serve, key))]
+    words += _unlike(serve)
     if serve.speculative_config is not None:
         words += ["--speculative-config", speculative_json(serve.speculative_config, serve)]
+    return words
+
+
+def _unlike(serve: Serve) -> list[str]:
+    """Flags whose values are not those that vLLM would take by itself."""
+    words: list[str] = []
+    defaults = {
+        "block_size": 16,
+        "scheduling_policy": "fcfs",
+        "long_prefill_token_threshold": 0,
+        "watermark": 0.0,
+    }
+    optional = ("num_gpu_blocks_override", "kv_cache_memory_bytes", "max_cudagraph_capture_size")
+    for key, default in (defaults | dict.fromkeys(optional)).items():
+        if getattr(serve, key) != default:
+            words += [_flag(key), str(getattr(serve, key))]
+    if serve.cudagraph_capture_sizes is not None:
+        words += ["--cudagraph-capture-sizes", *map(str, serve.cudagraph_capture_sizes)]
+    if serve.long_prefill_token_threshold_adaptive:
+        words.append(_switch("long_prefill_token_threshold_adaptive", True))
+    reserve = serve.scheduler_reserve_full_isl
+    if reserve is not None and reserve != lookups.engine(serve.engine).scheduler_reserve_full_isl:
+        words.append(_switch("scheduler_reserve_full_isl", reserve))
     return words
 
 
@@ -110,9 +142,12 @@ def sglang_command(config: Experiment) -> list[str] | None:
     if serve.quantization is not None:
         words += ["--quantization", serve.quantization]
     words += ["--context-length", str(serve.max_model_len), "--max-running-requests", str(serve.max_num_seqs)]
-    words += ["--chunked-prefill-size", str(serve.max_num_batched_tokens)]
+    chunk = serve.max_num_batched_tokens if serve.enable_chunked_prefill else -1
+    words += ["--chunked-prefill-size", str(chunk)]
     if not serve.enable_prefix_caching:
         words.append("--disable-radix-cache")
+    if _is_sglang(serve):
+        words += _sglang_only(serve)
     if speculative is None:
         return words
     algorithm = SGLANG_ALGORITHMS.get(str(speculative.method))
@@ -125,6 +160,26 @@ def sglang_command(config: Experiment) -> list[str] | None:
     if algorithm != "NGRAM":
         words += ["--speculative-num-steps", str(k), "--speculative-eagle-topk", "1"]
     return [*words, "--speculative-num-draft-tokens", str(k + 1)]
+
+
+def _sglang_only(serve: Serve) -> list[str]:
+    """What a file for SGLang says and vLLM has no word for, or another value of."""
+    words = ["--mem-fraction-static", str(serve.gpu_memory_utilization), "--page-size", str(serve.block_size)]
+    if serve.kv_cache_dtype == "fp8":
+        words += ["--kv-cache-dtype", "fp8_e4m3"]
+    if serve.num_gpu_blocks_override is not None:
+        words += ["--max-total-tokens", str(serve.num_gpu_blocks_override * (serve.block_size or 1))]
+    if not serve.async_scheduling:
+        words.append("--disable-overlap-schedule")
+    settings = serve.sglang.model_dump(exclude_defaults=True) if serve.sglang is not None else {}
+    for key, value in settings.items():
+        if not key.startswith("speculative_"):
+            words += [_flag(key)] if value is True else [_flag(key), str(value)]
+    return words
+
+
+def _is_sglang(serve: Serve) -> bool:
+    return lookups.engine(serve.engine).scheduler == "sglang"
 
 
 def bench_command(config: Experiment, rate: float, prompts: int, seed: int) -> list[str]:

@@ -9,10 +9,11 @@ from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.capacity import interval, mean
 from specfleet.experiments.plan.flags import (
     bench_command,
+    server_command,
     sglang_command,
     shell,
     speculative_json,
-    vllm_command,
+    unsaid,
 )
 from specfleet.experiments.plan.numbers import KvMemory, memory, money
 from specfleet.experiments.plan.planned import Planned
@@ -88,12 +89,19 @@ def _baseline(this: Planned) -> Iterator[str]:
     yield "## 1. Measure the baseline first"
     yield ""
     yield "One replica without drafting, on your own prompts (random tokens say nothing about acceptance):"
-    yield from _code("sh", shell(vllm_command(plain.config)))
+    yield from _server(plain)
     yield from _code("sh", shell(bench_command(plain.config, rate, PROMPTS, this.seeds[0])))
     yield (
         f"Expected: {_expected(this, plain)}. If mean TPOT is more than {100 * TOLERATED:.0f} % off, correct "
         "the model with `specfleet calibrate` and plan again before going on."
     )
+
+
+def _server(candidate: Candidate) -> Iterator[str]:
+    """The command of a candidate, and what was simulated that it does not say."""
+    yield from _code("sh", shell(server_command(candidate.config)))
+    if missing := unsaid(candidate.config):
+        yield f"Simulated, and not in this command: {'; '.join(missing)}."
 
 
 def _expected(this: Planned, candidate: Candidate) -> str:
@@ -116,9 +124,11 @@ def _start(this: Planned) -> Iterator[str]:
     mine = this.winner.candidate
     yield "## 2. One replica with drafting, then all"
     yield ""
-    yield from _code("sh", shell(vllm_command(mine.config)))
+    yield from _server(mine)
     sglang = sglang_command(mine.config)
-    if sglang is not None:
+    if sglang == server_command(mine.config):
+        pass
+    elif sglang is not None:
         yield "SGLang, the same (a chain of K drafts; its num-draft-tokens count the root):"
         yield from _code("sh", shell(sglang))
     else:

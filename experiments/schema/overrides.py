@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 from specfleet.experiments.schema.faults import COMMAND_LINE, OVERRIDES, Fault
@@ -40,8 +40,19 @@ def overridden(document: Document, overrides: Iterable[Override]) -> Document:
         path, value = change
         data = replaced(data, path, value)
         marks = {known: mark for known, mark in marks.items() if known[: len(path)] != path}
-        marks[path] = Mark(OVERRIDES if isinstance(override, Change) else COMMAND_LINE, 0)
+        mark = Mark(OVERRIDES if isinstance(override, Change) else COMMAND_LINE, 0)
+        marks |= dict.fromkeys(_within(path, value), mark)
     return Document(document.file, data, marks, (*document.faults, *faults))
+
+
+def _within(path: KeyPath, value: Value) -> Iterator[KeyPath]:
+    """Yields the place of a value and of all that it holds."""
+    yield path
+    inside = (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, tuple) else ()
+    )
+    for key, inner in inside:
+        yield from _within((*path, key), inner)
 
 
 def _read(text: str) -> tuple[KeyPath, Value] | Fault:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from key_cases import BASE, CASES, ELSEWHERE, FIGURES, NEEDED, ONLY, REFUSED, Around, Case
+from key_cases import CASES, ELSEWHERE, FIGURES, NEEDED, ONLY, REFUSED
+from key_files import overrides, with_key, written
 
 from specfleet.experiments.load.config import load, load_experiment, resolved
 from specfleet.experiments.load.sweep import expand
@@ -23,7 +24,6 @@ from specfleet.experiments.words.explain import explain_text
 
 AGAIN = ("plan.candidates.drafting.speculative_config.", "plan.candidates.drafting.acceptance.")
 """Blocks that are tried where they stand first."""
-LISTS = ("workload.phases", "claim.expect", "plan.candidates.drafting")
 
 
 def leaves(path: KeyPath = ()) -> Iterator[str]:
@@ -41,43 +41,10 @@ def test_every_key_of_the_schema_has_a_case_and_every_case_a_key() -> None:
     assert asked == CASES.keys() | set(ELSEWHERE)
 
 
-def with_key(key: str, case: Case) -> Around:
-    """What stands around a key, and the key: in the first entry of a list."""
-    block = next((block for block in LISTS if key.startswith(f"{block}.")), None)
-    if block is None:
-        return {**case.around, key: case.value}
-    outer = next(k for k in (block, block.rpartition(".")[0]) if k in case.around)
-    found = case.around[outer]
-    entries = [dict(entry) for entry in (found if outer == block else found[block.rpartition(".")[2]])]
-    entries[0][key.removeprefix(f"{block}.")] = case.value
-    return {**case.around, block: entries}
-
-
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """The experiment, and the files that cases name."""
-    head = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-    rows = [f"2023-11-16 18:17:{i:02d}.5,{30 + i},{5 + i}\n" for i in range(12)]
-    (tmp_path / "rows.csv").write_text(head + "".join(rows))
-    (tmp_path / "other.csv").write_text(head + "".join(rows[3:]))
-    (tmp_path / "long.csv").write_text(head + "".join(rows) + "2023-11-16 18:18:00.5,5000,9\n")
-    (tmp_path / "traces.jsonl").write_text("[3, 0, 1, 2]\n[1, 1, 1, 1]\n")
-    (tmp_path / "other.jsonl").write_text("[3, 3, 3]\n")
-    (tmp_path / "tokens.jsonl").write_text("[3, 1, 1, 2]\n")
-    path = tmp_path / "x.yaml"
-    path.write_text(BASE)
-    return path
-
-
-def overrides(file: Path, around: Around) -> list[str]:
-    """The same as the command line has them; files by their whole path."""
-    texts = []
-    for key, value in around.items():
-        text = json.dumps(value).replace("Infinity", ".inf")
-        for name in ("rows.csv", "other.csv", "long.csv", "traces.jsonl", "other.jsonl", "tokens.jsonl"):
-            text = text.replace(f'"{name}"', f'"{file.parent / name}"')
-        texts.append(f"{key}={text}")
-    return texts
+    return written(tmp_path)
 
 
 def figures(file: Path, around: list[str]) -> dict[str, Any]:

@@ -15,10 +15,12 @@ from specfleet.experiments.schema.blocks.experiment import METRICS, Experiment, 
 from specfleet.experiments.schema.faults import COMMAND_LINE, OVERRIDES, closest, did_you_mean, on_one_line
 from specfleet.experiments.schema.overrides import key_path
 from specfleet.experiments.schema.structure import homes, is_key, shown
-from specfleet.experiments.schema.yamlfile import Document, Value
+from specfleet.experiments.schema.yamlfile import Document, KeyPath, Value
 
 _FIXED = ("name", "seed", "replications", "run", "sweep", "report", "plugins")
 """Blocks that are the same for all points."""
+
+OUTSIDE = (COMMAND_LINE, OVERRIDES)
 
 Axes = Mapping[str, tuple[Value, ...]]
 
@@ -32,14 +34,20 @@ def unusable_axes(axes: Axes, document: Document) -> dict[str, str]:
             found[key] = f"names no key; {_meant_axis(key)}"
         elif path[0] in _FIXED:
             found[key] = f"{path[0]} is the same for all points; sweep another key"
-        elif document.mark(path).file in (COMMAND_LINE, OVERRIDES) and path in document.marks:
-            where = "on the command line" if document.mark(path).file == COMMAND_LINE else "among overrides"
+        elif (file := _set_in(document, path)) is not None:
+            where = "on the command line" if file == COMMAND_LINE else "among overrides"
             found[key] = f"is swept, so {key} {where} has no effect; set sweep.axes.{key}=[...]"
         for other in axes:
             around = key_path(other)
             if other != key and path[: len(around)] == around:
                 found[key] = f"is inside {other}, which is swept too; keep one"
     return found
+
+
+def _set_in(document: Document, path: KeyPath) -> str | None:
+    """Where a key was set by its own name beside the file; None where a block around it was, or nothing."""
+    files = [document.mark(path).file, document.mark(path[:-1]).file]
+    return files[0] if path in document.marks and files[0] in OUTSIDE and files[1] not in OUTSIDE else None
 
 
 def _meant_axis(key: str) -> str:

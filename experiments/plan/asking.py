@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from specfleet.experiments.plan.heavier import heavier
 from specfleet.experiments.plan.seen import Judged, TrialFigures, figure, judge
 from specfleet.experiments.plan.traffic import Traffic, Trial
 from specfleet.experiments.plan.trials import digest, measure, trial_key
+from specfleet.experiments.point.bounds import Bound
 from specfleet.experiments.run.files import FolderFault, write_text
 from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.sim.statistics.interval import CONFIDENCE
 from specfleet.sim.statistics.stopping import Looked, RunLengths, go_on
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+PORTION = 16_000
+"""Requests of the longest single run."""
+CONFIRMING = 12_500
+"""Requests of each run that confirms."""
+PART = 7_919
+"""Between the seeds of the parts of a run."""
+EARLY = 0.98
+"""Confidence of a look that is not the last."""
+RARE = 0.25
+"""Share of what may be beyond a limit that may come under a heavier load than any that was simulated."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +49,8 @@ class Question:
         whole: simulate all replicas behind the router, and not one at its share.
         precision: half-widths of mean and percentile of the latency that binds, as shares, up to which it
             goes on once it is settled.
-        confirms: what was found already, so it does not take a limit as kept near which nothing was seen, if
-            longer simulations may see it.
+        confirms: what was found already, on seeds that had no part in it, for an engine of this bound: see
+            `confirm`.
     """
 
     traffic: Traffic
@@ -45,12 +60,17 @@ class Question:
     lengths: RunLengths | None = None
     whole: bool = False
     precision: tuple[float, float] | None = None
-    confirms: bool = False
+    confirms: Bound | None = None
 
-    def trials(self, prompts: int | None) -> list[Trial]:
-        """Returns its simulations, of so many requests a replica."""
+    def trials(self, prompts: int | None, part: int = 0) -> list[Trial]:
+        """Returns its simulations, one a seed, of so many requests a replica.
+
+        Args:
+            prompts: requests; None: as the file says.
+            part: other numbers give further simulations of the same kind.
+        """
         make = self.traffic.whole if self.whole else self.traffic.trial
-        return [make(self.config, self.replicas, seed, prompts) for seed in self.seeds]
+        return [make(self.config, self.replicas, seed + PART * part, prompts) for seed in self.seeds]
 
     @property
     def key(self) -> str:
@@ -66,7 +86,8 @@ class Reply:
     Attributes:
         judged: the verdict.
         runs: the last and longest, a run a seed.
-        used: requests of each; None: as the file says.
+        used: requests of each; None: as the file says. Longer runs were of several parts, a run each: first
+            the first parts of all seeds.
         spent: simulations made.
     """
 
@@ -90,29 +111,94 @@ class Reply:
         return cls(judged, runs, read["used"], read["spent"])
 
 
+class _Runs:
+    """The simulations of a question, each made once.
+
+    Args:
+        question: whose.
+    """
+
+    def __init__(self, question: Question) -> None:
+        self._question = question
+        self._found: dict[tuple[int, int], list[TrialFigures]] = {}
+
+    @property
+    def spent(self) -> int:
+        """Simulations made."""
+        return sum(map(len, self._found.values()))
+
+    def of(self, prompts: int, parts: int) -> list[TrialFigures]:
+        """Returns so many parts of so many requests a seed, part after part."""
+        for part in range(parts):
+            if (prompts, part) not in self._found:
+                trials = self._question.trials(prompts, part)
+                self._found[prompts, part] = [measure(trial) for trial in trials]
+        return [run for part in range(parts) for run in self._found[prompts, part]]
+
+
 def ask(question: Question) -> Reply:
-    """Simulates until the question is answered, or as long as may be."""
+    """Simulates until the question is answered, or as long as may be.
+
+    Up to `PORTION` requests each look is a run of its own, so that a queue that fills slowly is seen to fill.
+    From there on further runs of that length are added, and what was simulated is not simulated again; what
+    meets the SLO then is not looked at once more, as what is to be bought is confirmed on seeds of its own.
+    """
     lengths = question.lengths
     if lengths is None:
         runs = [measure(trial) for trial in question.trials(None)]
         return Reply(judge(runs), runs, None, len(runs))
-    last: list[tuple[Judged, list[TrialFigures]]] = []
+    if question.confirms is not None:
+        return confirm(question, lengths, question.confirms)
+    made, portion = _Runs(question), PORTION // question.replicas if question.whole else PORTION
+    last: list[tuple[Judged, list[TrialFigures], int]] = []
 
     def look(prompts: int) -> Looked:
-        runs = [measure(trial) for trial in question.trials(prompts)]
-        found = judge(runs, take=not question.confirms or prompts >= lengths.most)
+        parts = max(min(math.ceil(prompts / portion), lengths.most // portion), 1)
+        each = prompts if parts == 1 and lengths.most < 2 * portion else min(prompts, portion)
+        runs = made.of(each, parts)
+        found = judge(runs)
         if last and {last[0][0].verdict, found.verdict} == {"met", "missed"}:
             why = "a longer run says otherwise than a shorter one"
             found = dataclasses.replace(found, verdict="not settled", longer=1.0, why=why)
-        last[:] = [(found, runs)]
-        longer = found.longer
-        if found.verdict == "met" and question.precision:
-            longer = max(longer, imprecise(runs, found.limit, *question.precision))
-        return Looked(longer)
+        last[:] = [(found, runs, each)]
+        return Looked(found.longer, hopeless=found.verdict == "met" and prompts >= portion)
 
-    _, used, looks = go_on(look, lengths)
-    found, runs = last[0]
-    return Reply(found, runs, used, looks * len(runs))
+    go_on(look, lengths)
+    return Reply(*last[0], made.spent)
+
+
+def confirm(question: Question, lengths: RunLengths, bound: Bound) -> Reply:
+    """Simulates until it is told from the values beyond the limits alone whether an answer stands.
+
+    All seeds together, part after part, each twice as many as before. A look that is not the last must be
+    clear with `EARLY`, so that all looks together are as seldom wrong as one. Only the last may take a limit
+    as kept that is far off (`far_within`). Neither that, nor an early look, says that the SLO is met where
+    more than a part (`RARE`) of what may be beyond a limit comes under a heavier load than was simulated.
+
+    Args:
+        question: with seeds that had no part in what was found.
+        lengths: of the question; the last look has half of the longest run a seed.
+        bound: of the engine.
+    """
+    made, each = _Runs(question), min(CONFIRMING, lengths.most)
+    most, parts = max(lengths.most // (2 * each), 1), 1
+    while True:
+        runs, last = made.of(each, parts), parts >= most
+        found = judge(runs, take=last, confidence=CONFIDENCE if last else EARLY)
+        if found.verdict == "met" and (found.taken or not last):
+            share = heavier(lambda part: question.trials(each, part), parts, bound)
+            if share > RARE * min(allowed.beyond for allowed in runs[0].limits.values()):
+                why = f"{100 * share:.2g} % of further requests come under a heavier load than was simulated"
+                found = dataclasses.replace(found, verdict="not settled", longer=1.0, why=why)
+        if last or not (found.longer or _imprecise(question, found, runs)):
+            return Reply(found, runs, each, made.spent)
+        parts = min(2 * parts, most)
+
+
+def _imprecise(question: Question, found: Judged, runs: Sequence[TrialFigures]) -> float:
+    if found.verdict != "met" or not question.precision:
+        return 0.0
+    return imprecise(runs, found.limit, *question.precision)
 
 
 def imprecise(runs: Sequence[TrialFigures], limit: str, mean: float, percentile: float) -> float:

@@ -39,7 +39,8 @@ def _sooner(a: Entry, b: Entry) -> int:
     if a is b:
         return 0
     mine, theirs = (entry.tried[entry.shown].runs for entry in (a, b))
-    found = ratio(mine, theirs, SOONER)
+    both = min(len(mine), len(theirs))
+    found = ratio(mine[:both], theirs[:both], SOONER)
     if found is None or not found.enough:
         return 0
     return 1 if found.low > 1.0 else -1 if found.high < 1.0 else 0

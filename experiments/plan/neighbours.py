@@ -19,6 +19,9 @@ COSTS_MORE, CANNOT, FAILS, LESS_ROOM, BETTER, MEETS, EVEN, OPEN = (
     "not settled whether it meets the SLO",
 )
 
+ROOM = 4_000
+"""Most requests of a simulation of one replica more: that it meets the SLO is known."""
+
 
 @dataclass(frozen=True)
 class Neighbour:
@@ -80,7 +83,7 @@ def neighbours(search: Search, winner: Entry, every: Sequence[Candidate]) -> lis
     """Simulates every neighbour with as many replicas as the winner's money buys.
 
     More replicas than that would cost more, so one that fails with them cannot be cheaper. The winner itself
-    is looked at with one replica less, and with one more.
+    is looked at with one replica less, and, to see how much room it gives, with one more.
     """
     assert winner.high is not None
     budget = search.cost(winner, winner.high)
@@ -98,11 +101,14 @@ def neighbours(search: Search, winner: Entry, every: Sequence[Candidate]) -> lis
             asked.append((step, other, affordable if most is None else min(affordable, most)))
     if winner.high > 1:
         asked.append(("replicas", winner.candidate, winner.high - 1))
-    asked.append(("replicas", winner.candidate, winner.high + 1))
     answers = search.judge([(candidate, replicas) for _, candidate, replicas in asked])
+    asked.append(("replicas", winner.candidate, winner.high + 1))
+    answers += search.judge([(winner.candidate, winner.high + 1)], ROOM)
     for (step, other, replicas), answer in zip(asked, answers, strict=True):
         cost, judged = other.replica_usd * (replicas + search.spare), answer.judged
         verdict = {"missed": FAILS, "not settled": OPEN, "met": MEETS}[judged.verdict]
+        if other is winner.candidate and replicas > winner.high and judged.verdict == "not settled":
+            verdict = MEETS  # fewer are known to
         if judged.verdict == "met" and cost < budget - CENT:
             verdict = BETTER
         elif judged.verdict == "met" and cost <= budget + CENT:

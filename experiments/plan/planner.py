@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from specfleet.experiments.load.config import Loaded, load
-from specfleet.experiments.plan.asking import Laboratory, Question
+from specfleet.experiments.plan.asking import Laboratory, Question, Reply
 from specfleet.experiments.plan.candidates import Candidate, candidates
 from specfleet.experiments.plan.capacity import capacity
 from specfleet.experiments.plan.contest import contest
@@ -36,8 +36,10 @@ ANSWERS = ("plan.json", "rollout.md", "report.html")
 FIGURES = ("cost", "pareto", "best_k", "slo")
 STUDY = (2_000, 5_000)
 """Fewest and most requests of a simulation that studies the winner, where the file does not say how many."""
-CHANGED = 16_000
-"""Requests of a simulation under a change."""
+CHANGED = (16_000, 4_000)
+"""Most requests of a simulation under a change: of the winner, and of what would do in its place."""
+PAIRED = 3
+"""Seeds on which drafting is held against plain decoding."""
 LEAST_EACH = 200
 """Fewest requests for each replica of a whole deployment."""
 SIMULATION = re.compile(r"\.?[0-9a-f]{24}(\.json)?(\.[0-9]+)?")
@@ -71,6 +73,7 @@ class Planner:
         self.planned.lengths = _lengths(experiment, traffic, _block(given, "workload"))
         self._place = ResultsFolder("plan", f"{experiment.name}-plan", out, own_files, mixes=True)
         self._overrides = tuple(overrides)
+        self._precision = _precision(experiment, _block(given, "run"))
 
     @property
     def folder(self) -> Path:
@@ -184,10 +187,8 @@ class Planner:
         assert this.winner is not None
         if this.traffic.recorded or this.experiment.workload.phases is not None:
             return True
-        wanted = this.experiment.run.precision
-        precision = (wanted.mean or math.inf, wanted.p99 or math.inf)
-        this.confirmed = search.again(this.winner, precision)
-        others = [search.again(entry, (math.inf, math.inf)) for entry in this.even]
+        this.confirmed = search.again(this.winner, self._precision)
+        others = [search.again(entry) for entry in this.even]
         return all(found.judged.verdict == "met" for found in (this.confirmed, *others))
 
     def _deploy(self, search: Search) -> Judged:
@@ -211,13 +212,8 @@ class Planner:
         mine, replicas, seeds = this.winner.candidate, this.winner.high, this.seeds
         say("every K at the planned load")
         answer = this.confirmed or this.winner.tried[replicas]
-        paired = search.fresh if this.confirmed else seeds
         this.prompts = None if answer.used is None else min(max(answer.used, STUDY[0]), STUDY[1])
-        ways = [way for way in this.ways if way.id != mine.id]
-        asked = [(way.config, seed) for way in ways for seed in paired]
-        found = laboratory.run([this.traffic.trial(c, replicas, seed, this.prompts) for c, seed in asked])
-        this.runs = {way.id: found[i * len(paired) :][: len(paired)] for i, way in enumerate(ways)}
-        this.runs[mine.id] = answer.runs
+        self._pair(laboratory, answer, search.fresh if this.confirmed else seeds)
         say("largest rate and concurrency")
         this.capacity = capacity(laboratory, this.traffic, mine, replicas, seeds, this.prompts)
         plain, drafting = this.plain, this.drafting
@@ -232,11 +228,29 @@ class Planner:
         shortlist = sorted(this.entries, key=lambda entry: (search.cost(entry), entry.ratio))
         rival = [this.rival] if this.rival else []
         ordered = [this.winner, *rival, *shortlist]
-        look = this.lengths and min(this.lengths.most, CHANGED)
-        lengths = RunLengths(look, look) if look else None
         this.changed = sensitivity(
-            laboratory, this.traffic, seeds, this.plan.spare_replicas, ordered, lengths
+            laboratory, this.traffic, seeds, this.plan.spare_replicas, ordered, self._under_a_change()
         )
+
+    def _under_a_change(self) -> tuple[int, int] | None:
+        lengths = self.planned.lengths
+        return None if lengths is None else (min(lengths.most, CHANGED[0]), min(lengths.most, CHANGED[1]))
+
+    def _pair(self, laboratory: Laboratory, answer: Reply, seeds: Sequence[int]) -> None:
+        """Simulates every K once, and what drafting is held against on the winner's own requests."""
+        this = self.planned
+        assert this.winner is not None and this.winner.high is not None
+        mine, replicas = this.winner.candidate, this.winner.high
+
+        def run(ways: Sequence[Candidate | None], chosen: Sequence[int], prompts: int | None) -> None:
+            for way in ways:
+                if way is not None and way.id != mine.id:
+                    trials = [this.traffic.trial(way.config, replicas, seed, prompts) for seed in chosen]
+                    this.runs[way.id] = laboratory.run(trials)
+
+        this.runs = {mine.id: answer.runs}
+        run(this.ways, seeds[:1], this.prompts)
+        run([this.plain, this.drafting], seeds[:PAIRED], answer.used)
 
 
 def own_files(folder: Path, manifest: Manifest) -> Iterator[Path]:
@@ -264,6 +278,12 @@ def _block(data: Mapping[str, object], name: str) -> Mapping[str, object]:
     """The keys of a block as written."""
     given = data.get(name)
     return given if isinstance(given, dict) else {}
+
+
+def _precision(experiment: Experiment, given: Mapping[str, object]) -> tuple[float, float] | None:
+    """Returns how well mean and P99 of the winner must be known; None where the file does not ask for it."""
+    wanted = experiment.run.precision
+    return (wanted.mean or math.inf, wanted.p99 or math.inf) if given.get("precision") is not None else None
 
 
 def _lengths(experiment: Experiment, traffic: Traffic, given: Mapping[str, object]) -> RunLengths | None:

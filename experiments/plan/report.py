@@ -235,14 +235,16 @@ def speculation_lines(this: Planned) -> Iterator[str]:
     if drafting is None or plain is None:
         yield "Speculate or not: nothing to compare."
         return
-    verdict = "yes" if this.winner.candidate.k else "no"
-    yield f"Speculate: {verdict}. {drafting.method} K = {drafting.k} against plain at the planned load:"
+    said = "yes" if this.winner.candidate.k else "no"
+    yield f"Speculate: {said}. {drafting.method} K = {drafting.k} against plain at the planned load:"
     for name, found in gains(this.runs[drafting.id], this.runs[plain.id]).items():
         if found is not None:
             bounded = math.isfinite(found.high) and found.low > 0.0
             bounds = f" ({found.low:.2f} to {found.high:.2f})" if bounded else ""
-            why = "" if bounded else ", too few requests to bound it"
-            yield f"  {name} {found.value:.2f}x{bounds}: {judge(found, LEAST_GAIN)}{why}"
+            verdict = judge(found, LEAST_GAIN)
+            told = bounded and (found.enough or verdict != "not settled")
+            why = "" if told else ", too few requests to bound it"
+            yield f"  {name} {found.value:.2f}x{bounds}: {verdict}{why}"
     if this.loads:
         best = ", ".join(f"{load.concurrency}: {load.by_throughput}" for load in this.loads)
         yield f"  best K by requests in flight of a replica (throughput): {best}"
@@ -341,7 +343,7 @@ def _then(c: Changed, planned: str) -> str:
         return f"{holds}; none of the shortlist is sure to meet the SLO"
     if c.best.id == planned:
         return f"{holds}; same engine, {_replicas(c.best_replicas)}, ${c.best_cost:.2f}/h"
-    return f"{holds}; cheapest then {c.best_replicas} x ({c.best.id}), ${c.best_cost:.2f}/h"
+    return f"{holds}; sure then: {c.best_replicas} x ({c.best.id}), ${c.best_cost:.2f}/h"
 
 
 def status(this: Planned, entry: Entry) -> str:

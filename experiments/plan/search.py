@@ -42,9 +42,6 @@ FIRST_LOOK = 1_000
 AGAIN = 5
 """Fresh seeds with which a winner is simulated again: what was chosen of many may have been lucky."""
 
-LOOK_AGAIN = 10_000
-"""Requests of each of the first of these simulations."""
-
 
 @dataclass
 class Entry:
@@ -122,6 +119,7 @@ class Search:
         spare: replicas bought beyond those needed.
         lengths: how long a simulation may be; None: as long as the file says.
         report: told of each answer.
+        first: of equally cheap ones the first that is found will do.
 
     Attributes:
         observed: (candidate, replicas that share the traffic, figures of one) of the last simulations of
@@ -136,6 +134,7 @@ class Search:
         spare: int = 0,
         lengths: RunLengths | None = None,
         report: Callable[[str], None] = lambda _: None,
+        first: bool = False,
     ) -> None:
         self.laboratory = laboratory
         self.traffic = traffic
@@ -144,6 +143,8 @@ class Search:
         self.lengths = lengths
         self.observed: list[tuple[Candidate, int, TrialFigures]] = []
         self._report = report
+        self._margin = -CENT if first else CENT
+        self._together = 1 if first else TOGETHER
 
     def entries(self, candidates: Sequence[Candidate], bounds: Mapping[str, Bound]) -> list[Entry]:
         """Returns an entry for each candidate that can be had; too few replicas are those below its bound."""
@@ -160,16 +161,16 @@ class Search:
         return entry.candidate.replica_usd * (counted + self.spare)
 
     def run(self, entries: Sequence[Entry]) -> Entry | None:
-        """Returns the cheapest entry that meets the SLO, of equally cheap ones one with most room."""
+        """Returns the cheapest entry that meets the SLO, of equals one with most room, or the first."""
         while True:
             best = self.best(entries)
-            limit = math.inf if best is None else self.cost(best) + CENT
+            limit = math.inf if best is None else self.cost(best) + self._margin
             open_ = [e for e in entries if e.possible and not e.known and self.cost(e) <= limit]
             if not open_:
                 return best
             open_.sort(key=lambda entry: (round(self.cost(entry), 2), -entry.bound.rate))
             front = round(self.cost(open_[0]), 2)
-            chosen = [entry for entry in open_[:TOGETHER] if round(self.cost(entry), 2) <= 1.1 * front]
+            chosen = [entry for entry in open_[: self._together] if round(self.cost(entry), 2) <= 1.1 * front]
             self._look([(entry, entry.next_replicas()) for entry in chosen])
 
     def refuse(self, entry: Entry) -> None:
@@ -177,8 +178,8 @@ class Search:
         entry.low = max(entry.low, entry.high or 0)
         entry.high, entry.ratio = None, math.inf
 
-    def again(self, entry: Entry, precision: tuple[float, float]) -> Reply:
-        """Simulates the replicas found for an entry again, with fresh seeds and more requests.
+    def again(self, entry: Entry, precision: tuple[float, float] | None = None) -> Reply:
+        """Simulates the replicas found for an entry again, with fresh seeds.
 
         What does not come out as `met` again is noted in the entry: it has no replicas then that are enough.
 
@@ -187,12 +188,15 @@ class Search:
             precision: see `Question`.
         """
         assert entry.high is not None
-        n, lengths = entry.high, self.lengths
-        if lengths is not None:
-            least = min(LOOK_AGAIN, lengths.most)
-            lengths = replace(lengths, least=least, most=max(lengths.most // 2, least))
+        n = entry.high
         question = Question(
-            self.traffic, entry.candidate.config, n, self.fresh, lengths, precision=precision, confirms=True
+            self.traffic,
+            entry.candidate.config,
+            n,
+            self.fresh,
+            self.lengths,
+            precision=precision,
+            confirms=entry.bound,
         )
         (found,) = self.laboratory.ask([question])
         judged = found.judged
@@ -240,13 +244,14 @@ class Search:
             why = f"{judged.ratio:.2f} times {judged.limit} with one request at a time"
             entry.bound = Bound(0.0, 1.0, why)
 
-    def question(self, candidate: Candidate, replicas: int) -> Question:
-        """Returns the question whether so many replicas of a candidate meet the SLO."""
-        return Question(self.traffic, candidate.config, replicas, self.seeds, self.lengths)
-
-    def judge(self, asked: Sequence[tuple[Candidate, int]]) -> list[Reply]:
-        """Returns what is found of candidates with so many replicas."""
-        found = self.laboratory.ask([self.question(candidate, n) for candidate, n in asked])
+    def judge(self, asked: Sequence[tuple[Candidate, int]], most: int | None = None) -> list[Reply]:
+        """Returns what is found of candidates with so many replicas, in at most `most` requests."""
+        lengths = self.lengths
+        if lengths is not None and most is not None and most < lengths.most:
+            lengths = replace(lengths, least=min(lengths.least, most), most=most)
+        found = self.laboratory.ask(
+            [Question(self.traffic, candidate.config, n, self.seeds, lengths) for candidate, n in asked]
+        )
         for (candidate, n), answer in zip(asked, found, strict=True):
             self.observed += [(candidate, n, run) for run in answer.runs]
         return found

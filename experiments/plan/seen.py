@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specfleet.sim.statistics.figures import Ranked, mean, percentile
-from specfleet.sim.statistics.interval import Interval
+from specfleet.sim.statistics.interval import CONFIDENCE, Interval
 from specfleet.sim.statistics.limits import Kept, clearly_more, far_within, share_beyond
 from specfleet.sim.statistics.pairs import ratio_of_means, ratio_of_percentiles
 from specfleet.sim.statistics.series import Series
@@ -168,7 +168,7 @@ FILLING = 2.0
 """Times as long as a run that still fills, in the hope that it is full then."""
 
 
-def judge(runs: Sequence[TrialFigures], take: bool = True) -> Judged:
+def judge(runs: Sequence[TrialFigures], take: bool = True, confidence: float = CONFIDENCE) -> Judged:
     """Judges the steady parts of several runs together.
 
     `missed` may be said of runs that still fill, as the worst is to come; `met` may not. A run that is
@@ -177,6 +177,7 @@ def judge(runs: Sequence[TrialFigures], take: bool = True) -> Judged:
     Args:
         runs: of the same question.
         take: a limit far above P90 as kept (`far_within`), though no values near it were seen.
+        confidence: with which it must be clear.
     """
     ratio, limit = worst(runs)
     found = Judged("missed", ratio, limit)
@@ -189,11 +190,11 @@ def judge(runs: Sequence[TrialFigures], take: bool = True) -> Judged:
         if not all(len(run) for run in data):
             longer, why = max(longer, 1.0), f"nothing is known of {name}"
             continue
-        beyond = _beyond(data, allowed)
+        beyond = _beyond(data, allowed, confidence)
         missed |= clearly_more(beyond, allowed.beyond)
         if beyond.enough and beyond.high < allowed.beyond:
             continue
-        if take and far_within(data, allowed.limit, allowed.beyond):
+        if take and far_within(data, allowed.limit, allowed.beyond, confidence):
             taken.append(name)
         else:
             longer = max(longer, times_as_long(beyond, allowed.beyond))
@@ -218,11 +219,12 @@ def _more_than(runs: Sequence[TrialFigures], state: str, share: float) -> bool:
     return sum(run.state == state for run in runs) > share * len(runs)
 
 
-def _beyond(data: Sequence[Series], allowed: Allowed) -> Interval:
+def _beyond(data: Sequence[Series], allowed: Allowed, confidence: float) -> Interval:
     """Returns the share of values beyond a limit."""
     if allowed.beyond > 0.5:
-        return mean([Series((run.values > allowed.limit).astype(np.float64), run.weights) for run in data])
-    return share_beyond(data, allowed.limit, allowed.beyond)
+        over = [Series((run.values > allowed.limit).astype(np.float64), run.weights) for run in data]
+        return mean(over, confidence)
+    return share_beyond(data, allowed.limit, allowed.beyond, confidence)
 
 
 def _bounded(found: Judged, runs: Sequence[TrialFigures]) -> Judged:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from specfleet.experiments.plan.asking import Laboratory
@@ -40,9 +40,11 @@ TOLERANCE = 0.02
 def gains(drafting: Sequence[TrialFigures], plain: Sequence[TrialFigures]) -> dict[str, Interval | None]:
     """Returns how many times better drafting is, paired by request; None without a figure.
 
-    In an open loop what both serve in full both serve alike, so that throughput is no gain.
+    Seed by seed, as far as both have them. In an open loop what both serve in full both serve alike, so that
+    throughput is no gain.
     """
-    return {name: ratio(drafting, plain, metric) for name, metric in GAINS.items()}
+    both = min(len(drafting), len(plain))
+    return {name: ratio(drafting[:both], plain[:both], metric) for name, metric in GAINS.items()}
 
 
 @dataclass(frozen=True)
@@ -152,34 +154,53 @@ def break_even(
     seed: int,
     prompts: int | None = None,
 ) -> BreakEven:
-    """Bisects the acceptance at the planned load on one seed, until mean and P99 TPOT both equal plain's.
+    """Looks for the acceptance at the planned load on one seed at which mean and P99 TPOT both equal plain's.
 
     The larger of the two break-evens counts: below it one of them is worse than without drafts.
     """
     [base] = laboratory.run([traffic.trial(plain.config, replicas, seed, prompts)])
     lengths: dict[float, float] = {}
 
-    def pays(factor: float) -> bool:
+    def loss(factor: float) -> float:
         less = dataclasses.replace(traffic, acceptance_factor=traffic.acceptance_factor * factor)
         [run] = laboratory.run([less.trial(drafting.config, replicas, seed, prompts)])
         lengths[factor] = run["spec_decode_acceptance_length"] or 1.0
-        return all(run[metric] <= base[metric] for metric in ("mean_tpot_ms", "p99_tpot_ms"))
+        return max(math.log(run[metric] / base[metric]) for metric in ("mean_tpot_ms", "p99_tpot_ms"))
 
     low, high = FACTORS
     factor: float | None = high
-    if not pays(high):
+    if (gain := -loss(high)) < 0.0:
         factor = None
-    elif pays(low):
+    elif (lost := loss(low)) <= 0.0:
         factor, high = 0.0, low
     else:
-        while high - low > TOLERANCE:
-            middle = (low + high) / 2
-            low, high = (low, middle) if pays(middle) else (middle, high)
-        factor = high
+        factor = high = crossing(loss, low, lost, high, gain)
     length = min(max(lengths[high], 1.0), drafting.k + 1.0)
     conditional = conditional_from_length(length, drafting.k)
     gate = min(conditional + MARGIN, 1.0)
     return BreakEven(factor, length, conditional, gate, expected_tokens(gate, drafting.k))
+
+
+def crossing(loss: Callable[[float], float], low: float, lost: float, high: float, gain: float) -> float:
+    """Returns a factor without a loss, at most `TOLERANCE` above one with a loss.
+
+    Looks where a straight line through the ends of the bracket passes 0, half the tolerance further into its
+    longer part, so that both ends come in; halfway where that has left more than half of it.
+
+    Args:
+        loss: falls with the factor.
+        low, lost: a factor, and its loss.
+        high, gain: a factor, and its gain, from 0.
+    """
+    before = math.inf
+    while (width := high - low) > TOLERANCE:
+        at = low + width * lost / (lost + gain)
+        at += TOLERANCE / 2 if high - at > at - low else -TOLERANCE / 2
+        at = min(max(at, low + TOLERANCE / 2), high - TOLERANCE / 2)
+        at, before = ((low + high) / 2 if width > before / 2 else at), width
+        found = loss(at)
+        low, lost, high, gain = (at, found, high, gain) if found > 0.0 else (low, lost, at, -found)
+    return high
 
 
 HOTTEST = 2.0

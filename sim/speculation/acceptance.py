@@ -153,6 +153,9 @@ class Acceptance:
         self._temperatures = np.array([temperature for temperature, _ in hot])
         self._hot_factors = np.array([factor for _, factor in hot])
         self._thresholds: U64 = np.floor(self.survival * ONE).astype(np.uint64)
+        same = not len(hot) and bool((self._factors == self._factors[0]).all())
+        self._one_factor = float(self._factors[0]) if same else None
+        self._lowered: dict[int, U64] = {}
 
     def _solved(self, lengths: F64 | None) -> F64:
         """Returns the survival table, for mean output tokens by level where they depend on it."""
@@ -200,10 +203,15 @@ class Acceptance:
     ) -> U64:
         """Returns what a round's 32-bit draw must stay below to accept draft 1, 2, .. K, shape `(k,)`."""
         level = self.level(request_id, rank)
+        if self._one_factor is not None and level in self._lowered:
+            return self._lowered[level]
         factor = self.factor(prompt_tokens, temperature)
         if factor == 1.0:
             return np.asarray(self._thresholds[level])
-        return np.asarray(np.floor(self._scaled(level, factor) * ONE).astype(np.uint64))
+        found = np.asarray(np.floor(self._scaled(level, factor) * ONE).astype(np.uint64))
+        if self._one_factor is not None:
+            self._lowered[level] = found
+        return found
 
     def bounds(
         self, request_id: int, prompt_tokens: int, temperature: float | None = None, rank: Rank | None = None

@@ -10,7 +10,7 @@ from math import sqrt
 from typing import Literal
 
 from specfleet.sim.statistics.figures import WIDER, Ranked, percentile_of
-from specfleet.sim.statistics.interval import CONFIDENCE, Interval, too_short
+from specfleet.sim.statistics.interval import CONFIDENCE, WORTH, Interval, too_short
 from specfleet.sim.statistics.series import Runs
 
 Kept = Literal["met", "missed", "not settled"]
@@ -24,7 +24,7 @@ def share_beyond(
     Values beyond it come in groups, so few of them are worth even fewer independent ones, whose number
     is a count with Poisson's bounds (by Wilson and Hilferty's cube root). How many make a group is seen
     where more values are beyond: at the limit, and where several times as many are as may be; the
-    larger counts.
+    larger counts. Where as many are beyond the limit itself, it is seen there best, and counts alone.
 
     Args:
         data: one run or several.
@@ -39,7 +39,10 @@ def share_beyond(
         raise ValueError(f"of the values beyond a limit a share up to 0.5 may be allowed, not {allowed:g}")
     ranked = data if isinstance(data, Ranked) else Ranked(data)
     share = ranked.above(limit)
-    levels = [1.0 - min(WIDER * allowed, 0.5)] + ([1.0 - share] if 0.0 < share < 0.5 else [])
+    wide = min(WIDER * allowed, 0.5)
+    levels = (
+        [1.0 - share] if wide < share < 1.0 else [1.0 - wide, *([1.0 - share] if 0.0 < share < wide else [])]
+    )
     found = [ranked.memory(level) for level in levels]
     memory, spread = max(found, key=lambda each: each[0])
     worth = ranked.count / max(memory, 1.0)
@@ -87,7 +90,8 @@ def far_within(data: Runs | Ranked, limit: float, allowed: float, confidence: fl
 
     To bound the share beyond a limit takes values as rare as that share. Of a queue with a memory of 200
     requests that is 70,000, though none may ever come near. P90 and the median are known long before, and
-    from them how far P99 may lie with a tail as heavy as `FAR`.
+    from them how far P99 may lie with a tail as heavy as `FAR`. Where the median alone is known, the largest
+    value seen stands for P90: of `WORTH` independent values it lies above it in 199 of 200 cases.
 
     Args:
         data: one run or several.
@@ -101,13 +105,20 @@ def far_within(data: Runs | Ranked, limit: float, allowed: float, confidence: fl
     if ranked.above(limit) > HARDLY * allowed:
         return False
     middle, upper = (percentile_of(ranked, percent, confidence) for percent in (50.0, 90.0))
-    if not (middle.enough and upper.enough):
+    if not middle.enough or (not upper.enough and middle.effective < WORTH):
         return False
-    return upper.high + FAR * (upper.high - middle.low) < limit
+    high = upper.high if upper.enough else float(ranked.sorted[-1])
+    return high + FAR * (high - middle.low) < limit
 
 
 def clearly_more(beyond: Interval, allowed: float) -> bool:
-    """Whether a share is above what is allowed; one that is not to be trusted, with twice its interval."""
+    """Whether a share is above what is allowed; one that is not to be trusted, with twice its interval.
+
+    However correlated the values are, a share so many times as large as its mean is as seldom as that
+    (Markov): 40 % where 1 % is allowed, at a confidence of 95 %.
+    """
+    if beyond.count and allowed <= beyond.value * (1.0 - beyond.confidence) / 2.0:
+        return True
     if not beyond.count or beyond.effective < LEAST_WORTH:
         return False
     width = (1.0 if beyond.enough else DOUBLE) * (beyond.value - beyond.low)

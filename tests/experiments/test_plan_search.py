@@ -21,7 +21,8 @@ from specfleet.experiments.plan.neighbours import steps
 from specfleet.experiments.plan.numbers import Place, front
 from specfleet.experiments.plan.search import TRIES, Search
 from specfleet.experiments.plan.seen import Allowed, Judged, TrialFigures, judge
-from specfleet.experiments.plan.speculation import BestK, crossover, schedule
+from specfleet.experiments.plan.sensitivity import sensitivity
+from specfleet.experiments.plan.speculation import FACTORS, TOLERANCE, BestK, crossing, crossover, schedule
 from specfleet.experiments.plan.traffic import Traffic, Trial
 from specfleet.experiments.plan.trials import trial_key
 from specfleet.experiments.point.bounds import Bound
@@ -140,6 +141,47 @@ def test_the_winner_is_sure_and_whatever_may_be_cheaper_is_named(
     assert all(cost < search.cost(winner) for cost in named)
 
 
+def test_under_heavier_traffic_too_few_replicas_are_not_looked_at_again() -> None:
+    chosen = toys(load_small(), [1.0, 2.1])
+    bounds = {c.id: Bound(70.0, 1.0, "TPOT") for c in chosen}
+    search = Search(cast("Laboratory", Toy({"gpu0": 21.0, "gpu1": 61.0})), Traffic(60.0), (0,))
+    entries = search.entries(chosen, bounds)
+    winner = search.run(entries)
+    assert winner is not None and (winner.candidate.gpu, winner.high) == ("gpu1", 1)
+
+    class Counting(Toy):
+        def __init__(self) -> None:
+            super().__init__({"gpu0": 21.0, "gpu1": 61.0})
+            self.looked: list[tuple[str, int]] = []
+
+        def ask(self, questions: Sequence[Question]) -> list[Reply]:
+            self.looked += [(question.config.name, question.replicas) for question in questions]
+            return super().ask(questions)
+
+        def each(self, work: object, items: Sequence[Candidate]) -> list[Bound]:
+            return [Bound(70.0, 1.0, "TPOT") for _ in items]
+
+    again = Counting()
+    found = sensitivity(cast("Laboratory", again), Traffic(60.0), (0,), 0, [winner, entries[0]], None)
+    assert [change.verdict for change in found] == ["met", "met", "missed", "met", "met"]
+    assert found[2].best is not None and found[2].best_replicas > 1
+    assert ("gpu0", entries[0].low) not in again.looked and entries[0].low >= 1
+
+
+@given(st.floats(0.06, 0.99), st.floats(0.2, 5.0))
+def test_the_break_even_is_found_to_its_tolerance_in_few_looks(truth: float, bent: float) -> None:
+    asked: list[float] = []
+
+    def loss(factor: float) -> float:
+        asked.append(factor)
+        return math.exp(-bent * (factor - truth)) - 1.0
+
+    low, high = FACTORS
+    found = crossing(loss, low, loss(low), high, -loss(high))
+    assert truth <= found + 1e-12 and found - TOLERANCE <= truth + 1e-12
+    assert len(asked) <= 10
+
+
 @pytest.mark.parametrize(("again", "bought"), [("met", 2), ("missed", 3), ("not settled", 3)])
 def test_a_winner_that_fresh_seeds_do_not_confirm_needs_more_replicas(again: Kept, bought: int) -> None:
     class Lucky(Toy):
@@ -148,7 +190,7 @@ def test_a_winner_that_fresh_seeds_do_not_confirm_needs_more_replicas(again: Kep
             (question,) = questions
             if question.seeds == (0,):
                 return [reply]
-            assert set(question.seeds) == {1, 2, 3, 4, 5} and question.confirms
+            assert set(question.seeds) == {1, 2, 3, 4, 5} and question.confirms is not None
             return [replace(reply, judged=replace(reply.judged, verdict=again))]
 
     (one,) = toys(load_small(), [1.0])

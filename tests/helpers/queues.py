@@ -123,6 +123,17 @@ PROCESSES = (
 )
 
 
+def bursty(rng: np.random.Generator, n: int) -> F64:
+    """Sojourn times of a queue to which 300 of 10,000 requests come three times as fast as it serves."""
+    lengths = np.stack([rng.exponential(9_700.0, 40), rng.exponential(300.0, 40)], axis=1).ravel()
+    inside = np.searchsorted(np.cumsum(lengths), np.arange(n)) % 2 == 1
+    service = rng.exponential(0.5, n)
+    work = np.concatenate(
+        [[0.0], np.cumsum(service[:-1] - rng.exponential(size=n - 1) / (1.0 + 5.0 * inside[1:]))]
+    )
+    return np.asarray(work - np.minimum.accumulate(work) + service)
+
+
 def queue_flow(rng: np.random.Generator, load: float, n: int) -> tuple[Flow, F64]:
     """Returns the requests of an M/M/1 queue that starts empty, and their waits."""
     sent = np.cumsum(rng.exponential(1.0 / load, n))

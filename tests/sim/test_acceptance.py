@@ -330,3 +330,16 @@ def test_positions_that_the_requests_apart_rule_out_are_refused() -> None:
 def test_an_impossible_acceptance_is_refused_by_name(faulty: dict[str, float], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         AcceptanceSpec(**faulty)  # type: ignore[arg-type]
+
+
+def test_a_factor_that_all_requests_share_gives_each_what_it_gives_one_with_a_factor_of_its_own() -> None:
+    shared = Acceptance(
+        AcceptanceSpec(conditional_acceptance=0.8, concentration=4.0, context_multiplier=((1.0, 0.8),)), 4, 1
+    )
+    nodes = ((1.0, 0.8), (100.0, 0.8), (1e6, 0.4))
+    own = Acceptance(
+        AcceptanceSpec(conditional_acceptance=0.8, concentration=4.0, context_multiplier=nodes), 4, 1
+    )
+    for request in [*range(300), *range(300)]:
+        assert np.array_equal(shared.thresholds(request, 50), own.thresholds(request, 50))
+    assert len({shared.thresholds(request, 50).tobytes() for request in range(300)}) > 100

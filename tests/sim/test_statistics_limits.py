@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from queues import PROCESSES, Process
+from queues import PROCESSES, Process, bursty
 from scipy import stats
 
-from specfleet.sim.statistics.figures import Ranked
+from specfleet.sim.statistics.figures import Ranked, percentile
 from specfleet.sim.statistics.limits import far_within, limit_kept, poisson_bound, share_beyond
 from specfleet.sim.statistics.series import F64, Series
 
@@ -118,15 +118,27 @@ def test_a_limit_far_beyond_p99_mostly_takes_few_values(sigma: float) -> None:
     assert not any(far_within(data, limit, 0.02) for data in draws)
 
 
-def bursty(rng: np.random.Generator, n: int) -> F64:
-    """Sojourn times of a queue to which 300 of 10,000 requests come three times as fast as it serves."""
-    lengths = np.stack([rng.exponential(9_700.0, 40), rng.exponential(300.0, 40)], axis=1).ravel()
-    inside = np.searchsorted(np.cumsum(lengths), np.arange(n)) % 2 == 1
-    service = rng.exponential(0.5, n)
-    work = np.concatenate(
-        [[0.0], np.cumsum(service[:-1] - rng.exponential(size=n - 1) / (1.0 + 5.0 * inside[1:]))]
-    )
-    return np.asarray(work - np.minimum.accumulate(work) + service)
+def test_a_share_so_large_that_chance_cannot_give_it_is_missed_however_correlated() -> None:
+    """Half of a run lies beyond, in one stretch: worth two values, and 1 % is allowed."""
+    data = np.concatenate([np.full(1_000, 2.0), np.full(1_000, 9.0)]) + values(0, 2_000) / 100.0
+    assert limit_kept(data, 99.0, 5.0) == "missed"
+    assert limit_kept(np.concatenate([data[:1_000], data[1_000:1_200]]), 99.0, 5.0) == "not settled"
+
+
+def test_the_groups_of_a_share_far_above_what_may_be_are_counted_at_the_limit() -> None:
+    """A sixth of independent values is beyond, but the largest of them come in a single stretch."""
+    data = values(3, 8_000)
+    data[:400] += 50.0
+    beyond = share_beyond(data, 2.0, 0.01)
+    assert beyond.effective > 3.0 * Ranked(data).count / Ranked(data).memory(0.95)[0]
+    assert limit_kept(data, 99.0, 2.0) == "missed"
+
+
+def test_a_limit_far_beyond_all_that_was_seen_takes_no_p90() -> None:
+    data = np.repeat(10.0 + np.random.default_rng(5).standard_normal(80), 50)
+    assert not percentile(data, 90.0).enough
+    assert far_within(data, 40.0, 0.01)
+    assert not far_within(data, float(data.max()) + 1.0, 0.01)
 
 
 def test_rare_bursts_are_taken_for_nothing_by_one_short_run_and_not_by_five_of_25_000() -> None:

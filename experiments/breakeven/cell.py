@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from specfleet import __version__
 from specfleet.experiments.breakeven.search import QUESTIONS, Curve, Figures, Root
-from specfleet.experiments.point.build import Built, build, requests, requests_asked
+from specfleet.experiments.point.build import Built, build, counted_requests, requests
 from specfleet.experiments.run.inputs import input_files
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.sim.metrics.columns import benchmark
@@ -141,5 +141,5 @@ def weight(cell: Cell) -> float:
     A request costs its own handling and its share of the steps, fewer in larger batches.
     """
     workload = cell.config.workload
-    requests = requests_asked(workload, workload.num_prompts) or 1
+    requests = counted_requests(workload) or 1
     return requests * (1.0 + 5.0 / (workload.max_concurrency or 64))

@@ -20,6 +20,7 @@ from specfleet.experiments.load.rules.reach import reach_notices
 from specfleet.experiments.load.rules.report import summary_notices
 from specfleet.experiments.load.rules.sglang import sglang_notices
 from specfleet.experiments.load.rules.speculation import NOT_MODELLED, speculation_notices
+from specfleet.experiments.load.rules.until import until_notices
 from specfleet.experiments.load.serve_flags import with_flags
 from specfleet.experiments.point.acceptance_specs import written_out
 from specfleet.experiments.point.plugins import content, load_plugins
@@ -336,6 +337,7 @@ def _shared(base: AnyBlock, points: list[AnyBlock]) -> AnyBlock:
 def _notices(experiment: Experiment, points: list[Experiment]) -> Iterator[str]:
     """What was assumed, and what has no effect."""
     yield from summary_notices(points)
+    yield from until_notices(experiment, points)
     yield from own_notices(points)
     yield from sglang_notices(experiment, points)
     yield from in_step_notices(points)

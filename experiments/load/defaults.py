@@ -17,7 +17,7 @@ from specfleet.experiments.schema.blocks.policy import DraftPolicy
 from specfleet.experiments.schema.blocks.serve import Method, Serve, SpeculativeConfig
 from specfleet.experiments.schema.blocks.sglang import Sglang
 from specfleet.experiments.schema.blocks.tree import DraftTree
-from specfleet.experiments.schema.blocks.workload import Workload
+from specfleet.experiments.schema.blocks.workload import NUM_PROMPTS, PerConcurrency, Workload
 from specfleet.experiments.schema.lookups import found
 from specfleet.experiments.schema.registry import with_defaults
 from specfleet.hardware.engine_profile import EngineProfile
@@ -28,8 +28,8 @@ from specfleet.sim.config import BLOCK_DRAFTERS
 from specfleet.workloads.traces.formats import detected
 from specfleet.workloads.traces.report import TraceError
 
-DEFAULT_NUM_PROMPTS = 1000
-"""Requests of a benchmark, as `vllm bench serve --num-prompts`."""
+WARMUPS_PER_USER = 2
+"""Warm-up requests of each user of a closed loop that goes on until it is settled, if nothing is said."""
 
 _IN_THE_PATH: tuple[Method, ...] = ("eagle3", "dflash", "dspark")
 """Methods that vLLM finds in a drafter's path."""
@@ -53,7 +53,7 @@ def filled(config: Experiment) -> Experiment:
         update={
             "serve": serve,
             "acceptance": _acceptance(config, k),
-            "workload": _workload(config.workload),
+            "workload": _workload(config.workload, config.report.requests == "none"),
             "sweep": Sweep(),
             "report": Report(requests=config.report.requests),
             "claim": None,
@@ -314,15 +314,19 @@ def _format_of(given: Workload) -> str | None:
         return None
 
 
-def _workload(given: Workload) -> Workload:
-    """Where arrivals come from, and how many requests there are."""
+def _workload(given: Workload, figures_alone: bool) -> Workload:
+    """Where arrivals come from, and how many requests there are; null of a run that goes on by itself."""
     missing: dict[str, object] = {}
+    goes_on = given.goes_on and not figures_alone
+    if given.num_warmups is None:
+        users = goes_on and given.max_concurrency is not None
+        missing["num_warmups"] = PerConcurrency(per_concurrency=WARMUPS_PER_USER) if users else 0
     if given.trace is not None:
         missing["trace_format"] = given.trace_format or _format_of(given)
     else:
         missing["request_rate"] = math.inf if given.request_rate is None else given.request_rate
-        if given.phases is None:
-            missing["num_prompts"] = given.num_prompts or DEFAULT_NUM_PROMPTS
+        if given.phases is None and not goes_on:
+            missing["num_prompts"] = given.num_prompts or NUM_PROMPTS
         if given.preset is None:
             missing["rank_correlation"] = given.rank_correlation or 0.0
     return given.model_copy(update=missing)

@@ -12,7 +12,7 @@ from specfleet.experiments.plan.asking import Laboratory
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.seen import TrialFigures, figure, worst
 from specfleet.experiments.plan.traffic import Traffic
-from specfleet.experiments.point.build import requests_asked
+from specfleet.experiments.point.build import counted_requests
 from specfleet.experiments.run.results import half_width_95
 
 RATE_STEP = 1.03
@@ -160,7 +160,7 @@ def _concurrency(
     prompts: int | None,
 ) -> int:
     """Returns the largest closed loop that meets the SLO, to 4 %; 0 where not even one request does."""
-    asked = prompts or requests_asked(candidate.config.workload, candidate.config.workload.num_prompts)
+    asked = prompts or counted_requests(candidate.config.workload)
     most = 2 * (candidate.config.serve.max_num_seqs or 256)
 
     def meets(concurrency: int) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specfleet.experiments.point.build import requests, requests_asked
+from specfleet.experiments.point.build import counted_requests, requests, requests_asked
 from specfleet.experiments.schema.blocks.experiment import Deployment, Experiment
 from specfleet.experiments.schema.blocks.plan import Plan
 from specfleet.experiments.schema.blocks.workload import Workload
@@ -115,7 +115,7 @@ class Traffic:
         if self.recorded:
             faster = workload.model_copy(update={"speed": workload.speed * self.rate_factor})
             return self._trial(config, faster, seed, replicas, prompts)
-        prompts = prompts or requests_asked(workload, workload.num_prompts)
+        prompts = prompts or counted_requests(workload)
         single = workload.model_copy(
             update={
                 "request_rate": self.rate / replicas,
@@ -131,7 +131,7 @@ class Traffic:
         if self.recorded:
             update: dict[str, object] = {"speed": workload.speed * self.rate_factor}
         else:
-            asked = prompts or requests_asked(workload, workload.num_prompts)
+            asked = prompts or counted_requests(workload)
             warmups = requests_asked(workload, workload.num_warmups)
             update = {"num_prompts": replicas * asked, "num_warmups": replicas * warmups}
             update["request_rate"] = self.rate

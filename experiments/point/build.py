@@ -18,7 +18,7 @@ from specfleet.experiments.schema.blocks.acceptance import processes
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.memory import given as given_memory
 from specfleet.experiments.schema.blocks.serve import Serve, SpeculativeConfig
-from specfleet.experiments.schema.blocks.workload import Lengths, PerConcurrency, Workload
+from specfleet.experiments.schema.blocks.workload import NUM_PROMPTS, Lengths, PerConcurrency, Workload
 from specfleet.experiments.schema.registry import OWN
 from specfleet.hardware.costmodels import COST_MODELS
 from specfleet.hardware.engine_profile import EngineProfile
@@ -328,11 +328,11 @@ def requests_asked(workload: Workload, asked: int | PerConcurrency | None) -> in
 
 
 def counted_requests(workload: Workload) -> int:
-    """Returns the requests of a synthetic workload that count."""
+    """Returns the requests of a synthetic workload that count; of one that goes on, of a first look."""
     if workload.phases is not None:
         warmups = requests_asked(workload, workload.num_warmups)
         return sum(phase.num_prompts for phase in workload.phases) - warmups
-    return requests_asked(workload, workload.num_prompts)
+    return requests_asked(workload, workload.num_prompts or (NUM_PROMPTS if workload.goes_on else None))
 
 
 def _phases(workload: Workload) -> tuple[Phase, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 from specfleet.experiments.load.config import Loaded, load
 from specfleet.experiments.load.sweep import Point, expand
 from specfleet.experiments.point.build import counted_requests, pool, requests, workload_spec
+from specfleet.experiments.run.growth import longest
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import Serve
 from specfleet.hardware.memory import GIB, DoesNotFit, KvBudget
@@ -22,7 +23,8 @@ class CheckedPoint:
 
     Attributes:
         point: the point.
-        requests: simulated; None is all of a trace.
+        requests: simulated; None is all of a trace, or as many as it takes (`at_most`).
+        at_most: of a point that goes on until it is settled; None of others.
         engine_named: whether the file says which build; else one is assumed.
         budget: its memory; None where the weights do not fit.
         refusal: why the engine would not start; None where it would.
@@ -31,6 +33,7 @@ class CheckedPoint:
 
     point: Point
     requests: int | None
+    at_most: int | None
     engine_named: bool
     budget: KvBudget | None
     refusal: str | None
@@ -56,6 +59,7 @@ class CheckedPoint:
             "point": self.point.id,
             "axes": dict(self.point.axes),
             "requests": self.requests,
+            **({} if self.at_most is None else {"requests_at_most": self.at_most}),
             "engine": self.serve.engine,
             "engine_assumed": not self.engine_named,
             "max_num_batched_tokens": self.serve.max_num_batched_tokens,
@@ -127,13 +131,15 @@ def checked(name: str, loaded: Loaded, points: Sequence[Point]) -> CheckedFile:
 def _checked(point: Point, engine_named: bool) -> CheckedPoint:
     config = point.config
     assert config.serve.max_model_len, "defaults are filled in"
-    count = counted_requests(config.workload)
+    goes_on = config.workload.goes_on
+    count = None if goes_on else counted_requests(config.workload)
+    most = longest(config) if goes_on else None
     try:
         budget = pool(config.serve)
     except DoesNotFit as error:
-        return CheckedPoint(point, count, engine_named, None, str(error), None)
+        return CheckedPoint(point, count, most, engine_named, None, str(error), None)
     refusal = budget.refusal(config.serve.max_model_len)
-    return CheckedPoint(point, count, engine_named, budget, refusal, mean_tokens(config))
+    return CheckedPoint(point, count, most, engine_named, budget, refusal, mean_tokens(config))
 
 
 def mean_tokens(config: Experiment) -> float | None:

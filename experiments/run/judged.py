@@ -17,17 +17,18 @@ class Requests:
 
     Args:
         folder: the run's folder. Runs that kept no requests have none of these columns.
+        known: what was read already, by point and seed.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, known: Mapping[tuple[str, int], Served | None] | None = None) -> None:
         self._folder = folder
-        self._read: dict[tuple[str, int], Served | None] = {}
+        self._read = dict(known or {})
         self._states: dict[str, str] = {}
 
     def traffic(self, point: Point, seeds: Sequence[int]) -> dict[str, object]:
         """Returns, in an open loop, what was offered and served over the window of arrivals, whether the
         run is stationary, still filling or saturated, and the capacity by closed form with what binds it."""
-        runs = self._runs(point, seeds)
+        runs = self.runs(point, seeds)
         if runs is None or not is_open(point.config.workload):
             return {}
         offered, served = offered_and_served(runs)
@@ -51,14 +52,15 @@ class Requests:
             least_gain: what a ratio must exceed 1 by to count.
         """
         open_loop = is_open(point.config.workload)
-        mine, theirs = self._runs(point, seeds), self._runs(other, seeds)
+        mine, theirs = self.runs(point, seeds), self.runs(other, seeds)
         if mine is None or theirs is None:
             return {f"{THROUGHPUT}_verdict": None} if open_loop else {}
         saturated = "saturated" in (self._states.get(point.id), self._states.get(other.id))
         found = gains(mine, theirs, _classes(row), open_loop, saturated, least_gain)
         return {f"{THROUGHPUT}_verdict": None} | found if open_loop else found
 
-    def _runs(self, point: Point, seeds: Sequence[int]) -> list[Served] | None:
+    def runs(self, point: Point, seeds: Sequence[int]) -> list[Served] | None:
+        """Returns the requests of a point, a simulation a seed; None if any kept none."""
         runs = [self._of(point.id, seed) for seed in seeds]
         found = [run for run in runs if run is not None]
         return found if found and len(found) == len(runs) else None

@@ -46,6 +46,12 @@ class Reporter:
         if self._bar is not None:
             self._bar.update(self._task, description=name)
 
+    def more(self, simulations: int) -> None:
+        """There are more to run than was thought."""
+        self.total += simulations
+        if self._bar is not None:
+            self._bar.update(self._task, total=self.total)
+
     def finished(self, name: str) -> None:
         """Counts one simulation."""
         self.done += 1

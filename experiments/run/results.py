@@ -22,6 +22,7 @@ from specfleet.experiments.run.files import FolderFault, read_object, read_table
 from specfleet.experiments.run.folder import check_whole, located, manifest_of, stale
 from specfleet.experiments.run.gains import columns, of_replications
 from specfleet.experiments.run.judged import Requests
+from specfleet.experiments.run.known import AT_MOST, NOT_KNOWN, loose
 from specfleet.sim.statistics.verdict import LEAST_GAIN
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def summarise(
             continue
         row: Row = {"point": point.id, **point.axes, "replications": len(mine), **_means(mine)}
         finished = [seed for seed in seeds if (point.id, seed) in found]
-        row |= traffic[point.id]
+        row |= traffic[point.id] | _known(read, point, finished)
         other = baseline_of(point, points, baseline) if baseline else None
 
         def ratios(one: Point, plain: Point, row: Row = row) -> Row:
@@ -140,6 +141,15 @@ def summarise(
                 ends.append(at if other is None else at | ratios(end, other.at_end_of(end), at))
         rows.append(row | bands(row, ends))
     return rows
+
+
+def _known(read: Requests, point: Point, seeds: Sequence[int]) -> Row:
+    """Returns, of a point that goes on until it is settled, which figures are not known as well as asked."""
+    runs = read.runs(point, seeds) if point.config.workload.goes_on else None
+    if runs is None:
+        return {}
+    found = loose(runs, point.config.run.precision)
+    return {NOT_KNOWN: ", ".join(each.said for each in found), AT_MOST: point.config.run.at_most}
 
 
 def _means(figures: Sequence[Mapping[str, object]]) -> Row:

@@ -6,8 +6,8 @@ import hashlib
 import platform
 import re
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,6 +24,7 @@ from specfleet.experiments.run.folder import (
     start_of_manifest,
     task_names,
 )
+from specfleet.experiments.run.growth import LOOKS, groups, grow
 from specfleet.experiments.run.inputs import changed_files, input_files
 from specfleet.experiments.run.processes import WorkerLost, Workers
 from specfleet.experiments.run.progress import Reporter
@@ -117,9 +118,36 @@ class Run:
                 self._lost.add(task.id)
             reporter.say(f"failed: {task.id}: {text}")
 
-        with reporter, closing(run_tasks(todo, jobs, reporter.running, failed)) as finished:
-            for task in finished:
-                reporter.finished(task.id)
+        fixed = [task for task in todo if not task.point.config.workload.goes_on]
+        started = nullcontext(jobs) if isinstance(jobs, Workers) else Workers(jobs)
+        with reporter, started as workers:
+            with closing(run_tasks(fixed, workers, reporter.running, failed)) as finished:
+                for task in finished:
+                    reporter.finished(task.id)
+            self._grow({task.id for task in todo}, workers, reporter, failed)
+
+    def _grow(
+        self,
+        left: set[str],
+        workers: Workers,
+        reporter: Reporter,
+        failed: Callable[[Task, BaseException], None],
+    ) -> None:
+        """Simulates the points that go on until they are settled, those of whose group some are left."""
+        report, tasks = self.loaded.experiment.report, self.tasks
+        wanted = []
+        for group in groups(self.points, report.baseline):
+            names = {point.id for point in with_ends(group.points)}
+            if any(task.id in left and task.point.id in names for task in tasks):
+                wanted.append(group)
+        growing = grow(wanted, tasks, workers, report.least_gain, reporter.running, failed)
+        with closing(growing):
+            for ended in growing:
+                if isinstance(ended, int):
+                    reporter.more(ended)
+                else:
+                    reporter.finished(ended.id)
+        shutil.rmtree(self.folder / LOOKS, ignore_errors=True)
 
     def summary(self) -> list[Row]:
         """Summarises the finished points, writes summary.csv and manifest.json, and returns the rows."""
@@ -181,6 +209,8 @@ def _repeated(given: Given) -> tuple[Given, tuple[str, ...]]:
 def own_files(folder: Path, manifest: Manifest) -> Iterator[Path]:
     """Yields what a run writes into its folder, besides experiment.yaml, resolved.yaml and the manifest."""
     yield from (folder / "summary.csv", folder / "report.html")
+    if (folder / LOOKS).is_dir():
+        yield folder / LOOKS
     names = task_names(manifest)
     yield from (folder / "points" / name for name in names)
     yield from _unfinished(folder, names)

@@ -42,6 +42,9 @@ MANY_USERS, SOME_TOKENS = 64, 250
 WORKER_START_S = 0.5
 """What a further process must have to do, to be worth its start."""
 
+GROWN = 10_000
+"""Requests, roughly, of a simulation that goes on until it is settled."""
+
 Started = Callable[[str], None]
 Files = Mapping[str, Callable[[Path], None]]
 """What writes each of a task's files."""
@@ -90,7 +93,8 @@ class Task:
         spec = None if workload.trace else workload_spec(workload)
         output = spec.output.mean if spec else SOME_TOKENS
         each, iteration = SECONDS
-        return (counted_requests(workload) or 1) * (each + iteration * output / users)
+        requests = GROWN if workload.goes_on else counted_requests(workload) or 1
+        return requests * (each + iteration * output / users)
 
 
 def tasks(
@@ -106,25 +110,29 @@ def run_task(task: Task) -> str:
     Raises:
         SimulationError, ValueError, OSError: when the point cannot be run or written; nothing is left behind.
     """
-    config = task.point.config
+    simulate_into(task.path, task.point.config, task.seed, task.every_turn)
+    return task.id
+
+
+def simulate_into(path: Path, config: Experiment, seed: int, every_turn: bool) -> None:
+    """Simulates a point and writes the folder `path`, whole or not at all; raises as `run_task` does."""
     built = build(config)
     forgets = config.report.requests == "none"
     simulated = _summed_up if forgets else _in_full
-    files = simulated(config, built, task.seed, task.every_turn)
-    unfinished = task.path.with_name(f".{task.id}.{os.getpid()}")
+    files = simulated(config, built, seed, every_turn)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
-        with naming(task.path):
+        with naming(path):
             unfinished.mkdir(parents=True)
             for name, write in files.items():
                 write(unfinished / name)
             (unfinished / "_SUCCESS").touch()
-            shutil.rmtree(task.path, ignore_errors=True)
-            unfinished.rename(task.path)
+            shutil.rmtree(path, ignore_errors=True)
+            unfinished.rename(path)
     except OSError:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
-    return task.id
 
 
 def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> Files:

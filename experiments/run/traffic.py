@@ -84,6 +84,11 @@ class Served:
         tokens = np.maximum(self.output_tokens - 1.0, 1.0)
         return np.asarray(np.round((self.last_s - self.first_s) / tokens, 9))
 
+    @property
+    def ttft_s(self) -> F64:
+        """Time to the first chunk, to a nanosecond."""
+        return np.asarray(np.round(self.first_s - self.sent_s, 9))
+
     @cached_property
     def steady(self) -> Startup:
         """From where on the requests in the system are as many as they stay, and whether they do."""

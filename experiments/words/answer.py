@@ -10,7 +10,7 @@ from math import inf
 from specfleet.experiments.run.gains import MEAN_TPOT, P99_TPOT, THROUGHPUT
 from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.schema.blocks.experiment import Experiment
-from specfleet.experiments.words.band import STATE_IT, banded, by_spread
+from specfleet.experiments.words.band import STATE_IT, banded, by_spread, more
 from specfleet.experiments.words.names import noun
 from specfleet.experiments.words.values import named, same, text
 from specfleet.experiments.words.verdict import QUESTIONS, Reach, interval, judged
@@ -213,7 +213,7 @@ def _at_one_load(group: Compared, at: str) -> str:
     if any(by_spread(best, question) for question in open_yet):
         said += f"; {STATE_IT}"
     elif answer == "not settled":
-        said += "; more requests (workload.num_prompts) or replications settle it"
+        said += f"; {more([best])} or replications settle it"
     where = ", ".join(part for part in (group.where, at) if part)
     return f"At {where}: {said}." if where else f"{said[0].upper()}{said[1:]}."
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from specfleet.experiments.run.band import LEAST, MOST, SPREAD, UNSETTLED_BY
+from specfleet.experiments.run.known import AT_MOST
 from specfleet.experiments.run.results import Row, is_number, number
 
 STATE_IT = "state the spread between requests (acceptance.concentration), or measure it (specfleet calibrate)"
-SETTLE = "What is not settled, more requests (workload.num_prompts) or replications settle."
 SETTLE_SPREAD = f"What is not settled by {SPREAD}: {STATE_IT}."
 BANDS = (
     "P99 is a band, from requests as different as were ever measured to all alike: their spread "
@@ -49,5 +49,12 @@ def settling(rows: Sequence[Row], questions: Sequence[str]) -> list[str]:
         for question in questions
         if row.get(f"{question}_verdict") == "not settled"
     ]
-    found = [SETTLE] if not all(open_yet) else []
+    settle = f"What is not settled, {more(rows)} or replications settle."
+    found = [settle] if not all(open_yet) else []
     return found + ([SETTLE_SPREAD] if any(open_yet) else [])
+
+
+def more(rows: Sequence[Row]) -> str:
+    """Returns the key to raise for more requests: the file's number of them, or the most it goes on for."""
+    key = "run.at_most" if any(is_number(row.get(AT_MOST)) for row in rows) else "workload.num_prompts"
+    return f"more requests ({key})"

@@ -23,14 +23,20 @@ def check_text(found: CheckedFile) -> str:
 def _points(points: Sequence[CheckedPoint]) -> Iterator[str]:
     axes = points[0].point.axes
     if not axes:
-        yield f"  {points[0].point.id}: {points[0].requests or 'all'} requests"
+        yield f"  {points[0].point.id}: {_counted(_requests(points[0]))} requests"
         return
     for axis in axes:
         values = list({repr(p.point.axes[axis]): text(p.point.axes[axis]) for p in points}.values())
         yield f"  {axis}: {_listed(values)}"
-    groups = by(points, lambda point: point.requests or "all")
+    groups = by(points, _requests)
     said = [f"{_counted(n)}{f' at {where}' if where else ''}" for n, where, _ in groups]
     yield f"  requests: {_listed(said, '; ')}"
+
+
+def _requests(point: CheckedPoint) -> object:
+    if point.at_most is not None:
+        return f"until it is settled, at most {point.at_most:,} (run.at_most),"
+    return point.requests or "all"
 
 
 def _counted(requests: object) -> str:

@@ -10,6 +10,7 @@ from specfleet.experiments.words.answer import Compared, compared, lead, load_sa
 from specfleet.experiments.words.backing import backing
 from specfleet.experiments.words.band import BANDS, has_bands, settling
 from specfleet.experiments.words.claims import claim_text, judge
+from specfleet.experiments.words.known import known_sentences
 from specfleet.experiments.words.saturation import saturation
 from specfleet.experiments.words.summary import class_table, summary_table
 from specfleet.experiments.words.tail import at_highest_load
@@ -34,7 +35,8 @@ def run_text(run: Run, rows: Sequence[Row]) -> str:
     parts = [first, ""] if (first := _answer(run, groups)) else []
     if crowded := saturation(rows, axes, x):
         parts += [*crowded, ""]
-    parts += [table, *([BANDS] if has_bands(rows) else []), ""]
+    known = known_sentences(rows, axes, experiment.run.precision)
+    parts += [table, *([BANDS] if has_bands(rows) else []), *known, ""]
     if by_class := class_table(rows, axes, lines):
         parts += [by_class, ""]
     if said := [sentence for group in groups for sentence in in_words(group)]:
@@ -76,6 +78,7 @@ def run_facts(run: Run, rows: Sequence[Row]) -> dict[str, object]:
     claim = experiment.claim
     return found | {
         "verdicts": [sentence for group in groups for sentence in in_words(group)],
+        "requests": known_sentences(rows, axes, experiment.run.precision),
         "saturation": saturation(rows, axes, experiment.report.x),
         "claim_reproduced": None if claim is None else all(v.holds for v in judge(claim, rows)),
         "warnings": _warnings(run, rows),

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from specfleet.experiments.run.ceiling import STEPS
 from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.words.answer import load_axis
+from specfleet.experiments.words.band import more
 from specfleet.experiments.words.names import noun
 from specfleet.experiments.words.values import named, text
 
@@ -55,7 +56,7 @@ def _of_line(label: str, rows: Sequence[Row], load: str | None) -> Iterator[str]
     if filling:
         yield (
             f"Still filling when the run ended{_at(filling[0], load)}: {who}its latencies hold "
-            "only with more requests (workload.num_prompts)."
+            f"only with {more(filling)}."
         )
 
 

@@ -8,7 +8,7 @@ on a longer run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, fields
 from math import ceil, inf, isfinite
 
@@ -123,9 +123,21 @@ def go_on(look: Callable[[int], Looked], lengths: RunLengths) -> tuple[bool, int
     Returns:
         Whether the answer is settled, the length of the last run, and how many lengths were tried.
     """
+    looking = going_on(lengths)
+    n = next(looking)
+    while True:
+        try:
+            n = looking.send(look(n))
+        except StopIteration as ended:
+            settled, used, looks = ended.value
+            return settled, used, looks
+
+
+def going_on(lengths: RunLengths) -> Generator[int, Looked, tuple[bool, int, int]]:
+    """Yields the lengths at which to look, each after what was seen at the one before; see `go_on`."""
     n, looks, met = lengths.least, 0, False
     while True:
-        found = look(n)
+        found = yield n
         looks += 1
         again = met
         met = not found.longer

@@ -64,7 +64,8 @@ def _drafts(serve: Serve) -> Iterator[Conflict]:
 def _requests(config: Experiment) -> int | None:
     """Returns the requests of a synthetic workload, warm-ups included; None where others rules object."""
     workload = config.workload
-    if workload.trace is not None or (workload.num_prompts is None and workload.phases is None):
+    named = workload.num_prompts is not None or workload.phases is not None
+    if workload.trace is not None or not (named or workload.goes_on):
         return None
     return counted_requests(workload) + requests_asked(workload, workload.num_warmups)
 

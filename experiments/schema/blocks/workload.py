@@ -11,6 +11,9 @@ from specfleet.experiments.schema.blocks.base import Block, Count, CountOrNone, 
 from specfleet.experiments.schema.blocks.own import TraceFormatName
 from specfleet.experiments.schema.blocks.tracefile import Trace, TraceReading
 
+NUM_PROMPTS = 1000
+"""Requests of a benchmark, as `vllm bench serve --num-prompts`."""
+
 
 class Uniform(Block):
     """Lengths spread evenly."""
@@ -131,9 +134,11 @@ class Workload(Block):
     burstiness: Annotated[float, Field(ge=0.05, le=1e6)] = 1.0
     """Gamma shape of the gaps: 1 is Poisson, less is burstier."""
     num_prompts: Requests | None = None
-    """Requests that count; the whole trace, or 1000, if left out."""
-    num_warmups: Warmups = 0
-    """Requests simulated first and not counted."""
+    """Requests that count. If left out: the whole trace; 1000 of a burst that comes all at once, or where
+    figures alone are kept; else as many as `run` asks for."""
+    num_warmups: Warmups | None = None
+    """Requests simulated first and not counted. If left out: none; in a closed loop that goes on as `run`
+    asks, 2 for each of max_concurrency, so that all starting at once does not count."""
     max_tokens: Tokens | None = None
     """Output limit every request states; the longest output possible if left out."""
     output_cap: Tokens | None = None
@@ -158,6 +163,12 @@ class Workload(Block):
         """How the trace is read, by the keywords of its reader."""
         own = self.trace.asked if isinstance(self.trace, TraceReading) else {}
         return {**own, "limit": self.limit, "max_tokens": self.max_tokens}
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it lasts as long as `run` says: a load that goes on, and no number of requests."""
+        load = self.max_concurrency is not None or (self.request_rate or math.inf) < math.inf
+        return load and self.num_prompts is None and self.trace is None and self.phases is None
 
     @property
     def closed_loop(self) -> bool:

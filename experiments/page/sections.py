@@ -85,16 +85,13 @@ def _claim(run: Finished) -> Iterator[Html]:
 
 
 def _expectation(verdict: Verdict) -> list[TableCell]:
-    mark, _, rest = verdict.sentence().strip().partition(" ")
-    what, _, _ = rest.rpartition(" (expected ")
-    low, high = verdict.expectation.between
-    found = "missing" if verdict.value is None else f"{verdict.value:.4g}"
-    holds = "holds" if mark == "ok" else "does not hold"
+    holds = "holds" if verdict.holds else "does not hold"
+    expected = verdict.expected.replace("expected ", "")
     return [
         TableCell(holds),
-        TableCell(what.strip().rpartition(": ")[0]),
-        TableCell(found),
-        TableCell(f"{low:g} to {high:g}"),
+        TableCell(verdict.what),
+        TableCell(verdict.found),
+        TableCell(f"{expected}; {verdict.mark}" if verdict.mark else expected),
     ]
 
 

@@ -29,6 +29,8 @@ RATIO_COLUMNS = (
     Column("n"),
     Column("mean", "{:.1f} %"),
     Column("worst", "{:.1f} %"),
+    Column("itself", "{:.1f} %"),
+    Column("worst", "{:.1f} %"),
     Column(left=True),
 )
 
@@ -85,7 +87,7 @@ def _variant_lines(result: Validation) -> list[str]:
 
 
 def _ratio_lines(result: Validation) -> list[str]:
-    """Returns ratios to the plain server."""
+    """Returns errors of ratios to the plain server, and of the figure itself in the same rows."""
     found = ratios(result.scored)
     if not found:
         return []
@@ -95,6 +97,8 @@ def _ratio_lines(result: Validation) -> list[str]:
             r["n"],
             r["mean_abs_pct"],
             r["worst_abs_pct"],
+            r["itself_mean_abs_pct"],
+            r["itself_worst_abs_pct"],
             f"{r['slowdowns_right']} of {r['slowdowns']} slow-downs beyond 3 % seen",
         ]
         for metric, r in found.items()

@@ -6,9 +6,12 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TypedDict
 
 import numpy as np
+import numpy.typing as npt
 
 from specfleet.experiments.validate.points import METRICS, MeasuredPoint
 from specfleet.experiments.validate.runs import Scored
+
+F64 = npt.NDArray[np.float64]
 
 LOW_LOAD = 64
 """Largest concurrency of the lower of the two bands."""
@@ -37,11 +40,14 @@ Block = dict[str, Errors]
 
 
 class Ratio(TypedDict):
-    """Errors of a ratio to the plain server, and whether slow-downs are seen as such."""
+    """Errors of a ratio to the plain server, of the figure itself in the same rows, and whether slow-downs
+    are seen as such."""
 
     n: int
     mean_abs_pct: float
     worst_abs_pct: float
+    itself_mean_abs_pct: float
+    itself_worst_abs_pct: float
     slowdowns: int
     slowdowns_right: int
 
@@ -136,7 +142,7 @@ def ratios(scored: Sequence[Scored]) -> dict[str, Ratio]:
             plain.setdefault(_server(one.point), one)
     out = {}
     for metric, better in (("output_throughput", 1.0), ("tpot_p99_ms", -1.0)):
-        pairs = []
+        pairs, itself = [], []
         for one in scored:
             base = plain.get(_server(one.point)) if one.point.k else None
             if base is None or metric not in one.predicted or metric not in base.predicted:
@@ -145,8 +151,9 @@ def ratios(scored: Sequence[Scored]) -> dict[str, Ratio]:
                 continue
             measured = one.point.measured[metric] / base.point.measured[metric]
             pairs.append((measured, one.predicted[metric] / base.predicted[metric]))
+            itself.append(abs(one.errors()[metric]))
         if pairs:
-            out[metric] = _ratio(np.array(pairs), better)
+            out[metric] = _ratio(np.array(pairs), np.array(itself), better)
     return out
 
 
@@ -155,7 +162,7 @@ def _server(point: MeasuredPoint) -> tuple[object, ...]:
     return (point.campaign, point.dataset, point.concurrency, place.model.name, place.tensor_parallel_size)
 
 
-def _ratio(pairs: np.ndarray[tuple[int, ...], np.dtype[np.float64]], better: float) -> Ratio:
+def _ratio(pairs: F64, itself: F64, better: float) -> Ratio:
     measured, predicted = pairs[:, 0], pairs[:, 1]
     errors = 100.0 * np.abs(predicted / measured - 1.0)
     slower = better * (measured - 1.0) < -NOTICEABLE_PCT / 100.0
@@ -164,6 +171,8 @@ def _ratio(pairs: np.ndarray[tuple[int, ...], np.dtype[np.float64]], better: flo
         n=len(measured),
         mean_abs_pct=float(errors.mean()),
         worst_abs_pct=float(errors.max()),
+        itself_mean_abs_pct=float(itself.mean()),
+        itself_worst_abs_pct=float(itself.max()),
         slowdowns=int(slower.sum()),
         slowdowns_right=int(right.sum()),
     )

@@ -15,8 +15,8 @@ from specfleet.experiments.schema.blocks.acceptance import processes
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import Serve
 from specfleet.experiments.schema.registry import OWN as REGISTERED
+from specfleet.experiments.words.contradicted import contradicted
 from specfleet.experiments.words.evidence import (
-    CONTRADICTED,
     HOST,
     KERNELS,
     RECORDED,
@@ -84,7 +84,7 @@ def backed(this: Used) -> list[str]:
 
 def not_backed(this: Used) -> list[str]:
     """Returns what no measurement backs of a run, and what one contradicts, a phrase each."""
-    said = [row.says for row in CONTRADICTED if not row.outside(this)]
+    said = contradicted(this)
     for subject in SUBJECTS:
         if not backing_of(this, subject):
             row = nearest(this, subject)
@@ -260,7 +260,7 @@ CAVEATS: Mapping[tuple[str, str], Callable[[Used, Evidence], str]] = {
     (SERVED, "weights"): _weights,
     (SERVED, "kv"): _says(_EIGHT_BIT_KV),
     (SERVED, "attention"): lambda this, row: _ATTENTION[this.attention],
-    (SERVED, "experts"): _says(""),  # `CONTRADICTED` says more
+    (SERVED, "experts"): _says(""),  # `contradicted` says more
     (SERVED, "parameters"): _parameters,
     (SERVED, "link"): _link,
     (SERVED, "gpus"): _gpus,

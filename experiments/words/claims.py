@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from specfleet.experiments.run.results import Row
-from specfleet.experiments.schema.blocks.expect import Claim, Expectation
+from specfleet.experiments.schema.blocks.expect import STILL, Claim, Expectation
 
 
 @dataclass(frozen=True)
@@ -24,16 +25,60 @@ class Verdict:
     @property
     def holds(self) -> bool:
         """Whether the value lies in its range."""
-        low, high = self.expectation.between
+        low, high = self.expectation.bounds
         return self.value is not None and low <= self.value <= high
+
+    @property
+    def as_marked(self) -> bool:
+        """Whether the value lies outside, and where `not_reproduced` has it."""
+        known = self.expectation.not_reproduced
+        if known is None or self.value is None or self.holds:
+            return False
+        return abs(self.value - known) <= STILL * abs(known)
+
+    @property
+    def known(self) -> bool:
+        """Whether what came out is what the file says: in its range, or outside as marked."""
+        return self.as_marked if self.expectation.not_reproduced is not None else self.holds
+
+    @property
+    def found(self) -> str:
+        """The value, or that there is none."""
+        return "missing" if self.value is None else f"{self.value:.4g}"
+
+    @property
+    def expected(self) -> str:
+        """What was measured, and the range."""
+        asked = self.expectation
+        low, high = asked.bounds
+        if math.isinf(high):
+            said = f"at least {low:g}"
+        elif math.isinf(low):
+            said = f"at most {high:g}"
+        else:
+            said = f"{low:.4g} to {high:.4g}"
+        return f"measured {asked.measured:g}, expected {said}" if asked.measured else f"expected {said}"
+
+    @property
+    def what(self) -> str:
+        """The figure in words."""
+        return self.expectation.said or _name(self.expectation)
+
+    @property
+    def mark(self) -> str:
+        """What is said of a figure that is marked as not reproduced; empty without a mark."""
+        known = self.expectation.not_reproduced
+        if known is None:
+            return ""
+        if self.as_marked:
+            return "known not to be reproduced"
+        why = "it is reproduced now" if self.holds else f"not_reproduced says {known:g}"
+        return f"the mark is out of date: {why}"
 
     def sentence(self) -> str:
         """Says what was found and expected."""
-        low, high = self.expectation.between
-        asked = self.expectation
-        what = asked.said or _name(asked)
-        found = "missing" if self.value is None else f"{self.value:.4g}"
-        return f"  {'ok ' if self.holds else 'NO '} {what}: {found} (expected {low:g} to {high:g})"
+        said = f"  {'ok ' if self.holds else 'NO '} {self.what}: {self.found} ({self.expected})"
+        return f"{said}; {self.mark}" if self.mark else said
 
 
 def _name(asked: Expectation) -> str:
@@ -70,5 +115,6 @@ def judge(claim: Claim, rows: Sequence[Row]) -> list[Verdict]:
 def claim_text(claim: Claim, rows: Sequence[Row]) -> list[str]:
     """Returns the verdict and the figures, a line each."""
     verdicts = judge(claim, rows)
-    word = "reproduced" if all(v.holds for v in verdicts) else "NOT reproduced"
+    right = sum(v.holds for v in verdicts)
+    word = "reproduced" if right == len(verdicts) else f"NOT reproduced ({right} of {len(verdicts)} hold)"
     return [f"claim {word}: {claim.statement} [{claim.source}]", *(v.sentence() for v in verdicts)]

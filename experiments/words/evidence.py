@@ -141,11 +141,11 @@ def _gpu(gpu: Accelerator) -> str:
 
 
 def _weights(place: Placement) -> str:
-    """The one type of the weights; of several one that was not measured, if there is such."""
+    """The one type of the weights; of several one that was not measured, if there is such, then FP8."""
     kinds = [place.model.stored_as(place.quantization) or "bfloat16"]
     kinds += [kind for run in place.model.runs for _, kind in run.formats]
     unmeasured = [kind for kind in kinds if kind not in ("bfloat16", "fp8")]
-    return next(iter(unmeasured), kinds[0])
+    return next(iter(unmeasured), "fp8" if "fp8" in kinds else "bfloat16")
 
 
 def _attention(model: ModelSpec) -> str:
@@ -318,22 +318,6 @@ TABLE: tuple[Evidence, ...] = (
 )  # fmt: skip
 """Sources and errors: docs/trust.md, which prints them."""
 
-CONTRADICTED: tuple[Evidence, ...] = (
-    Evidence(
-        SERVED,
-        "EAGLE-1 heads: on Llama-3.1-8B (SGLang 0.4.4, H100, K = 3) 1.03 and 1.00 times plain throughput are "
-        "predicted at 24 and 32 sequences (1.14 and 1.10 with vLLM's scheduler), 0.93 and 0.94 were measured",
-        {"method": _of("eagle")},
-    ),
-    Evidence(
-        SERVED,
-        "mixture-of-experts steps (served ones were up to twice as slow as predicted; how drafts share "
-        "experts is assumed)",
-        {"experts": _of(True)},
-    ),
-)
-"""What was measured and is not what the model says, and where: said of every run in that range."""
-
 
 def backing_of(this: Used, subject: str) -> list[Evidence]:
     """Returns the rows of a subject that hold for a run."""
@@ -342,7 +326,8 @@ def backing_of(this: Used, subject: str) -> list[Evidence]:
 
 def nearest(this: Used, subject: str) -> Evidence:
     """Returns the row of a subject with the fewest fields outside, of equal ones the first; for a run that
-    speculates, among those that do."""
+    speculates, among those that do. A user's own kernel times are near no other's."""
     rows = [row for row in TABLE if row.subject == subject]
+    rows = [row for row in rows if this.kernels == OWN or row.ranges.get("kernels") != _of(OWN)]
     alike = [row for row in rows if this.drafts and row.ranges.get("method") != _of("none")] or rows
     return min(alike, key=lambda row: len(row.outside(this)))

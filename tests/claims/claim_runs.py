@@ -22,8 +22,8 @@ class Outcome:
 
     @property
     def missed(self) -> list[str]:
-        """What did not come out as claimed."""
-        return [verdict.sentence() for verdict in self.verdicts if not verdict.holds]
+        """What did not come out as claimed, nor as the file marks it."""
+        return [verdict.sentence() for verdict in self.verdicts if not verdict.known]
 
     def figure(self, name: str, **where: object) -> float:
         """A figure of the only point whose axes, named by their last part, have these values."""

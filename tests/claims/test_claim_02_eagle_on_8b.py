@@ -26,18 +26,9 @@ def eagle3(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
 
 
 def test_an_eagle3_chain_has_the_measured_gains_to_12_percent_up_to_a_batch_of_32(eagle3: Outcome) -> None:
-    assert [missed for missed in eagle3.missed if "ratio at 56" not in missed] == []
-
-
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="predicted 1.08 to 1.15 at 56 sequences, measured 1.34 (12 % allowed): the source's 80 questions "
-    "never reach a steady state there. With 80 questions 1.37 is predicted, and EAGLE-1 then misses at 24 "
-    "and 32",
-)
-def test_an_eagle3_chain_has_the_measured_gain_at_a_batch_of_56(eagle3: Outcome) -> None:
-    assert [missed for missed in eagle3.missed if "ratio at 56" in missed] == []
+    assert eagle3.missed == []
+    around = [one for one in eagle3.verdicts if one.expectation.measured is not None]
+    assert [one.holds for one in around] == [True, True, True, True, False]
 
 
 @pytest.mark.parametrize("tree", ["eagle2-tree", "eagle3-tree"])
@@ -58,3 +49,9 @@ def test_an_eagle1_chain_has_the_measured_gain_to_12_percent(
     eagle1: Outcome, batch: int, measured: float
 ) -> None:
     assert ratio(eagle1, batch) == pytest.approx(measured, rel=0.12)
+
+
+def test_what_the_eagle1_file_marks_is_what_comes_out(eagle1: Outcome) -> None:
+    assert eagle1.missed == []
+    marked = [one for one in eagle1.verdicts if one.expectation.not_reproduced is not None]
+    assert [one.as_marked for one in marked] == [True]

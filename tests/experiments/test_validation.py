@@ -273,6 +273,8 @@ def test_a_slow_down_is_right_when_the_prediction_is_below_the_plain_server() ->
     found = ratios([plain, seen, missed])
     for metric in ("output_throughput", "tpot_p99_ms"):
         assert (found[metric]["n"], found[metric]["slowdowns"], found[metric]["slowdowns_right"]) == (2, 2, 1)
+    itself = found["output_throughput"]
+    assert (itself["itself_mean_abs_pct"], itself["itself_worst_abs_pct"]) == pytest.approx((15.0, 20.0))
     elsewhere = scored(PLAIN | {"campaign": "another"}, output_throughput=1.0)
     assert ratios([elsewhere, seen]) == {}
 
@@ -311,7 +313,8 @@ def test_the_json_has_the_documented_keys(tmp_path: Path, capsys: pytest.Capture
     assert found["rows_scored"] == 2
     assert found["skipped"] == [{"reason": "quality_flag is bad", "n": 1}]
     assert set(found["ratios"]["output_throughput"]) == {
-        "n", "mean_abs_pct", "worst_abs_pct", "slowdowns", "slowdowns_right"
+        "n", "mean_abs_pct", "worst_abs_pct", "itself_mean_abs_pct", "itself_worst_abs_pct", "slowdowns",
+        "slowdowns_right"
     }  # fmt: skip
     assert {"model", "gpu", "method", "k", "concurrency"} <= set(found["groups"][0]["group"])
     assert figure.exists()

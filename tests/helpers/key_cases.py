@@ -76,6 +76,9 @@ CLAIM = {
     "source": "w",
     "expect": [{"figure": "output_throughput", "where": {f"{WL}.max_concurrency": 2}, "between": [0.0, 9e9]}],
 }
+ASKED = {"figure": "output_throughput", "where": {f"{WL}.max_concurrency": 2}}
+MEASURED = {**CLAIM, "expect": [{**ASKED, "measured": 100.0}]}
+OPEN = {**CLAIM, "expect": [{**ASKED}]}
 SWEPT: Around = {"sweep": {"axes": {f"{WL}.max_concurrency": [2, 4]}}}
 PLAN: Around = {
     f"{WL}.max_concurrency": None,
@@ -446,6 +449,12 @@ OTHER_CASES = {
             ("said", "x"),
         )
     },
+    **{
+        f"claim.expect.{key}": Case(100.0, {**SWEPT, "claim": OPEN}, NEEDED)
+        for key in ("measured", "at_least", "at_most")
+    },
+    "claim.expect.within": Case(0.1, {**SWEPT, "claim": MEASURED}, RESOLVED),
+    "claim.expect.not_reproduced": Case(9.0, {**SWEPT, "claim": MEASURED}, RESOLVED),
 }
 CASES: dict[str, Case] = {
     **{f"serve.{key}": case for key, case in SERVE_CASES.items()},

@@ -29,7 +29,10 @@ UNLIMITED = {
     "acceptance.concentration": ".inf is a value, and a large one is all alike",
     "acceptance.concentration_range": ".inf is a value, and a large one is all alike",
     "workload.trace.window": "seconds of a trace, compared and nothing else",
-    "claim.expect.between": "a figure, compared and nothing else",
+    **{
+        f"claim.expect.{key}": "a figure, compared and nothing else"
+        for key in ("between", "measured", "at_least", "at_most", "not_reproduced")
+    },
     "workload.input.quantiles": "percentiles, which must run from 0 to 100",
     "workload.output.quantiles": "percentiles, which must run from 0 to 100",
     "acceptance.context_multiplier": "places of a table, looked up and nothing else",

@@ -120,8 +120,8 @@ def claim_conflicts(claim: Claim | None, axes: Axes) -> Iterator[Conflict]:
                 values = ", ".join(map(_told, axes[key]))
                 message = f"{here}: {_told(value)} is not on the axis {key}; use one of {values}"
                 yield Conflict.at(message, "claim.expect")
-        if asked.between[0] > asked.between[1]:
-            yield Conflict.at(f"{here}: between must be [lowest, highest]", "claim.expect")
+        for fault in asked.faults():
+            yield Conflict.at(f"{here}: {fault}", "claim.expect")
 
 
 def _axis_hint(name: str, axes: Axes) -> str:

@@ -16,8 +16,9 @@ from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.schema.lookups import acceptance_profile, acceptance_profile_names
 from specfleet.experiments.words.backing import CAVEATS, backed, backing_of_points, not_backed
+from specfleet.experiments.words.contradicted import contradicted
 from specfleet.experiments.words.evidence import (
-    CONTRADICTED,
+    OWN,
     RECORDED,
     SUBJECTS,
     TABLE,
@@ -31,7 +32,8 @@ from specfleet.hardware.model import DrafterSpec
 from specfleet.hardware.placement import Placement
 
 METHODS = ("none", "ngram", "suffix", "draft_model", "eagle", "eagle3", "mtp", "medusa")
-WEIGHTS = (None, "fp8")
+FORMATS = ("mxfp4", "nvfp4", "mxfp8", "int4_g128", "int4_g128z", "int8", "nf4")
+"""Of which no kernel was measured."""
 
 
 @cache
@@ -59,7 +61,7 @@ def product() -> tuple[Used, ...]:
     alike: dict[tuple[bool, ...], float] = {}
     kinds = [catalog.names(kind) for kind in ("models", "accelerators", "engines")]
     found = set()
-    for model, gpu, engine, weights, gpus in itertools.product(*kinds, WEIGHTS, (1, 2, 4)):
+    for model, gpu, engine, weights, gpus in itertools.product(*kinds, (None, "fp8"), (1, 2, 4)):
         place = placed(model, gpu, engine, weights, gpus)
         if place is None or (gpus == 2 and place.accelerator.linked(2)):
             continue
@@ -69,6 +71,20 @@ def product() -> tuple[Used, ...]:
         for method, context in itertools.product(METHODS, (300.0, 3000.0)):
             found.add(replace(plain, method=method, k=0 if method == "none" else 3, context_tokens=context))
     return tuple(found)
+
+
+@cache
+def every_format() -> tuple[Used, ...]:
+    """The product in short contexts, plain and with a head, with all kinds of weights and of attention."""
+    attentions = ("full", "windowed", "latent", "compressed", "recurrent")
+    others = [{"weights": kind} for kind in FORMATS] + [{"attention": kind} for kind in attentions]
+    others += [{"kernels": OWN, "weights": "nvfp4"}]
+    base = {
+        replace(this, weights="bfloat16", attention="full", experts=False)
+        for this in product()
+        if this.method in ("none", "eagle3") and this.context_tokens == 300
+    }
+    return tuple({replace(this, **other) for this in base for other in others})  # type: ignore[arg-type]
 
 
 @cache
@@ -118,8 +134,57 @@ def test_no_subject_is_used_outside_its_ranges_without_a_caveat_for_each_field()
             outside = nearest(this, subject).outside(this)
             texts = [CAVEATS[subject, name](this, nearest(this, subject)) for name in outside]
             assert outside and all(text in said for text in texts if text)
-            told = any(texts) or any(not row.outside(this) for row in CONTRADICTED) or "kernels" in outside
+            told = any(texts) or contradicted(this) or "kernels" in outside
             assert told, (this, subject, outside)
+
+
+def test_weights_of_which_nothing_was_measured_are_named_and_never_backed() -> None:
+    found = [this for this in every_format() if this.weights in FORMATS and this.kernels != OWN]
+    assert {this.weights for this in found} == set(FORMATS)
+    for this in found:
+        said = no(this)
+        assert any(f"kernels with {this.weights} weights" in text for text in said), this
+        assert any(f"with {this.weights.upper()} weights" in text for text in said), this
+        assert not any(says.startswith(("kernel times", "served")) for says in yes(this)), this
+
+
+def test_attention_of_which_nothing_was_measured_is_named_and_never_backed() -> None:
+    words = {
+        "windowed": "sliding-window attention",
+        "latent": "latent attention",
+        "compressed": "compressed attention",
+        "recurrent": "layers that keep a state",
+    }
+    found = [this for this in every_format() if this.attention != "full"]
+    assert {this.attention for this in found} == set(words)
+    for this in found:
+        assert any(words[this.attention] in text for text in no(this)), this
+        assert not any(says.startswith(("kernel times", "served")) for says in yes(this)), this
+
+
+def test_a_caveat_names_kernels_of_ones_own_only_where_they_are() -> None:
+    own = next(row for row in TABLE if row.says == "kernel times (your own GPU's)")
+    for this in every_format():
+        assert (nearest(this, "kernel times") == own) <= (this.kernels == OWN)
+
+
+def test_weights_are_called_by_the_part_that_was_measured_least() -> None:
+    names = list(catalog.names("models"))
+    kinds = {}
+    for name in names:
+        place = placed(name, "b200", "vllm-0.33", None, 8)
+        if place is not None:
+            kinds[name] = used_by(place, "none", tree=False, context_tokens=300, batch=32).weights
+    parts = {
+        name: {catalog.model(name).stored_as(None) or "bfloat16"}
+        | {kind for run in catalog.model(name).runs for _, kind in run.formats}
+        for name in kinds
+    }
+    assert len(kinds) > 20
+    for name, kind in kinds.items():
+        unmeasured = parts[name] - {"bfloat16", "fp8"}
+        assert kind in (unmeasured or parts[name])
+        assert unmeasured or (kind == "fp8") == ("fp8" in parts[name]), name
 
 
 def test_every_field_that_a_row_bounds_has_a_caveat() -> None:

@@ -24,7 +24,10 @@ def read_hf_config(path: str | Path) -> ModelSpec:
     a missing key, or a weight format that is not modelled.
     """
     file = Path(path)
-    file = file / "config.json" if file.is_dir() else file
+    try:
+        file = file / "config.json" if file.is_dir() else file
+    except OSError as error:
+        raise ConfigError(f"hf_config {file}: {error.strerror}") from None
     config = _read(file)
     beside = next((own for own in _beside(file) if own.is_file()), None)
     name = config.get("_name_or_path") or _name(file)

@@ -165,7 +165,9 @@ def check(file: File, overrides: Overrides = None, as_json: AsJson = False) -> N
 def explain(
     file: File,
     overrides: Overrides = None,
-    batch: Annotated[int, typer.Option(min=1, help="Sequences decoding.")] = 64,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Sequences decoding (default: 64, or what a step holds).")
+    ] = None,
     context: Annotated[int, typer.Option(min=1, help="Cached tokens of each.")] = 2048,
     k: Annotated[int | None, typer.Option(min=0, help="Drafts a round (default: the file's).")] = None,
     figure: Annotated[Path | None, typer.Option(help="Draw the step, PNG or SVG.")] = None,

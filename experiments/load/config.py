@@ -21,9 +21,11 @@ from specfleet.experiments.load.rules.report import summary_notices
 from specfleet.experiments.load.rules.sglang import sglang_notices
 from specfleet.experiments.load.rules.speculation import NOT_MODELLED, speculation_notices
 from specfleet.experiments.load.rules.until import until_notices
+from specfleet.experiments.load.rules.workload import workload_notices
 from specfleet.experiments.load.serve_flags import with_flags
 from specfleet.experiments.point.acceptance_specs import written_out
 from specfleet.experiments.point.plugins import content, load_plugins
+from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.acceptance import Process, processes
 from specfleet.experiments.schema.blocks.base import Block
 from specfleet.experiments.schema.blocks.experiment import Experiment, Report
@@ -181,7 +183,7 @@ def _with_configs(value: Value, path: KeyPath, document: Document) -> Value:
     named = found.get("hf_config")
     if isinstance(named, str):
         there = str(_ready_value("trace", named, document.mark(path).file))
-        if Path(there).exists() or not Path(named).exists():
+        if lookups.is_there(there) or not lookups.is_there(named):
             found["hf_config"] = there
     return found
 
@@ -339,6 +341,7 @@ def _notices(experiment: Experiment, points: list[Experiment]) -> Iterator[str]:
     yield from summary_notices(points)
     yield from until_notices(experiment, points)
     yield from own_notices(points)
+    yield from workload_notices(points)
     yield from sglang_notices(experiment, points)
     yield from in_step_notices(points)
     drafting = [c for point in points if (c := point.serve.speculative_config) is not None]

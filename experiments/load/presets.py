@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.resources import as_file, files
 from pathlib import Path
 
+from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults, did_you_mean
 
 _FOLDERS = ("", "claims")
@@ -38,6 +39,6 @@ def preset_text() -> str:
 def file_or_preset(given: Path) -> Path:
     """A file as it is; where there is none of that name, the shipped experiment called so."""
     name = str(given)
-    if given.exists() or "/" in name or given.suffix:
+    if lookups.is_there(name) or "/" in name or given.suffix:
         return given
     return preset_files().get(name, given)

@@ -254,11 +254,11 @@ def worst(runs: Sequence[TrialFigures]) -> tuple[float, str]:
 
 
 def _quantile(data: Sequence[Series], allowed: Allowed, name: str) -> float:
-    if any(run.weights is not None for run in data):
-        return Ranked(data).at(allowed.share)
     pooled = np.concatenate([run.values for run in data])
     if not len(pooled):
         return 0.0
+    if any(run.weights is not None for run in data):
+        return Ranked([run for run in data if len(run)]).at(allowed.share)
     return float(np.quantile(pooled, allowed.share, method="higher" if name == ATTAINMENT else "linear"))
 
 

@@ -63,6 +63,9 @@ class PricedStep:
         return max(TERMS, key=lambda name: self.terms_ms[name])
 
 
+USUAL_BATCH = 64
+
+
 def decode_shape(batch: int, context: int, k: int, passes: int) -> StepShape:
     """Returns the totals of `batch` sequences with `context` cached tokens each, verifying `k` drafts."""
     tokens = batch * (1 + k)
@@ -124,12 +127,12 @@ class Explanation:
     c_q_ms: tuple[float, ...]
 
 
-def explain(config: Experiment, batch: int, context: int, k: int | None) -> Explanation:
+def explain(config: Experiment, batch: int | None, context: int, k: int | None) -> Explanation:
     """Explains a decoding step of a point.
 
     Args:
         config: a validated point.
-        batch: sequences decoding.
+        batch: sequences decoding; None is `USUAL_BATCH`, or as many as a step holds.
         context: cached tokens of each.
         k: drafts a round; None takes the point's own.
 
@@ -141,6 +144,8 @@ def explain(config: Experiment, batch: int, context: int, k: int | None) -> Expl
     if chosen and place.drafter is None:
         raise ValueError(f"--k {chosen} needs a drafter; the file has no speculative_config")
     room = min(place.max_num_seqs, place.max_num_batched_tokens // (2 + chosen))
+    if batch is None:
+        batch = max(min(USUAL_BATCH, room - 1), 1)
     if batch + 1 > room:
         raise ValueError(
             f"--batch {batch} is too large: at most {room - 1} sequences of {1 + chosen} tokens fit a step"
@@ -168,7 +173,7 @@ def explain(config: Experiment, batch: int, context: int, k: int | None) -> Expl
 
 
 def explain_file(
-    file: Path, overrides: Sequence[str], batch: int, context: int, k: int | None
+    file: Path, overrides: Sequence[str], batch: int | None, context: int, k: int | None
 ) -> Explanation:
     """Explains a step of the first point of an experiment that drafts, or of its first point.
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 import yaml
 
 from specfleet.experiments.schema.faults import MAPPING, OVERRIDES, Fault, InputFaults
-from specfleet.experiments.schema.yamlfile import Document, Mark, Value, read_yaml
+from specfleet.experiments.schema.yamlfile import Document, Mark, Value, read_yaml, whole
 
 Given: TypeAlias = "Path | str | Mapping[str, object]"
 """The path of an experiment file, or what such a file holds."""
@@ -47,7 +47,12 @@ def plain(value: object, origin: str, key: str) -> Value:
     Raises:
         InputFaults: naming `key`, for a value that no file can hold.
     """
-    if value is None or isinstance(value, bool | int | float | str):
+    if isinstance(value, str):
+        try:
+            return whole(value)
+        except ValueError as error:
+            raise InputFaults([Fault(origin, 0, key, str(error))]) from None
+    if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, Mapping):
         return {str(name): plain(child, origin, f"{key}.{name}") for name, child in value.items()}

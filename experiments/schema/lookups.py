@@ -85,6 +85,14 @@ def is_file(path: str) -> bool:
         return False
 
 
+def is_there(path: str) -> bool:
+    """Whether something lies at a path; nothing does at one that no file system takes."""
+    try:
+        return Path(path).exists()
+    except OSError:
+        return False
+
+
 def found(find: Callable[[], Record]) -> Record | None:
     """What a look-up finds, or None: for rules about records whose absence another rule reports."""
     try:

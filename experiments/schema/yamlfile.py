@@ -274,8 +274,10 @@ class _Walk:
 def whole(text: str) -> str:
     """A text with escaped surrogate pairs, JSON's way to write some characters, joined to characters.
 
-    ValueError for half a pair.
+    ValueError for half a pair, and for a NUL, at which every name and path ends.
     """
+    if "\0" in text:
+        raise ValueError("holds a NUL character; remove it")
     try:
         return text.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:

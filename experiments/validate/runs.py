@@ -89,11 +89,9 @@ def simulated(point: MeasuredPoint, seeds: int, free: bool = False) -> dict[str,
         for metric, key in BENCH_KEYS.items()
         if key in runs[0]
     }
-    steps = [run["median_ttft_ms"] / run["median_itl_ms"] for run in runs]
-    return found | {
-        "ttft_steps": float(np.mean(steps)),
-        "kv_pool_tokens": float(pool_tokens(point.placement)),
-    }
+    steps = [run["median_ttft_ms"] / run["median_itl_ms"] for run in runs if run["median_itl_ms"] > 0.0]
+    found |= {"ttft_steps": float(np.mean(steps))} if steps else {}
+    return found | {"kv_pool_tokens": float(pool_tokens(point.placement))}
 
 
 def closed_form(point: MeasuredPoint) -> dict[str, float]:

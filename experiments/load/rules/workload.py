@@ -29,6 +29,19 @@ def workload_conflicts(config: Experiment) -> Iterator[Conflict]:
     yield from _too_long(config)
 
 
+def workload_notices(points: list[Experiment]) -> Iterator[str]:
+    """Says what of the workload has no effect in any point."""
+    loads = [point.workload for point in points]
+    if any(load.burstiness != 1.0 for load in loads) and all(_all_at_once(load) for load in loads):
+        yield "workload.burstiness has no effect: no request_rate spreads the arrivals"
+
+
+def _all_at_once(workload: Workload) -> bool:
+    """Whether no law spreads the arrivals: no rate, no phase with one."""
+    rates = [workload.request_rate, *(phase.request_rate for phase in workload.phases or ())]
+    return not any(rate is not None and math.isfinite(rate) for rate in rates)
+
+
 def _one_source(workload: Workload) -> Iterator[Conflict]:
     """Lengths come from exactly one of a preset, a trace, or input and output."""
     sides = {

@@ -109,7 +109,7 @@ class Process(Block):
     """Model, method and data set of the measurement."""
     by_position: Annotated[tuple[_Share, ...], Field(min_length=1)] | None = None
     """P(first i drafts all accepted), i = 1, 2, ..: never increasing; the first K count."""
-    conditional_acceptance: Fraction | None = None
+    conditional_acceptance: _Share | None = None
     """P(a draft is accepted, given that those before it were)."""
     acceptance_length: Annotated[float, Field(ge=1, le=1 + MOST_DRAFTS)] | None = None
     """Mean tokens a round, the target's own included, at `measured_at_k`."""

@@ -44,6 +44,10 @@ def breakeven_command(
     except KeyboardInterrupt:
         print("interrupted: what is searched is kept; go on with --resume", file=sys.stderr)
         return 130
+    if this.broken_law is not None:
+        this.finish()
+        print(f"{this.broken_law}; nothing is said of the others: {this.folder}", file=sys.stderr)
+        return 1
     if any(k for _, k, _ in this.found):
         if as_json:
             print(json_text({"folder": str(this.folder)} | breakeven_facts(this)))

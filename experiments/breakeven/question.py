@@ -19,6 +19,7 @@ from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
 from specfleet.experiments.schema.given import Given
 from specfleet.experiments.schema.overrides import Override
+from specfleet.sim.errors import Breach
 
 CONCURRENCY, RATE = "workload.max_concurrency", "workload.request_rate"
 DRAFTS = "serve.speculative_config.num_speculative_tokens"
@@ -84,6 +85,12 @@ class Breakeven:
         return self._place.path
 
     @property
+    def broken_law(self) -> str | None:
+        """The law that a simulation broke; None if none did."""
+        said = (text for _, text in self.failures if text.startswith(f"{Breach.__name__}: "))
+        return next(said, None)
+
+    @property
     def simulations(self) -> int:
         """Simulations made so far."""
         return sum(1 + len(found.alphas) for found in self.found.values())
@@ -109,7 +116,7 @@ class Breakeven:
                         self._keep(cell, found)
                     else:
                         self.failures.append((cell.id, f"{type(found).__name__}: {found}"))
-                        self.lost |= isinstance(found, WorkerLost | OSError | MemoryError)
+                        self.lost |= isinstance(found, WorkerLost | OSError | MemoryError | Breach)
                         reporter.say(f"failed: {cell.id}: {self.failures[-1][1]}")
                     reporter.finished(cell.id)
 
@@ -143,7 +150,9 @@ class Breakeven:
 
     def finish(self) -> None:
         """Says in the folder that all is there, unless a search was lost, and lets others have it."""
-        self._place.write_manifest({**self._manifest, "whole": not self.lost})
+        self._place.write_manifest(
+            {**self._manifest, "whole": not self.lost, "failures": dict(self.failures)}
+        )
         self._place.release()
 
 

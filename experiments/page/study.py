@@ -9,7 +9,7 @@ from pathlib import Path
 from specfleet.experiments.page.html import Html, TableCell, folded, join, listed, page, section, table, tag
 from specfleet.experiments.page.sections import definitions
 from specfleet.experiments.run.files import read_object, write_page
-from specfleet.experiments.run.folder import located, manifest_of
+from specfleet.experiments.run.folder import broken_law, located, manifest_of
 from specfleet.experiments.run.results import is_number
 from specfleet.experiments.schema.faults import UserError
 
@@ -47,9 +47,11 @@ def write_study(folder: Path, path: Path | None = None) -> Path:
         path: of the page; None is report.html in the folder.
 
     Raises:
-        UserError: if there is no answer in the folder.
+        UserError: if there is no answer in the folder, or a simulation broke a law.
     """
     place = located(folder)
+    if (law := broken_law(manifest_of(place) or {})) is not None:
+        raise UserError(f"{folder} {law}")
     kind = kind_of(folder)
     answer = place / ANSWERS[kind]
     if not answer.is_file():

@@ -14,6 +14,7 @@ from specfleet.experiments.plan.write import write_plan
 from specfleet.experiments.run.processes import WorkerLost, default_jobs
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.words.width import say
+from specfleet.sim.errors import SimulationError
 
 SAY_EVERY_S = 5.0
 
@@ -33,7 +34,7 @@ def plan_command(
     With `as_json` it prints what plan.json has, and nothing else on stdout.
 
     Returns:
-        The exit code: 0 done, 1 nothing meets the SLO, 130 interrupted.
+        The exit code: 0 done, 1 nothing meets the SLO or a simulation failed, 130 interrupted.
 
     Raises:
         InputFaults: with all that is wrong with the file or the options.
@@ -51,6 +52,10 @@ def plan_command(
         return 130
     except WorkerLost as lost:
         print(f"{lost}; what is simulated is kept: go on with --resume", file=sys.stderr)
+        return 1
+    except SimulationError as error:
+        planner.failed(error)
+        print(f"no plan: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
     write_plan(planned, planner.folder)
     if as_json:

@@ -96,6 +96,12 @@ class Planner:
         self._place.write_manifest({**self._manifest, "whole": True})
         self._place.release()
 
+    def failed(self, error: Exception) -> None:
+        """Says in the folder why there is no plan, and lets other processes have it."""
+        failures = {"plan": f"{type(error).__name__}: {error}"}
+        self._place.write_manifest({**self._manifest, "whole": False, "failures": failures})
+        self._place.release()
+
     def execute(self, jobs: int, say: Callable[[str], None]) -> Planned:
         """Searches, confirms and studies; says what it is at."""
         with Workers(jobs) as workers:

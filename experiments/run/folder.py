@@ -271,12 +271,19 @@ def _unfinished(folder: Path, manifest: Manifest) -> str:
     at_work = holder(folder)
     if at_work is not None:
         return f"is not whole yet: process {at_work.process} on {at_work.host} is at work here"
+    if (law := broken_law(manifest)) is not None:
+        return law
+    done, total = simulations(folder, manifest)
+    return f"is not whole: {done} of {total} simulations are there; go on with --resume"
+
+
+def broken_law(manifest: Manifest) -> str | None:
+    """Returns what to say of a folder in which a simulation broke a law; None if none did."""
     failures = manifest.get("failures")
     for text in map(str, failures.values()) if isinstance(failures, Mapping) else ():
         if text.startswith(f"{Breach.__name__}: "):
             return f"is not to be used: {text.partition(': ')[2]}; report it, with the experiment file"
-    done, total = simulations(folder, manifest)
-    return f"is not whole: {done} of {total} simulations are there; go on with --resume"
+    return None
 
 
 def start_of_manifest(kind: str, experiment: Experiment, overrides: Iterable[Override]) -> dict[str, object]:

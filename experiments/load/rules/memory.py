@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from specfleet.experiments.load.rules.base import Conflict
+from specfleet.experiments.load.rules.datasheet import datasheet_conflicts
 from specfleet.experiments.load.rules.sglang import is_sglang
 from specfleet.experiments.load.rules.sizes import MOST_SECONDS
 from specfleet.experiments.point.build import acceptance_specs, placement, pool, requests_asked
@@ -23,7 +24,8 @@ from specfleet.workloads.traces.report import Trace
 
 def running_conflicts(config: Experiment) -> Iterator[Conflict]:
     """What keeps a filled point from running although each of its values is sound."""
-    yield from _memory(config.serve)
+    too_large = list(_memory(config.serve))
+    yield from too_large or datasheet_conflicts(config.serve)
     yield from _acceptance(config)
     workload = config.workload
     file = workload.trace_file

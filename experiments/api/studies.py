@@ -90,8 +90,7 @@ def breakeven(
     with as_user_errors():
         search = Breakeven(*_asked(given, overrides, blocks), tolerance=tolerance)
         refuse_unreachable([search.loaded.experiment], jobs)
-        total = len(search.seeds) * len(search.loads) * (1 + len(search.drafts))
-        search.execute(jobs, Reporter(total, quiet=not progress))
+        search.execute(jobs, Reporter(search.total, quiet=not progress))
     return search
 
 

@@ -6,20 +6,24 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 from specfleet.experiments.breakeven.cell import Found
-from specfleet.experiments.breakeven.question import Breakeven
+from specfleet.experiments.breakeven.question import DRAFTS, Breakeven
 from specfleet.experiments.breakeven.search import AT, QUESTIONS, speedup
 from specfleet.experiments.point.build import placement
 from specfleet.experiments.run.explain import price, with_drafts
-from specfleet.experiments.run.results import half_width_95
+from specfleet.experiments.run.gains import GOODPUT, MEAN_TPOT, P99_TPOT, THROUGHPUT
+from specfleet.experiments.run.results import Row, half_width_95, is_number
 from specfleet.sim.speculation.theory import needed_conditional, needed_draft_rate
 
 F64 = npt.NDArray[np.float64]
 Schedule = list[tuple[int, int, int]]
+RATIOS = {"throughput": THROUGHPUT, "mean TPOT": MEAN_TPOT, "P99 TPOT": P99_TPOT, "goodput": GOODPUT}
+"""Question -> the column of a run's summary that has its ratio to plain decoding."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,11 @@ class Threshold:
         alphas: break-even conditional acceptance of each seed that has one.
         length: acceptance length at break-even, mean over those seeds; None without any.
         crossings: the most often a seed's speedup passes 1.
-        own_speedup: mean over seeds at the file's own acceptance; None without a figure.
+        own_speedup: at the file's own acceptance; None without a figure.
+        end: break-even, mean over seeds, at the other end of the range of spreads, where that is not given;
+            None without a range, or where some seed has none there.
+        end_status: what all seeds say there, or `mixed`; empty without a range.
+        verdict: on the file's own acceptance: `pays`, `does not` or `not settled`; None: it is not asked.
     """
 
     load: float
@@ -43,6 +51,9 @@ class Threshold:
     length: float | None
     crossings: int
     own_speedup: float | None
+    end: float | None = None
+    end_status: str = ""
+    verdict: str | None = None
 
     @property
     def alpha(self) -> float | None:
@@ -84,15 +95,17 @@ class Best:
 
     Attributes:
         load: which.
-        k: 0 where not drafting is best.
-        speedup: at that K, mean over seeds.
+        k: 0 where no K is known to pay.
+        speedup: at that K.
         batch: requests scheduled in a step at that K, mean over steps and seeds.
+        unsettled: those K, better than it if anything, of which it is not settled whether they pay.
     """
 
     load: float
     k: int
     speedup: float
     batch: float
+    unsettled: tuple[int, ...] = ()
 
 
 def of_seeds(this: Breakeven, load: float, k: int) -> list[tuple[Found, Found]]:
@@ -128,11 +141,55 @@ def _answer(this: Breakeven, load: float, k: int, question: str) -> Threshold | 
         length=sum(lengths) / len(lengths) if lengths else None,
         crossings=max(root.crossings for root in roots),
         own_speedup=own_speedup(this, load, k, question),
+        **_at_end(this, load, k, question),
+        verdict=verdict(this, load, k, question),
     )
 
 
+class _AtEnd(TypedDict, total=False):
+    """Fields of a threshold."""
+
+    end: float | None
+    end_status: str
+
+
+def _at_end(this: Breakeven, load: float, k: int, question: str) -> _AtEnd:
+    """What the searches found at the end of the range of spreads."""
+    found = [end for seed in this.seeds for end in this.ends.get((load, k, seed), [])]
+    roots = [end.roots[question] for end in found if question in end.roots]
+    if not roots:
+        return {}
+    statuses = {root.status for root in roots}
+    alphas = [root.alpha for root in roots if root.alpha is not None]
+    end = sum(alphas) / len(alphas) if statuses == {AT} else None
+    return {"end": end, "end_status": statuses.pop() if len(statuses) == 1 else "mixed"}
+
+
+def verdict(this: Breakeven, load: float, k: int, question: str) -> str | None:
+    """Returns the verdict on the file's own acceptance; None where the question is not asked."""
+    found = this.verdicts.get((load, k))
+    said = found.row.get(f"{RATIOS[question]}_verdict") if found else None
+    return str(said) if said else None
+
+
+def rows(this: Breakeven) -> list[Row]:
+    """Returns a row a load and K, plain runs among them, as in the summary of a run."""
+    found: list[Row] = []
+    for load in this.loads:
+        mine = {k: this.verdicts[load, k] for k in this.drafts if (load, k) in this.verdicts}
+        for k, each in mine.items():
+            if k == min(mine):
+                found.append({"point": f"{load:g} 0", this.axis: load, DRAFTS: 0, **each.plain})
+            counted: Row = {"point": f"{load:g} {k}", "num_prompts": each.requests}
+            found.append({**counted, this.axis: load, DRAFTS: k, **each.row})
+    return found
+
+
 def own_speedup(this: Breakeven, load: float, k: int, question: str) -> float | None:
-    """Returns the speedup at the file's own acceptance, mean over seeds."""
+    """Returns the speedup at the file's own acceptance: the ratio that is judged, else the searches' own."""
+    judged = this.verdicts.get((load, k))
+    if judged is not None and is_number(value := judged.row.get(RATIOS[question])):
+        return value
     ratios = [speedup(question, mine.own, plain.own) for mine, plain in of_seeds(this, load, k)]
     known = [ratio for ratio in ratios if ratio is not None]
     return sum(known) / len(known) if known else None
@@ -182,14 +239,21 @@ def closed_form(this: Breakeven, load: float, k: int) -> ClosedForm | None:
 
 
 def best(this: Breakeven, question: str) -> list[Best]:
-    """Returns the best K of each load at the file's own acceptance, the smallest of equals."""
+    """Returns the best K of each load at the file's own acceptance: the largest ratio of those that pay.
+
+    A load at which the question is not asked of any K (throughput of an open loop that keeps up) has none.
+    """
     chosen = []
     for load in this.loads:
-        ratios = {0: 1.0}
+        ratios, open_yet = {0: 1.0}, {}
         for k in this.drafts:
-            ratio = own_speedup(this, load, k, question)
-            if ratio is not None:
-                ratios[k] = ratio
+            ratio, said = own_speedup(this, load, k, question), verdict(this, load, k, question)
+            judged = (load, k) in this.verdicts
+            if ratio is None or (judged and said is None):
+                continue
+            if said == "not settled":
+                open_yet[k] = ratio
+            ratios[k] = ratio if said == "pays" or not judged else 0.0
         k = max(ratios, key=lambda k: ratios[k])
         batches = [
             batch
@@ -197,7 +261,8 @@ def best(this: Breakeven, question: str) -> list[Best]:
             if (load, k, seed) in this.found and (batch := this.found[load, k, seed].own["batch"]) is not None
         ]
         if len(ratios) > 1 and batches:
-            chosen.append(Best(load, k, ratios[k], sum(batches) / len(batches)))
+            above = tuple(each for each, ratio in open_yet.items() if ratio > ratios[k])
+            chosen.append(Best(load, k, ratios[k], sum(batches) / len(batches), above))
     return chosen
 
 

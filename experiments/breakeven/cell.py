@@ -30,6 +30,7 @@ class Cell:
         k: drafts a round; 0 is the plain run.
         tolerance: width to which a crossing is bracketed.
         plain: figures of the plain run; empty for the plain run itself.
+        questions: that it asks.
     """
 
     config: Experiment
@@ -38,6 +39,7 @@ class Cell:
     k: int
     tolerance: float
     plain: Figures = field(default_factory=dict)
+    questions: tuple[str, ...] = tuple(QUESTIONS)
 
     @property
     def id(self) -> str:
@@ -49,7 +51,8 @@ class Cell:
         """A name that two searches share only if they are the same in all that matters, files too."""
         config = self.config.model_dump_json(exclude={"name", "seed", "replications", "report", "claim"})
         files = input_files(self.config)
-        text = f"{__version__} {config} {self.seed} {self.tolerance} {sorted(files.items())}"
+        asked = "" if self.questions == tuple(QUESTIONS) else f" {self.questions}"
+        text = f"{__version__} {config} {self.seed} {self.tolerance} {sorted(files.items())}{asked}"
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
@@ -108,7 +111,7 @@ def search(cell: Cell) -> Found:
     if not cell.k:
         return Found(own)
     curve = Curve(at, cell.plain, cell.tolerance)
-    roots = {name: root for name in QUESTIONS if (root := curve.root(name)) is not None}
+    roots = {name: root for name in cell.questions if (root := curve.root(name)) is not None}
     points = sorted(curve.points)
     return Found(own, tuple(map(curve.alpha, points)), tuple(curve.points[i] for i in points), roots)
 

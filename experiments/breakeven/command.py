@@ -36,7 +36,7 @@ def breakeven_command(
     """
     this = Breakeven(file, overrides, out, tolerance)
     this.prepare(resume)
-    reporter = Reporter(len(this.seeds) * len(this.loads) * (1 + len(this.drafts)), quiet)
+    reporter = Reporter(this.total, quiet)
     for notice in this.loaded.notices:
         reporter.say(f"note: {notice}")
     try:

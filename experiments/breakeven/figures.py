@@ -24,6 +24,7 @@ from specfleet.experiments.figures.style import (
     save,
     styled,
 )
+from specfleet.experiments.run.folder import located
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,6 +55,15 @@ def draw_breakeven(this: Breakeven) -> list[Path]:
             if figure is not None
             for path in save(figure, this.folder / "plots", name)
         ]
+
+
+def drawn_again(folder: Path) -> list[Path]:
+    """Draws the figures of a search that has ended, from what its folder holds; returns the paths.
+
+    Raises:
+        FolderFault: it is not whole, or was made of other files or with another release.
+    """
+    return draw_breakeven(Breakeven.read(located(folder)))
 
 
 def _setting(this: Breakeven) -> tuple[Shown, Horizontal]:
@@ -94,12 +104,13 @@ def heat_map(this: Breakeven) -> Figure | None:
         bar.set_ticks(sorted(ticks), labels=[f"{level:g}" for level in sorted(ticks)])
         bar.minorticks_off()
         bar.set_label("speedup over K = 0; above 1 is better")
+        seeds = f"mean of {len(this.seeds)} seeds" if len(this.seeds) > 1 else "one seed"
         caption(
             figure,
             told,
             "speedup of drafting over acceptance and load",
             "Thick: break-even. Dashed green: the file's own acceptance. Simulated at the ticks, on the same "
-            f"requests and luck; mean of {len(this.seeds)} seeds, linear in between.",
+            f"requests and luck; {seeds}, linear in between.",
         )
     return figure
 
@@ -185,6 +196,8 @@ def break_even(this: Breakeven) -> Figure | None:
         figure.legend(handles, labels, loc="outside right center", handlelength=3.6)
         seeds = len(this.seeds)
         bars = f"Bars: lowest and highest of {seeds} seeds. " if seeds > 1 else ""
+        if any(answer.end_status for answer in found):
+            bars += "Pale bars: over the range of spreads between requests, which is not given. "
         caption(
             figure,
             told,
@@ -236,6 +249,9 @@ def _draw_question(
             low, high = min(answer.alphas), max(answer.alphas)
             if high > low:
                 ax.plot([place] * 2, [low, high], color=look.color, linewidth=0.9, transform=aside)
+            if (end := answer.end if answer.end is not None else edge.get(answer.end_status)) is not None:
+                reach = [min(low, end), max(high, end)]
+                ax.plot([place] * 2, reach, color=look.color, linewidth=4.0, alpha=0.3, transform=aside)
             shown_at.append((place, sum(answer.alphas) / len(answer.alphas)))
         elif answer.status in edge:
             shown_at.append((place, edge[answer.status]))

@@ -3,31 +3,47 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from specfleet.experiments.breakeven.cell import Cell, Found, search, weight
-from specfleet.experiments.load.config import Loaded, load
+from specfleet.experiments.breakeven.judge import Asked, Verdicts, judge, with_requests
+from specfleet.experiments.breakeven.judge import weight as weight_of_verdict
+from specfleet.experiments.breakeven.search import QUESTIONS
+from specfleet.experiments.load.config import Loaded, load, resolved
 from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.run.files import FolderFault, write_text
-from specfleet.experiments.run.folder import Manifest, ResultsFolder, figures_in, start_of_manifest
+from specfleet.experiments.run.folder import (
+    Manifest,
+    ResultsFolder,
+    figures_in,
+    manifest_of,
+    start_of_manifest,
+)
 from specfleet.experiments.run.processes import WorkerLost, Workers
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.run.results import as_number, number
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
 from specfleet.experiments.schema.given import Given
-from specfleet.experiments.schema.overrides import Override
+from specfleet.experiments.schema.given import document as read_given
+from specfleet.experiments.schema.overrides import Override, overridden
 from specfleet.sim.errors import Breach
 
+Work = TypeVar("Work", Cell, Asked)
+Kept = TypeVar("Kept", Found, Verdicts)
 CONCURRENCY, RATE = "workload.max_concurrency", "workload.request_rate"
 DRAFTS = "serve.speculative_config.num_speculative_tokens"
 FIGURES = ("speedup_map", "break_even")
 SEARCH = re.compile(r"\.?[0-9a-f]{24}(\.json)?(\.[0-9]+)?")
 """Names of the files in `searches/`, those cut short among them."""
-ITS_OWN: tuple[Override, ...] = (("report", {}), ("plan", None))
-"""A report's baseline must lie on the axes, and the search brings its own; a plan asks something else."""
+TAILS = ("P99 TPOT", "goodput")
+"""Questions that the spread between requests decides; asked at both ends of it where it is not given."""
+MOST_SEARCHED = 5_000
+"""Requests of a search at most, where the file does not say how many: its verdict may have had more."""
 
 
 @dataclass
@@ -53,7 +69,8 @@ class Breakeven:
         if not 0.0 < self.tolerance <= 0.2:
             raise _fault("--tolerance", f"is {self.tolerance:g}; it must lie in (0, 0.2]")
         self.overrides = tuple(self.overrides)
-        given = load(self.file, (*self.overrides, *ITS_OWN)).experiment
+        own = _its_own(self.file, self.overrides)
+        given = load(self.file, (*self.overrides, *own)).experiment
         self.axis = load_axis(given)
         self.loads = tuple(map(float, _values(given, self.axis)))
         self.drafts = tuple(sorted({int(k) for k in _values(given, DRAFTS)} - {0}))
@@ -66,15 +83,18 @@ class Breakeven:
             (f"sweep.axes.{self.axis}", loads),
         )
         others = [change for change in self.overrides if _key(change) not in (self.axis, DRAFTS)]
-        self.loaded: Loaded = load(self.file, (*others, *ITS_OWN, *grid))
+        self.loaded: Loaded = load(self.file, (*others, *own, *grid))
         experiment = self.loaded.experiment
         self._place = ResultsFolder("breakeven", f"{experiment.name}-breakeven", self.out, own_files)
         self.seeds = tuple(experiment.seed + i for i in range(experiment.replications))
-        self.configs = {
-            (number(point.axes, self.axis), int(number(point.axes, DRAFTS))): point.config
+        self.points = {
+            (number(point.axes, self.axis), int(number(point.axes, DRAFTS))): point
             for point in expand(experiment)
         }
+        self.configs = {at: point.config for at, point in self.points.items()}
+        self.verdicts: dict[tuple[float, int], Verdicts] = {}
         self.found: dict[tuple[float, int, int], Found] = {}
+        self.ends: dict[tuple[float, int, int], list[Found]] = {}
         self._kept: Path | None = None
         self.failures: list[tuple[str, str]] = []
         self.lost = False
@@ -93,49 +113,116 @@ class Breakeven:
     @property
     def simulations(self) -> int:
         """Simulations made so far."""
-        return sum(1 + len(found.alphas) for found in self.found.values())
+        every = [*self.found.values(), *(found for ends in self.ends.values() for found in ends)]
+        return sum(1 + len(found.alphas) for found in every)
+
+    @property
+    def total(self) -> int:
+        """Verdicts, plain runs and searches to be made."""
+        searches = [1 + len(self.points[at, k].ends) for at in self.loads for k in self.drafts]
+        return len(searches) + len(self.seeds) * (len(self.loads) + sum(searches))
+
+    def asked(self) -> list[Asked]:
+        """Returns what is judged at the file's own acceptance, longest first."""
+        gain = self.loaded.experiment.report.least_gain
+        every = [
+            Asked(self.points[at, k], self.points[at, 0], self.seeds, at, k, gain)
+            for at in self.loads
+            for k in self.drafts
+        ]
+        return sorted(every, key=weight_of_verdict, reverse=True)
 
     def cells(self, drafts: Sequence[int]) -> list[Cell]:
         """Returns the searches for these K, longest first; those without a plain run are left out."""
+        return self._cells(drafts, False)
+
+    def _cells(self, drafts: Sequence[int], at_ends: bool) -> list[Cell]:
+        """The searches themselves, or those at the ends of the range of spreads."""
         cells = []
         for at, k, seed in ((at, k, seed) for at in self.loads for k in drafts for seed in self.seeds):
             if k and (at, 0, seed) not in self.found:
                 continue
             plain = self.found[at, 0, seed].own if k else {}
-            cells.append(Cell(self.configs[at, k], seed, at, k, self.tolerance, plain))
+            point = self.points[at, k]
+            configs = [end.config for end in point.ends] if at_ends else [point.config]
+            asked = TAILS if at_ends else tuple(QUESTIONS)
+            for config in configs:
+                lasting = self._lasting(at, config)
+                cells.append(Cell(lasting, seed, at, k, self.tolerance, plain, asked))
         return sorted(cells, key=weight, reverse=True)
 
-    def execute(self, jobs: int, reporter: Reporter) -> None:
-        """Runs the plain points, then the searches; failures are noted and the others go on."""
-        with reporter, Workers(jobs) as workers:
-            for drafts in ((0,), self.drafts):
-                cells = [cell for cell in self.cells(drafts) if not self._was_found(cell, reporter)]
-                for at, found in workers.as_finished(search, cells):
-                    cell = cells[at]
-                    if isinstance(found, Found):
-                        self._keep(cell, found)
-                    else:
-                        self.failures.append((cell.id, f"{type(found).__name__}: {found}"))
-                        self.lost |= isinstance(found, WorkerLost | OSError | MemoryError | Breach)
-                        reporter.say(f"failed: {cell.id}: {self.failures[-1][1]}")
-                    reporter.finished(cell.id)
+    def _lasting(self, load: float, config: Experiment) -> Experiment:
+        """A point with as many requests as its load's verdicts took, within bounds; as it is, where the file
+        says how many."""
+        used = [verdicts.requests for (at, _), verdicts in self.verdicts.items() if at == load]
+        if not config.workload.goes_on or not used:
+            return config
+        return with_requests(config, min(max(used), MOST_SEARCHED))
 
-    def _was_found(self, cell: Cell, reporter: Reporter) -> bool:
-        """Takes up what an interrupted search has found already."""
-        if self._kept is None or not (path := self._kept / f"{cell.key}.json").is_file():
-            return False
+    def execute(self, jobs: int, reporter: Reporter) -> None:
+        """Judges the file's own acceptance, runs the plain points, the searches, and those at the ends of a
+        range of spreads; failures are noted and the others go on.
+
+        Args:
+            jobs: processes; 0 only takes up what the folder holds.
+            reporter: told of progress.
+        """
+        with reporter, Workers(jobs) if jobs else nullcontext() as workers:
+            self._each(judge, self.asked(), Verdicts, self._judged, workers, reporter)
+            for drafts, at_ends in (((0,), False), (self.drafts, False), (self.drafts, True)):
+                keep = self._found_at_end if at_ends else self._found
+                self._each(search, self._cells(drafts, at_ends), Found, keep, workers, reporter)
+
+    def _each(
+        self,
+        work: Callable[[Work], Kept],
+        items: Sequence[Work],
+        kind: type[Kept],
+        keep: Callable[[Work, Kept], None],
+        workers: Workers | None,
+        reporter: Reporter,
+    ) -> None:
+        """Does what is not there yet. What is found is kept at once, its file whole or not at all."""
+        todo = []
+        for item in items:
+            known = self._was_found(item, kind)
+            if known is None:
+                todo.append(item)
+            else:
+                keep(item, known)
+                reporter.finished(item.id)
+        if workers is None:
+            self.failures += [(item.id, "is not there") for item in todo]
+            return
+        for at, found in workers.as_finished(work, todo):
+            item = todo[at]
+            if isinstance(found, Exception):
+                self.failures.append((item.id, f"{type(found).__name__}: {found}"))
+                self.lost |= isinstance(found, WorkerLost | OSError | MemoryError | Breach)
+                reporter.say(f"failed: {item.id}: {self.failures[-1][1]}")
+            else:
+                keep(item, found)
+                if self._kept is not None:
+                    write_text(self._kept / f"{item.key}.json", found.to_json())
+            reporter.finished(item.id)
+
+    def _was_found(self, item: Cell | Asked, kind: type[Kept]) -> Kept | None:
+        """Takes up what was found before."""
+        if self._kept is None or not (path := self._kept / f"{item.key}.json").is_file():
+            return None
         try:
-            self.found[cell.load, cell.k, cell.seed] = Found.from_json(path.read_text())
+            return kind.from_json(path.read_text())
         except (ValueError, KeyError, TypeError) as error:
             raise FolderFault(path, f"is damaged: {error}; remove it, it will be searched again") from None
-        reporter.finished(cell.id)
-        return True
 
-    def _keep(self, cell: Cell, found: Found) -> None:
-        """A search is kept as soon as it has ended; its file appears whole or not at all."""
+    def _judged(self, asked: Asked, found: Verdicts) -> None:
+        self.verdicts[asked.load, asked.k] = found
+
+    def _found(self, cell: Cell, found: Found) -> None:
         self.found[cell.load, cell.k, cell.seed] = found
-        if self._kept is not None:
-            write_text(self._kept / f"{cell.key}.json", found.to_json())
+
+    def _found_at_end(self, cell: Cell, found: Found) -> None:
+        self.ends.setdefault((cell.load, cell.k, cell.seed), []).append(found)
 
     def prepare(self, resume: bool = False) -> None:
         """Makes the folder ready, for this process alone; without `resume` earlier searches go.
@@ -143,10 +230,29 @@ class Breakeven:
         Raises:
             InputFaults: if the folder belongs to something else.
         """
-        self._manifest = start_of_manifest("breakeven", self.loaded.experiment, self.overrides)
+        start = start_of_manifest("breakeven", self.loaded.experiment, self.overrides)
+        self._manifest = {**start, "tolerance": self.tolerance}
         self._place.claim(resume, self._manifest)
+        write_text(self.folder / "resolved.yaml", resolved(self.loaded.experiment))
         self._kept = self.folder / "searches"
         self._kept.mkdir(exist_ok=True)
+
+    @classmethod
+    def read(cls, folder: Path) -> Breakeven:
+        """Returns a search that has ended, as its folder has it; nothing is simulated.
+
+        Raises:
+            FolderFault: it is not whole, or was made of other files or with another release.
+        """
+        tolerance = (manifest_of(folder) or {}).get("tolerance")
+        if not (folder / "resolved.yaml").is_file() or not isinstance(tolerance, float):
+            raise FolderFault(folder, "has no resolved.yaml with its tolerance; search again")
+        this = cls(folder / "resolved.yaml", out=folder, tolerance=tolerance)
+        this._kept = folder / "searches"
+        this.execute(0, Reporter(this.total, quiet=True))
+        if this.failures:
+            raise FolderFault(folder, "does not hold all of its searches; go on with breakeven --resume")
+        return this
 
     def finish(self) -> None:
         """Says in the folder that all is there, unless a search was lost, and lets others have it."""
@@ -156,6 +262,14 @@ class Breakeven:
         self._place.release()
 
 
+def _its_own(file: Given, overrides: Sequence[Override]) -> tuple[Override, ...]:
+    """What the search brings itself: of a report its least gain counts, not a baseline, which must lie on the
+    axes; a plan asks something else."""
+    given = overridden(read_given(file), overrides).data.get("report")
+    gain = given.get("least_gain") if isinstance(given, dict) else None
+    return ("report", {} if gain is None else {"least_gain": gain}), ("plan", None)
+
+
 def _key(change: Override) -> str:
     """The dotted key of a change; those of the grid are on its axes already."""
     return change.partition("=")[0].strip() if isinstance(change, str) else change[0]
@@ -163,7 +277,8 @@ def _key(change: Override) -> str:
 
 def own_files(folder: Path, manifest: Manifest) -> Iterator[Path]:
     """Yields what `specfleet breakeven` writes into its folder, besides the manifest."""
-    yield from (folder / "breakeven.csv", folder / "breakeven.json", folder / "report.html")
+    names = ("breakeven.csv", "breakeven.json", "report.html", "resolved.yaml")
+    yield from (folder / name for name in names)
     yield from (path for path in folder.glob("searches/*") if SEARCH.fullmatch(path.name))
     yield from figures_in(folder, FIGURES)
 

@@ -11,24 +11,33 @@ from pathlib import Path
 
 from specfleet import __version__
 from specfleet.experiments.breakeven.answers import (
+    RATIOS,
+    Best,
     Threshold,
     answers,
     best,
     closed_form,
     own_alpha,
     own_speedup,
+    rows,
     schedule,
 )
 from specfleet.experiments.breakeven.cell import assumed
-from specfleet.experiments.breakeven.question import CONCURRENCY, Breakeven
+from specfleet.experiments.breakeven.question import CONCURRENCY, DRAFTS, MOST_SEARCHED, Breakeven
 from specfleet.experiments.breakeven.search import ALWAYS, AT, EQUAL, NEVER, UNMET, speedup
 from specfleet.experiments.breakeven.search import QUESTIONS as ASKED
 from specfleet.experiments.point.build import acceptance_specs
 from specfleet.experiments.run.cells import text_cell
 from specfleet.experiments.run.files import write_whole
+from specfleet.experiments.run.known import AT_MOST
+from specfleet.experiments.run.results import is_number, number
 from specfleet.experiments.run.runner import write_json
 from specfleet.experiments.words.acceptance import BOTH_RIGHT
+from specfleet.experiments.words.answer import compared, lead, load_said
+from specfleet.experiments.words.band import BANDS, has_bands, settling
+from specfleet.experiments.words.run import in_words
 from specfleet.experiments.words.table import table_text
+from specfleet.experiments.words.verdict import questions as asked_of
 from specfleet.sim.speculation.acceptance import QUANTITIES, AcceptanceSpec
 
 SAID = {
@@ -43,9 +52,11 @@ COLUMNS = (
     "load", "K", "question", "status", "conditional_acceptance", "conditional_acceptance_ci95",
     "lowest_seed", "highest_seed", "acceptance_length", "draft_acceptance_rate", "crossings",
     "closed_form_round_cost", "closed_form_conditional_acceptance", "closed_form_draft_acceptance_rate",
-    "own_conditional_acceptance", "own_speedup",
+    "own_conditional_acceptance", "own_speedup", "own_speedup_low", "own_speedup_high", "own_verdict",
+    "conditional_acceptance_other_end",
 )  # fmt: skip
-"""Of breakeven.csv; `draft_acceptance_rate` is accepted/drafted at break-even."""
+"""Of breakeven.csv; `draft_acceptance_rate` is accepted/drafted at break-even, the other end is that of the
+range of spreads between requests."""
 
 
 def breakeven_text(this: Breakeven) -> str:
@@ -53,10 +64,12 @@ def breakeven_text(this: Breakeven) -> str:
     found = answers(this)
     questions = list(dict.fromkeys(answer.question for answer in found))
     spread = ", ".join(sorted({_spread(spec) for spec in _specs(this)}))
+    n = len(this.seeds)
+    seeds = f"mean of {n} seeds [lowest highest]" if n > 1 else "one seed"
     parts = [
+        *_own_verdicts(this),
         "Conditional acceptance a from which drafting pays against K = 0, on the same requests and luck: "
-        f"mean of {len(this.seeds)} seeds [lowest highest], {this.simulations} simulations. a is a mean over "
-        f"requests, {spread}.",
+        f"{seeds}, {this.simulations} simulations. a is a mean over requests, {spread}.",
         break_even_table(this, found, questions),
         "length: tokens a verification at break-even on throughput, 1 + K x accepted/drafted, as engines log "
         "it. Closed forms: one decoding step at the plain run's batch and context, costing `round` plain "
@@ -67,6 +80,40 @@ def breakeven_text(this: Breakeven) -> str:
     parts.append("\n".join(_best_text(this, questions)))
     parts += list(_caveats(this, found))
     return "\n\n".join(parts)
+
+
+def _own_verdicts(this: Breakeven) -> Iterator[str]:
+    """Whether it pays at the file's own acceptance: yes or no first, then K by K, then what settles it."""
+    lines = verdict_lines(this)
+    if not lines:
+        return
+    yield lines[0]
+    if len(lines) > 1:
+        yield "\n".join(lines[1:])
+
+
+def verdict_lines(this: Breakeven) -> list[str]:
+    """Returns the sentences on the file's own acceptance, the answer first; none without a verdict."""
+    found = rows(this)
+    groups = compared(found, [this.axis, DRAFTS], this.axis, {DRAFTS: 0})
+    first = lead(groups, load_said(this.loaded.experiment))
+    if not first:
+        return []
+    said = [sentence for group in groups for sentence in in_words(group)]
+    if any("not settled" in sentence for sentence in (first, *said)):
+        said += settling(found, list(asked_of(found)))
+    grown = [row for row in found if is_number(row.get(AT_MOST))]
+    if grown:
+        counts = sorted(int(number(row, "num_prompts")) for row in grown)
+        span = f"{counts[0]:,}" if counts[0] == counts[-1] else f"{counts[0]:,} to {counts[-1]:,}"
+        most = int(number(grown[0], AT_MOST))
+        said.append(
+            f"Simulations at the file's acceptance went on for {span} requests, of {most:,} at most "
+            f"(run.at_most); searches have {MOST_SEARCHED:,} at most."
+        )
+    if has_bands(found):
+        said.append(BANDS)
+    return [first, *said]
 
 
 def _specs(this: Breakeven) -> Iterator[AcceptanceSpec]:
@@ -117,6 +164,16 @@ def load_name(this: Breakeven) -> str:
 
 
 def _cell(answer: Threshold) -> str:
+    """A break-even; a band where the spread between requests is not known."""
+    here = _at(answer)
+    if answer.end is not None and answer.alpha is not None:
+        low, high = sorted((answer.alpha, answer.end))
+        return f"{low:.2f}-{high:.2f}" if f"{low:.2f}" != f"{high:.2f}" else here
+    there = SHORT.get(answer.end_status, "mixed") if answer.end is None else f"{answer.end:.2f}"
+    return f"{here} to {there}" if answer.end_status and there != here else here
+
+
+def _at(answer: Threshold) -> str:
     if answer.alpha is not None:
         low, high = min(answer.alphas), max(answer.alphas)
         return f"{answer.alpha:.2f}" + (f" [{low:.2f} {high:.2f}]" if len(answer.alphas) > 1 else "")
@@ -147,17 +204,20 @@ def _best_text(this: Breakeven, questions: Sequence[str]) -> Iterator[str]:
     rows = []
     for load in this.loads:
         cells = [next((one for one in chosen[q] if one.load == load), None) for q in questions]
-        shown = ["" if one is None else f"{one.k} (x{one.speedup:.2f})" for one in cells]
+        shown = ["" if one is None else _best_cell(one) for one in cells]
         batch = next((f"{one.batch:.0f}" for one in cells if one is not None), "")
         rows.append([f"{load:g}", batch, *shown])
-    yield "Best K at the file's own acceptance, with its speedup:"
+    yield "Best K of those that pay at the file's acceptance, with its speedup (K with `?` may be better):"
     yield ""
     yield table_text([load_name(this), "batch", *questions], rows)
     yield ""
     yield "Ready for speculative_config (batch: requests in a step; parted between the loads tested):"
     by_list: dict[str, list[str]] = {}
-    for question in questions:
+    for question in (q for q in questions if any(one.k for one in chosen[q])):
         by_list.setdefault(ready_for(schedule_for(this, question)), []).append(question)
+    for question in questions:
+        if chosen[question] and not any(one.k for one in chosen[question]):
+            yield f"  none by {question}: no K is known to pay at any load tested"
     for ready, agreed in by_list.items():
         yield f"  {ready}   by {', '.join(agreed)}"
     if any(one.k == 0 for ones in chosen.values() for one in ones):
@@ -165,6 +225,12 @@ def _best_text(this: Breakeven, questions: Sequence[str]) -> Iterator[str]:
             "K = 0 is compared as no drafter at all; chosen from a list it keeps the drafter's memory and "
             "first pass."
         )
+
+
+def _best_cell(one: Best) -> str:
+    """Such as `3 (x1.22)`, and K that may be better: `1 (x1.05; 3?)`."""
+    doubt = "".join(f"; {k}?" for k in one.unsettled)
+    return f"{one.k} (x{one.speedup:.2f}{doubt})"
 
 
 def ready_for(rows: Sequence[tuple[int, int, int]]) -> str:
@@ -222,11 +288,14 @@ def breakeven_facts(this: Breakeven) -> dict[str, object]:
     rows = [_row(this, answer) for answer in found]
     questions = list(dict.fromkeys(answer.question for answer in found))
     return {
+        "answer": next(iter(lines := verdict_lines(this)), None),
+        "verdicts": lines[1:],
         "specfleet": __version__,
         "name": this.loaded.experiment.name,
         "overrides": list(this.overrides),
         "seeds": list(this.seeds),
         "tolerance": this.tolerance,
+        "least_gain": this.loaded.experiment.report.least_gain,
         "load": this.axis,
         "simulations": this.simulations,
         "notices": list(this.loaded.notices),
@@ -273,8 +342,18 @@ def _row(this: Breakeven, answer: Threshold) -> dict[str, object]:
         form.draft_rate if form else None,
         own_alpha(this, answer.load, answer.k),
         answer.own_speedup,
+        *_own(this, answer),
+        answer.end,
     )
     return dict(zip(COLUMNS, values, strict=True))
+
+
+def _own(this: Breakeven, answer: Threshold) -> tuple[object, ...]:
+    """The interval of the speedup at the file's own acceptance, and the verdict."""
+    judged = this.verdicts.get((answer.load, answer.k))
+    name = RATIOS[answer.question]
+    low, high = (judged.row.get(name + end) if judged else None for end in ("_low", "_high"))
+    return low, high, answer.verdict
 
 
 def _csv_cell(value: object) -> object:

@@ -193,11 +193,16 @@ def explain(
 def plot(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="results/NAME, its latest, or results/NAME/2.")],
 ) -> None:
-    """Draw the figures of a finished run again; of a plan or a break-even search, name those it drew."""
+    """Draw the figures of a finished run or break-even search again; of a plan, name those it drew."""
     from specfleet.experiments.page.study import figures_of_study, kind_of
 
     with plain_errors():
-        if kind_of(run) != "run":
+        kind = kind_of(run)
+        if kind == "breakeven":
+            from specfleet.experiments.breakeven.figures import drawn_again
+
+            drawn = drawn_again(run)
+        elif kind != "run":
             drawn = figures_of_study(run)
         else:
             _say_stale(run)

@@ -17,6 +17,8 @@ ANSWERS = {"plan": "plan.json", "breakeven": "breakeven.json"}
 """Kind of folder -> the file with everything that was found."""
 
 TITLES = {"plan": "plan", "breakeven": "break-even"}
+SAID = ("answer", "verdicts")
+"""What stands as sentences above."""
 LONG = 60
 """Rows of a table; what has more is left to the file."""
 
@@ -67,6 +69,8 @@ def _page(folder: Path, kind: str, found: Mapping[str, object]) -> str:
     sentences = (
         [said] if isinstance(said, str) else [str(one) for one in said] if isinstance(said, list) else []
     )
+    beside = found.get("verdicts")
+    sentences += [str(one) for one in beside] if isinstance(beside, list) else []
     figures = sorted((folder / "plots").glob("*.svg"))
     rollout = folder / "rollout.md"
     sections = {"answer": "Answer", "figures": "Figures", "found": "What was found", "rollout": "Rollout"}
@@ -85,7 +89,11 @@ def _page(folder: Path, kind: str, found: Mapping[str, object]) -> str:
                 *([] if lead else _facts(found, ("break_even", "best_k"))),
             ),
             section("figures", sections["figures"], *map(_figure, figures)) if figures else None,
-            section("found", sections["found"], *_facts(found, [key for key in found if key != "answer"])),
+            section(
+                "found",
+                sections["found"],
+                *_facts(found, [key for key in found if key not in SAID]),
+            ),
             section(
                 "rollout", sections["rollout"], tag("pre", rollout.read_text(encoding="utf-8"), tabindex="0")
             )

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from specfleet.experiments.run.gains import GOODPUT
+
 LEAST, MOST, UNSETTLED_BY = "_least", "_most", "_unsettled_by"
 SPREAD = "the spread between requests"
 """What leaves a verdict open that differs from end to end."""
 
 
 def is_tail(key: str) -> bool:
-    """Whether a column is a P99 figure, a ratio of them among these, and not what stands beside one."""
+    """Whether a column is a P99 figure or a ratio of them or of goodputs, and not what stands beside one."""
     beside = ("_ci95", "_low", "_high", "_verdict", LEAST, MOST, UNSETTLED_BY)
-    return "p99" in key and not key.endswith((*beside, "_interval"))
+    tail = "p99" in key or key.startswith(GOODPUT)
+    return tail and not key.endswith((*beside, "_interval"))
 
 
 def bands(row: Mapping[str, object], ends: Sequence[Mapping[str, object]]) -> dict[str, object]:

@@ -6,13 +6,14 @@ throughputs completion by completion, or stretch by stretch of time; what moved 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import exp, inf
 
 import numpy as np
 
 from specfleet.experiments.run.traffic import STRETCHES, Served, common
+from specfleet.sim.config import Slo
 from specfleet.sim.statistics.flow import Flow
 from specfleet.sim.statistics.interval import Estimate, Interval
 from specfleet.sim.statistics.pairs import ratio_of_means, ratio_of_percentiles, ratio_of_rates
@@ -20,9 +21,13 @@ from specfleet.sim.statistics.series import F64
 from specfleet.sim.statistics.verdict import LEAST_GAIN, Verdict, verdict
 
 THROUGHPUT, MEAN_TPOT, P99_TPOT = "speedup_output_throughput", "speedup_mean_tpot", "speedup_p99_tpot"
+GOODPUT = "speedup_goodput"
 
 WIDER = 2.0
 """How many times as wide an interval must lie on one side where too little was seen to trust it."""
+
+Amounts = Callable[[Served], F64]
+"""What each request adds when it ends."""
 
 Pairs = Sequence[tuple[Served, Served]]
 """The requests that ended with both, of the plain run and of the other, a pair a seed."""
@@ -105,7 +110,33 @@ def judge(found: Interval, least_gain: float) -> Verdict:
     return verdict(replace(found, low=low, high=high, short=""), least_gain)
 
 
-def _throughput(pairs: Pairs) -> Interval | None:
+def goodput(
+    mine: Sequence[Served], theirs: Sequence[Served], slo: Slo, open_loop: bool = False
+) -> Interval | None:
+    """Returns the ratio of the requests per second that met all limits; None where one side has none.
+
+    Args:
+        mine: the replications of the point.
+        theirs: those of the point that it is compared with.
+        slo: the limits of one request.
+        open_loop: whether requests come at times of their own.
+    """
+
+    def good(run: Served) -> F64:
+        return run.good(slo)
+
+    if not all(any(good(run).any() for run in runs) for runs in (mine, theirs)):
+        return None
+    found = _throughput_in_window(mine, theirs, good) if open_loop else None
+    pairs = [common(plain, other) for other, plain in zip(mine, theirs, strict=True)]
+    return _throughput(pairs, good) if found is None else found
+
+
+def _tokens(run: Served) -> F64:
+    return run.output_tokens
+
+
+def _throughput(pairs: Pairs, amounts: Amounts = _tokens) -> Interval | None:
     """The ratio of throughputs of closed loops, over all that was counted."""
     sides: tuple[list[F64], ...] = ([], [], [], [])
     for pair in pairs:
@@ -114,13 +145,15 @@ def _throughput(pairs: Pairs) -> Interval | None:
                 return None
             started, ended = float(run.sent_s.min()), float(run.last_s.max())
             flow, order = Flow.of(run.sent_s, run.last_s)
-            tokens, seconds = flow.completions(run.output_tokens[order], started, ended)
+            tokens, seconds = flow.completions(amounts(run)[order], started, ended)
             sides[2 * place].append(tokens)
             sides[2 * place + 1].append(seconds)
     return ratio_of_rates((sides[0], sides[1]), (sides[2], sides[3])) if sides[0] else None
 
 
-def _throughput_in_window(mine: Sequence[Served], theirs: Sequence[Served]) -> Interval | None:
+def _throughput_in_window(
+    mine: Sequence[Served], theirs: Sequence[Served], amounts: Amounts = _tokens
+) -> Interval | None:
     """The ratio of throughputs of open loops, from where both have filled to the last arrival."""
     tokens: tuple[list[F64], list[F64]] = ([], [])
     for other, plain in zip(mine, theirs, strict=True):
@@ -129,7 +162,8 @@ def _throughput_in_window(mine: Sequence[Served], theirs: Sequence[Served]) -> I
         from_s = max(run.steady.from_s for run in (other, plain))
         to_s = min(float(run.sent_s.max()) for run in (other, plain))
         for place, run in enumerate((plain, other)):
-            counts = run.tokens_by_stretch(from_s, to_s) if to_s > from_s else np.zeros(STRETCHES)
+            within = to_s > from_s
+            counts = run.by_stretch(amounts(run), from_s, to_s) if within else np.zeros(STRETCHES)
             if not counts.any():
                 return None
             tokens[place].append(counts)

@@ -227,20 +227,27 @@ def looked(group: Together, served: Mapping[tuple[str, int], Served], least_gain
             longer = max([longer, *(each.longer for each in found)])
     for point in group.points:
         if point.id in group.plain:
-            longer = max(longer, _verdicts(read, point, group.plain[point.id], served, least_gain))
+            longer = max(longer, unsettled(read, point, group.plain[point.id], served, least_gain))
     return Looked(longer)
 
 
-def _verdicts(
+def unsettled(
     read: Requests,
     point: Point,
     plain: Point,
     served: Mapping[tuple[str, int], Served],
     least_gain: float,
 ) -> float:
-    """How many times as long runs have to be to settle what a point gains; 0: settled.
+    """Returns how many times as long runs have to be to settle what a point gains; 0: it is settled.
 
-    A verdict on P99 is settled too where both ends of the band of spreads are, and do not agree.
+    A verdict on P99 is settled too where both ends of the band of spreads are, and do not agree. What is not
+    settled need not be known better than within the least gain that counts.
+
+    Args:
+        read: the requests of both, of which `traffic` was asked.
+        point, plain: the point, and the one that it is compared with.
+        served: the requests of their simulations, ends of the band among them.
+        least_gain: what a ratio must exceed 1 by to count.
     """
     classes = {f"class:{name}:": 0.0 for name in point.config.workload.mix or {}}
     rows = []

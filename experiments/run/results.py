@@ -122,14 +122,14 @@ def summarise(
         mine = [found[point.id, seed] for seed in seeds if (point.id, seed) in found]
         if not mine:
             continue
-        row: Row = {"point": point.id, **point.axes, "replications": len(mine), **_means(mine)}
+        row: Row = {"point": point.id, **point.axes, "replications": len(mine), **means(mine)}
         finished = [seed for seed in seeds if (point.id, seed) in found]
         row |= traffic[point.id] | _known(read, point, finished)
         other = baseline_of(point, points, baseline) if baseline else None
 
         def ratios(one: Point, plain: Point, row: Row = row) -> Row:
             both = [seed for seed in seeds if (one.id, seed) in found and (plain.id, seed) in found]
-            row = row | _speedups(one, plain, both, found, least_gain)
+            row = row | speedups(one, plain, both, found, least_gain)
             return row | read.gains(one, plain, both, row, least_gain)
 
         if other is not None:
@@ -137,7 +137,7 @@ def summarise(
         ends = []
         for end in point.ends:
             if all((end.id, seed) in found for seed in finished):
-                at = _means([found[end.id, seed] for seed in finished])
+                at = means([found[end.id, seed] for seed in finished])
                 ends.append(at if other is None else at | ratios(end, other.at_end_of(end), at))
         rows.append(row | bands(row, ends))
     return rows
@@ -152,7 +152,7 @@ def _known(read: Requests, point: Point, seeds: Sequence[int]) -> Row:
     return {NOT_KNOWN: ", ".join(each.said for each in found), AT_MOST: point.config.run.at_most}
 
 
-def _means(figures: Sequence[Mapping[str, object]]) -> Row:
+def means(figures: Sequence[Mapping[str, object]]) -> Row:
     """Returns the mean over seeds of each figure that is a number, with the half width of its interval."""
     row: Row = {}
     for key in figures[0]:
@@ -169,14 +169,21 @@ def baseline_of(point: Point, points: Sequence[Point], baseline: Mapping[str, ob
     return next((other for other in points if dict(other.axes) == wanted), None)
 
 
-def _speedups(
+def speedups(
     point: Point,
     other: Point,
     seeds: Sequence[int],
     found: Mapping[tuple[str, int], Mapping[str, object]],
     least_gain: float,
 ) -> Row:
-    """Returns the ratios to the baseline, seed by seed and then averaged, and what these alone settle."""
+    """Returns the ratios to the baseline, seed by seed and then averaged, and what these alone settle.
+
+    Args:
+        point, other: the point, and the one that it is compared with.
+        seeds: that both have.
+        found: the figures of both, by point and seed.
+        least_gain: what a ratio must exceed 1 by to count.
+    """
     pairs = [(found[point.id, seed], found[other.id, seed]) for seed in seeds]
     row: Row = {}
     by_class = [key for key in (pairs[0][0] if pairs else ()) if key.startswith("class:") and "tpot" in key]

@@ -13,11 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from specfleet.experiments.schema.blocks.workload import Workload
-from specfleet.sim.recorder import FINISHED
+from specfleet.sim.config import Slo
+from specfleet.sim.recorder import FINISHED, Columns
 from specfleet.sim.statistics.flow import Flow
 from specfleet.sim.statistics.series import F64
 from specfleet.sim.statistics.startup import Startup, startup
 
+COUNTS, TIMES = ("class_id", "output_tokens"), ("sent_s", "first_chunk_s", "last_chunk_s")
 COLUMNS = ("request_id", "class_id", "output_tokens", "sent_ms", "first_chunk_ms", "last_chunk_ms")
 HARDLY = 0.25
 """Share of the requests that must end before the last came, for a rate of ends in the window of arrivals."""
@@ -66,6 +68,16 @@ class Served:
         table = table[np.argsort(table[:, 0], kind="stable")]
         return cls(*table[:, :3].T, *(table[:, 3:].T / 1e3))
 
+    @classmethod
+    def of(cls, requests: Columns) -> Served:
+        """Takes them from the columns of a simulation, to the nanosecond of a `requests.csv`."""
+        chosen = (requests["counted"] == 1) & (requests["status"] == FINISHED)
+        ids = np.asarray(requests["request_id"][chosen], dtype=np.float64)
+        order = np.argsort(ids, kind="stable")
+        counts = (np.asarray(requests[name][chosen], dtype=np.float64)[order] for name in COUNTS)
+        times = (np.round(1e3 * requests[name][chosen][order], 6) / 1e3 for name in TIMES)
+        return cls(ids[order], *counts, *times)
+
     def __len__(self) -> int:
         """Requests."""
         return len(self.request_id)
@@ -94,13 +106,23 @@ class Served:
         """From where on the requests in the system are as many as they stay, and whether they do."""
         return startup({}, Flow.of(self.sent_s, self.last_s)[0])
 
-    def tokens_by_stretch(self, from_s: float, to_s: float) -> F64:
-        """Returns output tokens of the requests that ended in each of `STRETCHES` equal stretches of time."""
+    def by_stretch(self, amounts: F64, from_s: float, to_s: float) -> F64:
+        """Returns amounts, such as the output tokens, of the requests that ended in each of `STRETCHES` equal
+        stretches of time."""
         places = np.floor((self.last_s - from_s) / (to_s - from_s) * STRETCHES)
         inside = (places >= 0) & (places < STRETCHES)
-        tokens = self.output_tokens[inside]
-        counts = np.bincount(places[inside].astype(np.intp), weights=tokens, minlength=STRETCHES)
+        counts = np.bincount(places[inside].astype(np.intp), weights=amounts[inside], minlength=STRETCHES)
         return counts.astype(np.float64)
+
+    def good(self, slo: Slo) -> F64:
+        """Returns 1 for each request within all limits, 0 for the others."""
+        tpot = np.where(self.output_tokens > 1, self.tpot_s, 0.0)
+        met = np.ones(len(self), dtype=bool)
+        took = ((self.ttft_s, slo.ttft_s), (tpot, slo.tpot_s), (self.last_s - self.sent_s, slo.e2el_s))
+        for seconds, limit in took:
+            if limit is not None:
+                met &= seconds <= limit
+        return met.astype(np.float64)
 
 
 def common(a: Served, b: Served) -> tuple[Served, Served]:

@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specfleet.experiments.breakeven.answers import Best, closed_form, schedule
-from specfleet.experiments.breakeven.cell import Cell, assumed, search
+from specfleet.experiments.breakeven.answers import Best, best, closed_form, schedule
+from specfleet.experiments.breakeven.cell import Cell, Found, assumed, search
 from specfleet.experiments.breakeven.command import breakeven_command
-from specfleet.experiments.breakeven.question import DRAFTS, Breakeven, load_axis
+from specfleet.experiments.breakeven.figures import drawn_again
+from specfleet.experiments.breakeven.judge import Verdicts, judge
+from specfleet.experiments.breakeven.question import CONCURRENCY, DRAFTS, Breakeven, load_axis
 from specfleet.experiments.breakeven.report import write_breakeven
 from specfleet.experiments.breakeven.search import (
     ALWAYS,
@@ -32,7 +34,9 @@ from specfleet.experiments.breakeven.search import (
 )
 from specfleet.experiments.load.config import load_experiment
 from specfleet.experiments.run.progress import Reporter
-from specfleet.experiments.schema.faults import InputFaults
+from specfleet.experiments.run.results import Row, number
+from specfleet.experiments.run.run import Run
+from specfleet.experiments.schema.faults import InputFaults, UserError
 from specfleet.sim.speculation.acceptance import AcceptanceSpec, LowAtom
 
 SMALL = """
@@ -278,3 +282,88 @@ def test_an_interrupted_search_goes_on_and_writes_the_same_bytes(small: Path, tm
     for name in ("breakeven.json", "breakeven.csv"):
         assert (cut / name).read_bytes() == (whole / name).read_bytes()
     assert sorted((cut / "searches").iterdir()) == kept
+
+
+def test_a_verdict_is_that_of_a_run_of_the_same_file(small: Path, tmp_path: Path) -> None:
+    this = Breakeven(small, tolerance=0.2)
+    run = Run(small, out=tmp_path / "run")
+    run.execute(run.prepare(resume=False), 1, Reporter(0, quiet=True))
+    rows = {(number(row, CONCURRENCY), number(row, DRAFTS)): row for row in run.summary()}
+    for asked in this.asked():
+        found, row = judge(asked), rows[asked.load, float(asked.k)]
+        assert found.requests == 24
+        for name in ("speedup_output_throughput", "speedup_mean_tpot", "speedup_p99_tpot"):
+            assert found.row[f"{name}_verdict"] == row[f"{name}_verdict"]
+            for end in ("", "_low", "_high"):
+                assert found.row[name + end] == pytest.approx(row[name + end], rel=1e-9)
+
+
+def test_a_cell_goes_on_until_its_verdicts_are_settled_or_at_most(small: Path) -> None:
+    grown = ["workload.num_prompts=null", "run.at_most=3000", "replications=1", "slo=null"]
+    shown = []
+    for asked in Breakeven(small, grown).asked():
+        found = judge(asked)
+        open_yet = [key for key, value in found.row.items() if value == "not settled" and "class" not in key]
+        assert found.requests == 3000 or not open_yet
+        assert 2000 < found.requests <= 3000
+        shown.append(found.to_json())
+    assert [Verdicts.from_json(text).to_json() for text in shown] == shown
+
+
+def test_the_answer_stands_first_and_a_search_that_goes_on_resumes_to_the_same_bytes(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grown = ["workload.num_prompts=null", "run.at_most=2000", "replications=1", "workload.output_len=10"]
+    for jobs in (1, 2):
+        assert breakeven_command(small, grown, jobs, tmp_path / f"{jobs}", 0.2, plots=False, quiet=True) == 0
+    said = capsys.readouterr().out
+    content = json.loads((tmp_path / "1" / "breakeven.json").read_text())
+    assert said.startswith(content["answer"])
+    assert content["answer"].split(":")[0].split(",")[0] in ("Yes", "No", "Not settled", "In part")
+    assert "went on for 2,000 requests, of 2,000 at most (run.at_most)" in said
+    cut = tmp_path / "2"
+    for path in sorted((cut / "searches").iterdir())[::2]:
+        path.unlink()
+    again = breakeven_command(small, grown, 1, cut, 0.2, plots=False, quiet=True, resume=True)
+    assert again == 0
+    for name in ("breakeven.json", "breakeven.csv"):
+        assert (cut / name).read_bytes() == (tmp_path / "1" / name).read_bytes()
+
+
+def test_without_a_spread_p99_breaks_even_somewhere_in_a_band(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unknown = ["acceptance={conditional_acceptance: 0.6}", "sweep.axes.workload.max_concurrency=[8]"]
+    out = tmp_path / "out"
+    assert breakeven_command(small, unknown, 1, out, 0.1, plots=True, quiet=True) == 0
+    said = capsys.readouterr().out
+    assert "their spread (acceptance.concentration) is not given" in said
+    rows = {row["question"]: row for row in json.loads((out / "breakeven.json").read_text())["break_even"]}
+    differ = rows["P99 TPOT"]["conditional_acceptance"]
+    alike = rows["P99 TPOT"]["conditional_acceptance_other_end"]
+    assert alike < differ and f"{alike:.2f}-{differ:.2f}" in said
+    assert rows["throughput"]["conditional_acceptance_other_end"] is None
+    drawn = {path.name: path.read_bytes() for path in (out / "plots").iterdir()}
+    for path in (out / "plots").iterdir():
+        path.unlink()
+    assert {path.name: path.read_bytes() for path in drawn_again(out)} == drawn
+    next(iter((out / "searches").iterdir())).unlink()
+    with pytest.raises(UserError, match="does not hold all of its searches"):
+        drawn_again(out)
+
+
+def test_the_best_k_is_one_that_pays_and_what_may_be_better_is_named(small: Path) -> None:
+    this = Breakeven(
+        small, ["sweep.axes.serve.speculative_config.num_speculative_tokens=[0, 1, 2]"], None, 0.2
+    )
+    figures = {"output_throughput": 100.0, "batch": 8.0}
+    for k in (0, 1, 2):
+        for seed in this.seeds:
+            this.found[8.0, k, seed] = Found(figures)
+    for k, ratio, said in ((1, 1.04, "pays"), (2, 1.06, "not settled")):
+        row: Row = {"speedup_output_throughput": ratio, "speedup_output_throughput_verdict": said}
+        this.verdicts[8.0, k] = Verdicts(row, {}, 24)
+    assert [(one.k, one.unsettled) for one in best(this, "throughput")] == [(1, (2,))]
+    row = {"speedup_output_throughput": 1.01, "speedup_output_throughput_verdict": "does not"}
+    this.verdicts[8.0, 1] = Verdicts(row, {}, 24)
+    assert [(one.k, one.speedup, one.unsettled) for one in best(this, "throughput")] == [(0, 1.0, (2,))]

@@ -258,15 +258,21 @@ def _no_window(this: Taken, value: Value, model: ModelSpec | None) -> str | None
 _OVERRIDES = {"max_position_embeddings": "max_position_embeddings", "vocab_size": "vocab_size"}
 
 
-def _hf_overrides(this: Taken, value: Value, model: ModelSpec | None) -> str | None:
+def _mapping(value: Value) -> dict[str, Value] | str:
+    """The mapping that a value is or holds as JSON; else why there is none."""
     try:
-        value = from_json(value)
+        read = from_json(value)
     except ValueError as error:
         return str(error)
-    if not isinstance(value, dict):
-        return "must be a mapping"
+    return read if isinstance(read, dict) else "must be a mapping"
+
+
+def _hf_overrides(this: Taken, value: Value, model: ModelSpec | None) -> str | None:
+    given = _mapping(value)
+    if isinstance(given, str):
+        return given
     changes: dict[str, Value] = {}
-    for key, child in value.items():
+    for key, child in given.items():
         if key in _OVERRIDES:
             changes[_OVERRIDES[key]] = child
         elif key.startswith("rope"):
@@ -282,18 +288,15 @@ def _hf_overrides(this: Taken, value: Value, model: ModelSpec | None) -> str | N
 
 
 def _compilation(this: Taken, value: Value, model: ModelSpec | None) -> str | None:
-    try:
-        value = from_json(value)
-    except ValueError as error:
-        return str(error)
-    if not isinstance(value, dict):
-        return "must be a mapping"
-    mode = value.get("cudagraph_mode")
+    given = _mapping(value)
+    if isinstance(given, str):
+        return given
+    mode = given.get("cudagraph_mode")
     if mode not in (None, "FULL_AND_PIECEWISE", "FULL", "FULL_DECODE_ONLY"):
         return f"cudagraph_mode {mode}: a step without full CUDA graphs has not been timed; remove it"
     for key in ("cudagraph_capture_sizes", "max_cudagraph_capture_size"):
-        if value.get(key) is not None:
-            this.serve[key] = value[key]
+        if given.get(key) is not None:
+            this.serve[key] = given[key]
     this.harmless.append("the rest of compilation_config")
     return None
 

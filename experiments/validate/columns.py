@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.validate import profiles
+from specfleet.experiments.validate.elsewhere import filled
 from specfleet.experiments.validate.lengths import monotone, workload
 from specfleet.experiments.validate.parallel import REASONS, parallel_faults
 from specfleet.experiments.validate.points import (
@@ -56,10 +57,14 @@ _METHODS = {"eagle-3": "eagle3", "eagle3": "eagle3", "eagle-1": "eagle", "eagle"
 
 
 class CsvRow:
-    """One row by column name; "" is a missing value, and so is a column that the file lacks."""
+    """One row by column name; "" is a missing value, and so is a column that the file lacks.
+
+    What another column says counts as said (`elsewhere`); `assumed` is what had to be assumed of it.
+    """
 
     def __init__(self, cells: Mapping[str, str | None]) -> None:
-        self._cells = {key: (value or "").strip() for key, value in cells.items() if key}
+        stated = {key: (value or "").strip() for key, value in cells.items() if key}
+        self._cells, self.assumed = filled(stated)
 
     def text(self, column: str) -> str:
         """Returns a cell, "" if it is empty."""
@@ -121,6 +126,8 @@ def bench_point(name: str, row: CsvRow, frozen: bool) -> MeasuredPoint:
     refuse_parallel(row)
     if row.text("quality_flag") not in ("", "ok"):
         raise Unusable(f"quality_flag is {row.text('quality_flag')}")
+    if not (row.text("num_prompts") or row.text("request_rate_rps") or row.text("max_concurrency")):
+        raise Unusable("no load is stated: neither num_prompts, batch_size, max_concurrency nor a rate")
     for column in _NEEDED:
         row.need(column)
     derived = derived_length(row)
@@ -153,7 +160,7 @@ def bench_point(name: str, row: CsvRow, frozen: bool) -> MeasuredPoint:
         acceptance=acceptance,
         rounds=row.finite("draft_rounds") or 1.0,
         measured=measured,
-        assumptions=(f"acceptance of {name}: {derived[1]}",) if k and derived else (),
+        assumptions=(*((f"acceptance of {name}: {derived[1]}",) if k and derived else ()), *row.assumed),
     )
 
 

@@ -1,4 +1,4 @@
-"""Rows of offline tables: so many sequences at once, one throughput, or a ratio to plain decoding.
+"""Rows that state how many sequences there are at once and no more: offline tables, or a client's users.
 
 They are priced in closed form. What such a table leaves out is assumed and said: the lengths, which a ratio
 depends on little, and the number of GPUs, without which nothing but a ratio is scored.
@@ -14,7 +14,7 @@ from specfleet.experiments.validate import profiles
 from specfleet.experiments.validate.columns import MOST_DRAFTS, CsvRow, derived_length, refuse_parallel
 from specfleet.experiments.validate.lengths import workload
 from specfleet.experiments.validate.points import SPEEDUP, MeasuredPoint, Unusable, pool_tokens
-from specfleet.hardware.heads import eagle3_for
+from specfleet.hardware.heads import eagle3_for, eagle_for
 from specfleet.hardware.memory import DoesNotFit
 from specfleet.hardware.model import DrafterSpec, ModelSpec
 from specfleet.hardware.placement import Placement
@@ -23,7 +23,6 @@ from specfleet.sim.speculation.acceptance import AcceptanceSpec
 _LENGTHS = (200.0, 400.0)
 """Prompt and output tokens of chat, code and mathematics sets where a table states none."""
 
-_EAGLE3 = ("eagle3", "eagle-3", "speculative")
 _MOST_BATCH = 4096
 
 
@@ -40,21 +39,22 @@ class OfflineDraft:
 
 
 def is_offline(row: CsvRow) -> bool:
-    """Whether a row states a batch, and nothing of clients."""
-    return bool(row.text("batch_size")) and not row.text("num_prompts") and not row.text("max_concurrency")
+    """Whether a row states how many sequences there are at once, and nothing of requests."""
+    more = row.text("num_prompts") or row.text("request_rate_rps")
+    return bool(row.text("batch_size") or row.text("max_concurrency")) and not more
 
 
 def offline_point(name: str, row: CsvRow, frozen: bool) -> MeasuredPoint:
     """Returns the point of an offline row; Unusable says what it lacks."""
     refuse_parallel(row)
-    batch = row.whole("batch_size", _MOST_BATCH)
+    batch = row.whole("batch_size", _MOST_BATCH) or row.whole("max_concurrency", _MOST_BATCH)
     if not batch:
         raise Unusable("batch_size is no number of sequences")
     draft = _draft(row)
     assumed: list[str] = []
     lengths = _stated_lengths(row)
     place, tp_stated = _placed(row, draft, frozen)
-    measured = _measured(row, whole=tp_stated)
+    measured = _measured(row, place.tensor_parallel_size if tp_stated else 0)
     source = row.text("record_id") or name
     if lengths is None:
         assumed.append(f"{source}: lengths not stated, {_LENGTHS[0]:g} + {_LENGTHS[1]:g} tokens")
@@ -92,14 +92,15 @@ def offline_point(name: str, row: CsvRow, frozen: bool) -> MeasuredPoint:
     )
 
 
-def _measured(row: CsvRow, whole: bool) -> dict[str, float]:
-    """Returns what is scored: all, or the ratio alone where the cards are not stated."""
+def _measured(row: CsvRow, gpus: int) -> dict[str, float]:
+    """Returns what is scored: all, or the ratio alone where the cards are not stated (0)."""
     found = {SPEEDUP: row.finite("throughput_speedup_vs_none")}
-    if whole:
+    if gpus:
         found["tpot_mean_ms"] = row.finite("tpot_mean_ms")
-        found["output_throughput"] = row.finite("output_throughput_tok_s")
+        each = row.finite("output_throughput_tok_s_per_gpu")
+        found["output_throughput"] = row.finite("output_throughput_tok_s") or (each and each * gpus)
     measured = {metric: value for metric, value in found.items() if value}
-    if not measured and not whole:
+    if not measured and not gpus:
         raise Unusable("cards are not stated, nor a ratio to plain decoding")
     if not measured:
         raise Unusable("nothing that is scored was measured")
@@ -108,10 +109,7 @@ def _measured(row: CsvRow, whole: bool) -> dict[str, float]:
 
 def _stated_lengths(row: CsvRow) -> tuple[float, float] | None:
     prompt, output = (row.finite(f"mean_{side}_tokens_per_request") for side in ("input", "output"))
-    if prompt and output:
-        return prompt, output
-    found = re.fullmatch(r"(\d{1,7})/(\d{1,7})", row.text("isl_osl"))
-    return (float(found[1]), float(found[2])) if found else None
+    return (prompt, output) if prompt and output else None
 
 
 def _draft(row: CsvRow) -> OfflineDraft | None:
@@ -169,11 +167,17 @@ def _placed(row: CsvRow, draft: OfflineDraft | None, frozen: bool) -> tuple[Plac
 
 
 def _drafter(row: CsvRow, target: ModelSpec) -> DrafterSpec:
-    """Returns the drafter that a row names, or an EAGLE-3 head of its target's shape."""
+    """Returns the drafter that a row names, or an EAGLE head of its target's shape."""
     named = row.text("draft_model")
     known = lookups.found(lambda: lookups.drafter(named)) if named else None
     if known is not None:
         return known
-    if row.text("method").lower().startswith(_EAGLE3):
+    method = row.text("method").lower()
+    said = f"{method} {named.lower()}"
+    if re.search(r"eagle-?3", said):
+        return eagle3_for(target)
+    if "eagle" in said:
+        return eagle_for(target)
+    if method.startswith("speculative"):
         return eagle3_for(target)
     raise Unusable(f"no drafter is known for method {row.text('method')[:40]}")

@@ -14,12 +14,14 @@ from specfleet.experiments.validate.score import (
     groups,
     model_group,
     ratios,
+    server_group,
 )
 from specfleet.experiments.validate.validation import Validation
 from specfleet.experiments.words.table import Column, table_text
 
 _SHOWN = ("tpot_mean_ms", "tpot_p99_ms", "itl_mean_ms", "ttft_mean_ms", "output_throughput", SPEEDUP)
 _VARIANT_METRICS = ("tpot_mean_ms", "tpot_p99_ms", "ttft_mean_ms", "output_throughput")
+_CLOSED_METRICS = ("output_throughput", SPEEDUP)
 _WORST = 5
 METRIC_WIDTH, NUMBER_WIDTH = 22, 6
 """So that the tables of all rows and by load line up."""
@@ -49,6 +51,7 @@ def validation_text(result: Validation) -> str:
             lines += [*_table(title, errors), ""]
     lines += _variant_lines(result)
     lines += _ratio_lines(result)
+    lines += _closed_lines(result)
     lines += _group_lines("model x GPU x method x K x concurrency", groups(scored, model_group))
     lines += _group_lines("campaign x method x data set", groups(scored, campaign_group))
     lines += _worst_lines(result)
@@ -104,6 +107,25 @@ def _ratio_lines(result: Validation) -> list[str]:
         for metric, r in found.items()
     ]
     return [table_text(RATIO_COLUMNS, rows), ""]
+
+
+def _closed_lines(result: Validation) -> list[str]:
+    """Returns throughput and gains of rows that are priced in closed form, by what served them, with bias."""
+    found = [one for one in result.scored if one.point.closed_form]
+    rows: list[list[object]] = []
+    for group in groups(found, server_group):
+        errors = [group.get(metric) for metric in _CLOSED_METRICS]
+        counts = [int(one["n"]) for one in errors if isinstance(one, dict)]
+        if counts:
+            rows.append([", ".join(_group(group).values()), max(counts), *map(_biased, errors)])
+    if not rows:
+        return []
+    title = Column("in closed form: mean (worst), bias", left=True)
+    return [table_text((title, "n", *_CLOSED_METRICS), sorted(rows, key=str)), ""]
+
+
+def _biased(errors: object) -> str:
+    return f"{_cell(errors)} {errors['bias_pct']:+.1f}" if isinstance(errors, dict) else "-"
 
 
 def _group_lines(title: str, found: list[dict[str, object]]) -> list[str]:

@@ -34,6 +34,8 @@ class Errors(TypedDict):
     mean_abs_pct: float
     p90_abs_pct: float
     worst_abs_pct: float
+    bias_pct: float
+    """Mean with its sign: above 0 where too much is predicted."""
 
 
 Block = dict[str, Errors]
@@ -71,17 +73,19 @@ def block(scored: Iterable[Scored], transient: bool = False) -> Block:
         for metric, error in one.errors().items():
             apart = one.point.transient and metric in TRANSIENT_METRICS
             if apart == transient:
-                found[metric].append(abs(error))
+                found[metric].append(error)
     return {metric: _errors(values) for metric, values in found.items() if values}
 
 
 def _errors(values: Sequence[float]) -> Errors:
+    off = np.abs(values)
     return Errors(
         n=len(values),
-        median_abs_pct=float(np.median(values)),
-        mean_abs_pct=float(np.mean(values)),
-        p90_abs_pct=float(np.percentile(values, 90)),
-        worst_abs_pct=float(np.max(values)),
+        median_abs_pct=float(np.median(off)),
+        mean_abs_pct=float(np.mean(off)),
+        p90_abs_pct=float(np.percentile(off, 90)),
+        worst_abs_pct=float(np.max(off)),
+        bias_pct=float(np.mean(values)),
     )
 
 
@@ -113,6 +117,12 @@ def campaign_group(point: MeasuredPoint) -> dict[str, str]:
         "dataset": point.dataset,
         "concurrency": "" if point.closed_form else load,
     }
+
+
+def server_group(point: MeasuredPoint) -> dict[str, str]:
+    """Returns model x GPUs x engine x method, whatever the load."""
+    named = model_group(point)
+    return {key: named[key] for key in ("model", "gpu", "engine", "method")}
 
 
 def groups(

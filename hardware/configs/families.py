@@ -74,18 +74,21 @@ _GPT_OSS = {
 FAMILIES: Mapping[str, Family] = {
     **dict.fromkeys(("llama", "internlm3", "glm", "glm4", "ministral3", "seed_oss"), Family()),
     **dict.fromkeys(("olmo", "olmo2", "granite", "helium", "hunyuan_v1_dense", "yi"), Family()),
-    **dict.fromkeys(("qwen2", "qwen2_vl", "qwen2_5_vl", "qwen3", "qwen3_vl", "mimo", "phi3"), Family()),
+    **dict.fromkeys(("qwen2", "qwen2_vl", "qwen2_5_vl", "qwen3", "qwen3_vl", "mimo"), Family()),
     **dict.fromkeys(("qwen2_5_omni", "qwen2_5_omni_thinker", "internlm2", "exaone", "telechat3"), Family()),
-    "arcee": Family(gated=False),
-    "apertus": Family(gated=False),
-    "nemotron": Family(gated=False),
+    **dict.fromkeys(("arcee", "apertus", "nemotron"), Family(gated=False)),
+    **dict.fromkeys(("phi3", "mistral", "ministral"), Family(pattern=-1)),
+    **dict.fromkeys(("gemma", "smollm3", "ernie4_5"), Family(tied=True)),
+    **dict.fromkeys(("ernie4_5_moe", "ernie4_5_moe_vl"), Family(tied=True, moe=True)),
+    **dict.fromkeys(("mixtral", "phimoe"), Family(pattern=-1, moe=True, experts="block_sparse_moe.experts")),
+    **dict.fromkeys(("glm4_moe", "glm4v_moe", "glm_moe_dsa"), Family(moe=True)),
+    **dict.fromkeys(("bailing_moe", "bailing_moe_v2"), Family(moe=True)),
+    **dict.fromkeys(("olmoe", "mimo_v2_flash", "longcat_flash", "solar_open"), Family(moe=True)),
+    **dict.fromkeys(
+        ("qwen2_moe", "qwen3_moe", "qwen3_vl_moe", "qwen3_omni_moe", "qwen3_omni_moe_thinker"),
+        Family(moe=True, shared="mlp.shared_expert"),
+    ),
     "starcoder2": Family(gated=False, tied=True, pattern=-1),
-    "phi3": Family(pattern=-1),
-    "mistral": Family(pattern=-1),
-    "ministral": Family(pattern=-1),
-    "mixtral": Family(pattern=-1, moe=True, experts="block_sparse_moe.experts"),
-    "phimoe": Family(pattern=-1, moe=True, experts="block_sparse_moe.experts"),
-    "gemma": Family(tied=True),
     "gemma2": Family({"sliding_window": 4096, "head_dim": 256}, tied=True, pattern=2),
     "gemma3": Family(_GEMMA3, tied=True, pattern=6),
     "gemma3n": Family(_GEMMA3N, tied=True, pattern=5),
@@ -93,15 +96,9 @@ FAMILIES: Mapping[str, Family] = {
     "cohere": Family(tied=True),
     "cohere2": Family({"sliding_window": 4096}, tied=True, pattern=4),
     "olmo3": Family({"sliding_window": 4096}, pattern=4),
-    "olmoe": Family(moe=True),
     "olmo_hybrid": Family({"linear_conv_kernel_dim": 4}, pattern=4, other="linear"),
     "exaone4": Family({"sliding_window": 4096}, pattern=4),
     "exaone_moe": Family({"sliding_window": 4096, "first_k_dense_replace": 1}, pattern=4, moe=True),
-    "qwen2_moe": Family(moe=True, shared="mlp.shared_expert"),
-    "qwen3_moe": Family(moe=True, shared="mlp.shared_expert"),
-    "qwen3_vl_moe": Family(moe=True, shared="mlp.shared_expert"),
-    "qwen3_omni_moe": Family(moe=True, shared="mlp.shared_expert"),
-    "qwen3_omni_moe_thinker": Family(moe=True, shared="mlp.shared_expert"),
     "qwen3_next": Family(_LINEAR, pattern=4, other="linear", gate="full", shared="mlp.shared_expert"),
     "qwen3_5": Family(_LINEAR, pattern=4, other="linear", gate="full", state_bytes=4),
     "qwen3_5_moe": Family(
@@ -121,10 +118,7 @@ FAMILIES: Mapping[str, Family] = {
          "sliding_window": 128, "hc_mult": 4, "head_dim": 512},
         moe=True,
     ),
-    "glm4_moe": Family(moe=True),
-    "glm4v_moe": Family(moe=True),
     "glm4_moe_lite": Family({"first_k_dense_replace": 1}, moe=True),
-    "glm_moe_dsa": Family(moe=True),
     "minimax_m2": Family(moe=True, experts="block_sparse_moe.experts"),
     "minimax_m3_vl": Family(
         moe=True, experts="block_sparse_moe.experts", shared="block_sparse_moe.shared_experts"
@@ -133,12 +127,6 @@ FAMILIES: Mapping[str, Family] = {
     "minimax_text_01": Family(
         pattern=8, other="lightning", moe=True, experts="block_sparse_moe.experts"
     ),
-    "smollm3": Family(tied=True),
-    "ernie4_5": Family(tied=True),
-    "ernie4_5_moe": Family(tied=True, moe=True),
-    "ernie4_5_moe_vl": Family(tied=True, moe=True),
-    "bailing_moe": Family(moe=True),
-    "bailing_moe_v2": Family(moe=True),
     "hunyuan_v1_moe": Family(moe=True, shared="mlp.shared_mlp"),
     "granitemoe": Family(moe=True, experts="block_sparse_moe"),
     "granitemoehybrid": Family(_MAMBA, other="mamba", experts="block_sparse_moe", shared="shared_mlp"),
@@ -154,11 +142,8 @@ FAMILIES: Mapping[str, Family] = {
     "step3p5": Family(
         {"sliding_window": 512}, moe=True, gate="head", shared="mlp.share_expert", experts="mlp.moe"
     ),
-    "mimo_v2_flash": Family(moe=True),
-    "longcat_flash": Family(moe=True),
     "afmoe": Family(pattern=4, moe=True, gate="full"),
     "hy_v3": Family({"first_k_dense_replace": 1}, moe=True),
-    "solar_open": Family(moe=True),
     "bailing_hybrid": Family(moe=True, state_bytes=4),
 }  # fmt: skip
 """By `model_type`. Sources: the configuration and modelling files of transformers 5.24 and vLLM's models."""

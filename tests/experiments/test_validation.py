@@ -308,7 +308,7 @@ def test_the_json_has_the_documented_keys(tmp_path: Path, capsys: pytest.Capture
     found = json.loads(capsys.readouterr().out)
     assert set(found) >= {"overall", "c<=64", "c>64", "groups", "ratios", "rows_scored", "skipped"}
     assert set(found["overall"]) <= set(METRICS)
-    keys = {"n", "median_abs_pct", "mean_abs_pct", "p90_abs_pct", "worst_abs_pct"}
+    keys = {"n", "median_abs_pct", "mean_abs_pct", "p90_abs_pct", "worst_abs_pct", "bias_pct"}
     assert set(found["overall"]["tpot_mean_ms"]) == keys
     assert found["rows_scored"] == 2
     assert found["skipped"] == [{"reason": "quality_flag is bad", "n": 1}]

@@ -99,3 +99,28 @@ def test_medusa_is_refused_where_it_is_gone(tmp_path: Path) -> None:
 def test_a_look_up_that_finds_nothing_has_none_of_its_placeholders_accepted() -> None:
     assert _placeholders(bytes([2, 3, 1]), bytes([1, 0, 0, 1, 1, 1]), False) == bytes([2, 0, 0, 3, 1, 0])
     assert _placeholders(bytes([2, 3, 1]), bytes([1, 0, 1]), True) == bytes([2, 0, 1])
+
+
+def test_mtp_of_a_model_without_such_layers_is_refused_with_its_line_and_taken_where_they_are_stated(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "x.yaml"
+    text = (
+        "serve:\n  model: MODEL\n  gpu: h100-sxm\n  max_model_len: 2048\n"
+        "  speculative_config: {method: mtp, num_speculative_tokens: 2}\n"
+        "acceptance: {conditional_acceptance: 0.7, concentration: 18}\n"
+        "workload: {input_len: 100, output_len: 20, max_concurrency: 4, num_prompts: 8}\n"
+    )
+    path.write_text(text.replace("MODEL", "meta-llama/Llama-3.1-8B-Instruct"))
+    with pytest.raises(InputFaults) as caught:
+        load(path)
+    (fault,) = caught.value.faults
+    assert str(fault).startswith(f"{path}:5: serve.speculative_config.method: ")
+    assert "has no MTP layers to draft with; use another method (eagle3, draft_model, ngram)" in str(fault)
+    path.write_text(text.replace("MODEL", "{base: meta-llama/Llama-3.1-8B-Instruct, mtp_layers: 1}"))
+    assert load(path).experiment.serve.speculative_config
+    named = "{mtp_for: meta-llama/Llama-3.1-8B-Instruct, name: me/heads}"
+    path.write_text(
+        text.replace("MODEL", "meta-llama/Llama-3.1-8B-Instruct").replace("mtp,", f"mtp, model: {named},")
+    )
+    assert load(path).experiment.serve.speculative_config

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from specfleet.experiments.validate.points import SPEEDUP, Readout
+from specfleet.experiments.validate.report import validation_text
 from specfleet.experiments.validate.runs import predict
-from specfleet.experiments.validate.validation import read_points
+from specfleet.experiments.validate.validation import Validation, read_points
 
 SHARED = Path(os.environ.get("SPECFLEET_SHARED", Path(__file__).parents[3] / "shared")) / "validation"
 
@@ -122,4 +123,78 @@ def test_every_row_of_the_served_points_is_scored_or_says_why_not() -> None:
     spread = Counter(row["ep"] for row in rows if row["ep"] not in ("", "1"))
     assert sum("experts spread" in reason for reason in readout.why.values()) == sum(spread.values()) > 0
     ratios = [p for p in readout.points if SPEEDUP in p.measured]
+    assert len(readout.points) >= 380 and not any("num_prompts is" in why for why in readout.why.values())
     assert len(ratios) > 100 and all(math.isfinite(p.measured[SPEEDUP]) for p in ratios)
+
+
+SAID = {
+    **{"record_id": "r", "target_model": "Llama-3.1-8B FP8", "target_weights_dtype": "FP8 (ModelOpt)"},
+    **{"gpu": "H100 SXM 80GB / H200 141GB", "config_note": "H200 TP1", "n_gpus": "1", "method": "none"},
+    **{"engine": "TensorRT-LLM 1.0 PyTorch backend, trtllm-bench max throughput"},
+    **{"dataset": "random tokens, fixed ISL/OSL, 1500-30000 requests", "isl_osl": "128/256"},
+    "output_throughput_tok_s": "26000",
+}
+
+
+def test_what_a_row_says_in_words_is_read_and_what_is_assumed_of_it_is_said(tmp_path: Path) -> None:
+    (point,) = table(tmp_path / "t.csv", SAID).points
+    assert (point.placement.accelerator.name, point.placement.tensor_parallel_size) == ("h200", 1)
+    assert not point.closed_form and point.workload.num_prompts == 1500
+    assert math.isinf(point.workload.request_rate) and point.max_concurrency is None
+    assert (point.workload.input.mean, point.workload.output.mean) == (128, 256)
+    assert point.assumptions == ("r: of 1500 to 30000 requests the fewest",)
+    two = SAID | {"config_note": "TP1"}
+    assert "unknown GPU" in "".join(table(tmp_path / "t.csv", two).why.values()), (
+        "no card is chosen for a row"
+    )
+
+
+def test_a_closed_loop_of_which_only_the_users_are_stated_is_priced_in_closed_form(tmp_path: Path) -> None:
+    users = OFFLINE | {"batch_size": "", "max_concurrency": "16", "tp": "", "n_gpus": "1"}
+    each = {"output_throughput_tok_s": "", "output_throughput_tok_s_per_gpu": "900"}
+    one, two = table(tmp_path / "t.csv", users, users | each | {"n_gpus": "2"}).points
+    assert one.closed_form and one.concurrency == 16 and one.placement.tensor_parallel_size == 1
+    assert two.measured == {"output_throughput": 1800.0}
+    assert predict(one, 1, None).predicted["output_throughput"] > 0.0
+    seats = OFFLINE | {"batch_size": "", "dataset": "MT-Bench offline, max_num_seqs 1"}
+    (alone,) = table(tmp_path / "t.csv", seats).points
+    assert alone.closed_form and alone.concurrency == 1
+
+
+def test_a_row_without_any_load_says_so_and_words_never_overrule_a_cell(tmp_path: Path) -> None:
+    none = OFFLINE | {"batch_size": ""}
+    (why,) = table(tmp_path / "t.csv", none).why.values()
+    assert why == "no load is stated: neither num_prompts, batch_size, max_concurrency nor a rate"
+    stated = SAID | {"gpu": "h100-sxm", "tp": "2", "num_prompts": "10", "mean_input_tokens_per_request": "9"}
+    (point,) = table(tmp_path / "t.csv", stated | {"mean_output_tokens_per_request": "5"}).points
+    assert (point.placement.accelerator.name, point.placement.tensor_parallel_size) == ("h100-sxm", 2)
+    assert (point.workload.num_prompts, point.workload.input.mean) == (10, 9)
+
+
+@pytest.mark.parametrize(
+    ("method", "drafter", "found"),
+    [("EAGLE-1", "", "eagle"), ("speculative", "me/sglang-EAGLE-LLaMA3", "eagle"), ("EAGLE-3", "", "eagle3"),
+     ("speculative", "me/EAGLE3-x", "eagle3"), ("speculative", "", "eagle3")],
+)  # fmt: skip
+def test_a_head_that_no_catalogue_has_is_of_the_kind_that_its_row_names(
+    tmp_path: Path, method: str, drafter: str, found: str
+) -> None:
+    row = DRAFTING | {"method": method, "draft_model": drafter}
+    (point,) = table(tmp_path / "t.csv", row).points
+    assert point.method == found
+
+
+def test_a_link_is_no_card(tmp_path: Path) -> None:
+    (point,) = table(tmp_path / "t.csv", OFFLINE | {"gpu": "4x H100, NVLink", "tp": "4"}).points
+    assert point.placement.accelerator.name == "h100-sxm"
+
+
+def test_rows_in_closed_form_are_summed_up_by_what_served_them_with_bias(tmp_path: Path) -> None:
+    readout = table(tmp_path / "t.csv", OFFLINE, DRAFTING, DRAFTING | {"throughput_speedup_vs_none": "9"})
+    scored = [predict(point, 1, None) for point in readout.points]
+    said = validation_text(Validation(scored))
+    table_ = said[said.index("in closed form") :].split("\n\n")[0]
+    gains = [one.errors()[SPEEDUP] for one in scored[1:]]
+    mean, worst, bias = sum(map(abs, gains)) / 2, max(map(abs, gains)), sum(gains) / 2
+    assert f"{mean:.1f} ({worst:.1f}) {bias:+.1f}" in table_
+    assert len(table_.splitlines()) == 3

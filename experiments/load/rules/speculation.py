@@ -183,6 +183,7 @@ def _method(speculative: SpeculativeConfig, serve: Serve) -> Iterator[Conflict]:
     if method in ON_HOST and model is not None:
         message = f"method {method} looks drafts up in the text and has no model; remove it"
         yield Conflict.at(message, f"{_BLOCK}.model", f"{_BLOCK}.method")
+    yield from _own_layers(speculative, serve)
     if method not in ON_HOST and model is None:
         message = f"method {method} needs a drafter; add model: with its name"
         yield Conflict.at(message, f"{_BLOCK}.method", f"{_BLOCK}.model")
@@ -194,6 +195,21 @@ def _method(speculative: SpeculativeConfig, serve: Serve) -> Iterator[Conflict]:
     if method == "ngram" and shortest and longest and shortest > longest:
         message = f"{shortest} is above prompt_lookup_max, {longest}; lower it"
         yield Conflict.at(message, f"{_BLOCK}.prompt_lookup_min", f"{_BLOCK}.prompt_lookup_max")
+
+
+def _own_layers(speculative: SpeculativeConfig, serve: Serve) -> Iterator[Conflict]:
+    """MTP layers are the target's own, unless a drafter with a name of its own has them."""
+    named = speculative.model
+    if speculative.method != "mtp" or not isinstance(named, dict) or set(named) != {"mtp_for"}:
+        return
+    of = named["mtp_for"]
+    target = found(lambda: lookups.model(of)) if isinstance(of, str | dict) else None
+    if target is not None and not target.mtp_layers:
+        message = (
+            f"{target.name} has no MTP layers to draft with; use another method (eagle3, draft_model, "
+            "ngram), or state them where the model is: serve.model: {base: .., mtp_layers: 1}"
+        )
+        yield Conflict.at(message, f"{_BLOCK}.method", "serve.model")
 
 
 def _drafter(config: Experiment, speculative: SpeculativeConfig) -> Iterator[Conflict]:

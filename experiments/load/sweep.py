@@ -51,25 +51,33 @@ class Point:
     def ends(self) -> tuple[Point, ...]:
         """The point at the ends of its `acceptance.concentration_range`, on the same requests and luck: what
         bounds its P99. None where the spread between requests is given."""
-        given = processes(self.config.acceptance)
-        ranges = {name: process.concentration_range for name, process in given.items()}
-        found = []
-        for end, label in enumerate(("widest", "narrowest")):
-            if all(r is None or r[end] == given[name].concentration for name, r in ranges.items()):
-                continue
-            at = {
-                name: process.at_concentration(r[end] if (r := ranges[name]) else None)
-                for name, process in given.items()
-            }
-            acceptance = at if isinstance(self.config.acceptance, dict) else at[""]
-            config = self.config.model_copy(update={"acceptance": acceptance})
-            found.append(replace(self, id=f"{self.id},{_SPREAD}={label}", config=config))
-        return tuple(found)
+        return tuple(
+            replace(self, id=f"{self.id},{_SPREAD}={label}", config=config)
+            for label, config in at_ends(self.config)
+        )
 
     def at_end_of(self, other: Point) -> Point:
         """Returns this point at the end of its range at which another one stands; itself without a range."""
         label = other.id.rpartition(f",{_SPREAD}=")[2]
         return next((end for end in self.ends if end.id.endswith(f",{_SPREAD}={label}")), self)
+
+
+def at_ends(config: Experiment) -> list[tuple[str, Experiment]]:
+    """Returns an experiment at those ends of its `acceptance.concentration_range` at which it does not stand:
+    `widest` and `narrowest`. None where the spread between requests is given."""
+    given = processes(config.acceptance)
+    ranges = {name: process.concentration_range for name, process in given.items()}
+    found = []
+    for end, label in enumerate(("widest", "narrowest")):
+        if all(r is None or r[end] == given[name].concentration for name, r in ranges.items()):
+            continue
+        at = {
+            name: process.at_concentration(r[end] if (r := ranges[name]) else None)
+            for name, process in given.items()
+        }
+        acceptance = at if isinstance(config.acceptance, dict) else at[""]
+        found.append((label, config.model_copy(update={"acceptance": acceptance})))
+    return found
 
 
 def with_ends(points: Sequence[Point]) -> tuple[Point, ...]:

@@ -18,8 +18,14 @@ from specfleet.experiments.run.results import half_width_95
 RATE_STEP = 1.03
 """Width to which the largest rate is bracketed, a ratio."""
 
-FURTHEST = 8.0
-"""Times the planned load beyond which nobody looks."""
+LEAST = 0.125
+"""Times the planned load below which nobody looks."""
+
+ROUGH = 1.09
+"""The same in simulations that are too short for it: near its largest rate an engine fills slowly."""
+
+REACH = (1.0, 8.0)
+"""Times the planned load at which the search for the largest begins, and beyond which it does not look."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,7 @@ class Capacity:
     Attributes:
         rate: requests/s at which the SLO is crossed, all seeds together.
         rate_ci95: half width of the 95 % interval of where it is crossed on one seed; NaN with one.
+        more: whether it is larger still: nobody looked further.
         concurrency: most requests in flight of a closed loop.
         limit: the latency limit that is reached.
         resource: what it comes from.
@@ -37,6 +44,7 @@ class Capacity:
 
     rate: float
     rate_ci95: float
+    more: bool
     concurrency: int
     limit: str
     resource: str
@@ -53,6 +61,7 @@ class LoadCurve:
         replicas: that share the traffic.
         seeds: of the replications.
         prompts: of each simulation; None: as many as the file says.
+        reach: times the load of the traffic: where to begin, and how far to look.
     """
 
     def __init__(
@@ -63,7 +72,9 @@ class LoadCurve:
         replicas: int,
         seeds: Sequence[int],
         prompts: int | None = None,
+        reach: tuple[float, float] = REACH,
     ) -> None:
+        self._start, self._furthest = reach
         self._laboratory, self._traffic = laboratory, traffic
         self._candidate, self._replicas, self._seeds = candidate, replicas, seeds
         self._prompts = prompts
@@ -78,25 +89,40 @@ class LoadCurve:
             self.points[factor] = self._laboratory.run(trials)
         return worst(self.points[factor])[0]
 
-    def bracket(self) -> tuple[float, float]:
-        """Returns the last factor that met the SLO and the first that did not, `RATE_STEP` apart.
+    def bracket(self, width: float = RATE_STEP) -> tuple[float, float]:
+        """Returns the last factor that met the SLO and the first that did not, at most `width` apart.
 
-        Infinite where `FURTHEST` still meets it; (0, the least) where the planned load itself does not.
+        Infinite where the furthest still meets it; (0, the least) where no load does.
         """
         low, high = 0.0, math.inf
-        factor = 1.0
+        factor = self._start
         while low == 0.0 or high == math.inf:
             if self.ratio(factor) <= 1.0:
                 low = factor
             else:
                 high = factor
-            if low >= FURTHEST or high <= 1.0 / FURTHEST:
+            if low >= self._furthest or high <= LEAST:
                 return low, high
             if low == 0.0:
                 factor = high / 1.25
             elif high == math.inf:
-                factor = min(low * 1.25, FURTHEST)
-        while high / low > RATE_STEP:
+                factor = min(low * 1.25, self._furthest)
+        return self._narrowed(low, high, width)
+
+    def around(self, factor: float) -> tuple[float, float]:
+        """The same from a factor near which it is; (0, one) or (one, inf) at the ends."""
+        low, high, step = 0.0, math.inf, RATE_STEP
+        at = factor / step
+        while (low == 0.0 or high == math.inf) and LEAST <= at <= self._furthest:
+            if self.ratio(at) <= 1.0:
+                low, at = at, at * step
+            else:
+                high, at = at, at / step
+            step *= step
+        return (low, high) if low == 0.0 or high == math.inf else self._narrowed(low, high, RATE_STEP)
+
+    def _narrowed(self, low: float, high: float, width: float) -> tuple[float, float]:
+        while high / low > width * (1.0 + 1e-9):
             middle = math.sqrt(low * high)
             if self.ratio(middle) <= 1.0:
                 low = middle
@@ -123,6 +149,31 @@ class LoadCurve:
         return factors[above - 1] + share * (factors[above] - factors[above - 1])
 
 
+def largest(
+    laboratory: Laboratory,
+    traffic: Traffic,
+    candidate: Candidate,
+    replicas: int,
+    seeds: Sequence[int],
+    prompts: int | None,
+    longer: int | None,
+    reach: tuple[float, float] = REACH,
+) -> tuple[LoadCurve, float, float]:
+    """Returns a load curve, the last factor on it that met the SLO and the first that did not.
+
+    Args:
+        laboratory, traffic, candidate, replicas, seeds, reach: as `LoadCurve`.
+        prompts: requests of the simulations that look where it is; None: as many as the file says.
+        longer: of those that find it; None where these are all there are.
+    """
+    rough = LoadCurve(laboratory, traffic, candidate, replicas, seeds, prompts, reach)
+    if prompts is None or longer is None or longer <= prompts:
+        return rough, *rough.bracket()
+    rough.bracket(ROUGH)
+    curve = LoadCurve(laboratory, traffic, candidate, replicas, seeds, longer, reach)
+    return curve, *curve.around(rough.crossing(range(len(seeds))))
+
+
 def capacity(
     laboratory: Laboratory,
     traffic: Traffic,
@@ -130,10 +181,11 @@ def capacity(
     replicas: int,
     seeds: Sequence[int],
     prompts: int | None = None,
+    longer: int | None = None,
+    reach: tuple[float, float] = REACH,
 ) -> Capacity:
-    """Finds the largest rate by bisection on common random numbers, then the largest closed loop."""
-    curve = LoadCurve(laboratory, traffic, candidate, replicas, seeds, prompts)
-    low, high = curve.bracket()
+    """Finds the largest rate on common random numbers (`largest`), then the largest closed loop."""
+    curve, low, high = largest(laboratory, traffic, candidate, replicas, seeds, prompts, longer, reach)
     single = traffic.rate / replicas
     crossings = [single * factor for factor in curve.crossings()]
     pooled = single * curve.crossing(range(len(seeds)))
@@ -145,6 +197,7 @@ def capacity(
         rate=pooled,
         rate_ci95=half_width_95(crossings),
         concurrency=_concurrency(laboratory, traffic, candidate, start, seeds[0], prompts),
+        more=high == math.inf,
         limit=limit,
         resource=resource(beyond, limit),
         at_rate=tuple(at_rate),

@@ -65,6 +65,18 @@ def money(
     )
 
 
+NONE_LEFT = "no GPU that the plan allows is left for one replica more"
+
+
+def one_more(this: Planned) -> Money | None:
+    """Returns the cost of one replica more than are needed; None where the plan has no GPU for it."""
+    assert this.winner is not None and this.winner.high is not None
+    mine, n = this.winner.candidate, this.winner.high + 1
+    if mine.most_replicas is not None and n > mine.most_replicas + this.plan.spare_replicas:
+        return None
+    return money(this, mine, n, this.runs[mine.id], this.traffic.rate)
+
+
 @dataclass(frozen=True)
 class KvMemory:
     """KV memory of one GPU of the winner, and what the drafter takes of it.

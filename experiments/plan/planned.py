@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from specfleet.experiments.plan.asking import Reply
+from specfleet.experiments.plan.band import AtEnd
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.capacity import Capacity
 from specfleet.experiments.plan.neighbours import Neighbour
@@ -36,6 +37,8 @@ class Planned:
         alone: candidate -> figures of one request at a time, where the SLO was missed at any load.
         confirmed: what simulating the winner again with fresh seeds showed; None where its requests are
             recorded or come in phases.
+        ends: what the winner shows at the other ends of the spreads that requests may have; empty where their
+            spread is given.
         prompts: requests of the simulations that study the winner; None: as the file says.
         lengths: how long simulations may be; None: as the file says.
         rival: the cheapest that drafts where the winner does not, or the other way round; None if none does.
@@ -63,6 +66,7 @@ class Planned:
     even: list[Entry] = field(default_factory=list)
     alone: dict[str, TrialFigures] = field(default_factory=dict)
     confirmed: Reply | None = None
+    ends: list[AtEnd] = field(default_factory=list)
     prompts: int | None = None
     lengths: RunLengths | None = None
     rival: Entry | None = None

@@ -10,11 +10,12 @@ from pathlib import Path
 
 from specfleet.experiments.load.config import Loaded, load
 from specfleet.experiments.plan.asking import Laboratory, Question, Reply
+from specfleet.experiments.plan.band import doubted, over_the_band, reconsider
 from specfleet.experiments.plan.candidates import Candidate, candidates
-from specfleet.experiments.plan.capacity import capacity
+from specfleet.experiments.plan.capacity import REACH, capacity
 from specfleet.experiments.plan.contest import contest
 from specfleet.experiments.plan.neighbours import BETTER, Neighbour, neighbours
-from specfleet.experiments.plan.owned import best_of_owned
+from specfleet.experiments.plan.owned import SEVERAL, best_of_owned, reach_of
 from specfleet.experiments.plan.planned import Planned
 from specfleet.experiments.plan.search import FIRST_LOOK, Entry, Search
 from specfleet.experiments.plan.seen import Judged
@@ -131,6 +132,7 @@ class Planner:
         if this.winner is not None:
             self._confirm(search, say)
         if objective == "cost":
+            reconsider(search, this.entries, this.winner)
             this.cheaper = search.in_question(this.entries, this.winner)
         if this.winner is not None:
             self._study(laboratory, search, say)
@@ -188,9 +190,13 @@ class Planner:
             ]
 
     def _stands(self, search: Search) -> bool:
-        """Simulates the winner, and those not told apart from it, again; whether all meet the SLO."""
+        """Simulates the winner, and those not told apart from it, again; whether all meet the SLO, the winner
+        with whatever spread requests may have."""
         this = self.planned
-        assert this.winner is not None
+        assert this.winner is not None and this.winner.high is not None
+        this.ends = over_the_band(search, this.winner.candidate, this.winner.high)
+        if doubted(this.winner, this.ends):
+            return False
         if this.traffic.recorded or this.experiment.workload.phases is not None:
             return True
         this.confirmed = search.again(this.winner, self._precision)
@@ -221,7 +227,12 @@ class Planner:
         this.prompts = None if answer.used is None else min(max(answer.used, STUDY[0]), STUDY[1])
         self._pair(laboratory, answer, search.fresh if this.confirmed else seeds)
         say("largest rate and concurrency")
-        this.capacity = capacity(laboratory, this.traffic, mine, replicas, seeds, this.prompts)
+        several, reach = seeds, REACH
+        if this.plan.objective == "throughput":
+            several, reach = search.fresh[:SEVERAL], reach_of(this.winner, this.traffic)
+        this.capacity = capacity(
+            laboratory, this.traffic, mine, replicas, several, this.prompts, answer.used, reach
+        )
         plain, drafting = this.plain, this.drafting
         if plain is not None and drafting is not None:
             say("best K by load")

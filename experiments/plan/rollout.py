@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from specfleet.experiments.plan.answer import answer, deployment
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.capacity import interval, mean
+from specfleet.experiments.plan.drafts import break_even_line, temperature_line
 from specfleet.experiments.plan.flags import (
     bench_command,
     server_command,
@@ -15,16 +17,9 @@ from specfleet.experiments.plan.flags import (
     speculative_json,
     unsaid,
 )
-from specfleet.experiments.plan.numbers import KvMemory, memory, money
+from specfleet.experiments.plan.numbers import NONE_LEFT, KvMemory, memory, one_more
 from specfleet.experiments.plan.planned import Planned
-from specfleet.experiments.plan.report import (
-    HOLDS,
-    answer,
-    break_even_line,
-    deployment,
-    temperature_line,
-    trust,
-)
+from specfleet.experiments.plan.report import HOLDS, trust
 from specfleet.experiments.plan.speculation import schedule
 from specfleet.experiments.schema import lookups
 from specfleet.hardware.memory import GIB
@@ -245,11 +240,15 @@ def _memory(this: Planned) -> Iterator[str]:
             f"{kv.tokens_without_drafter:,} to {kv.tokens:,} tokens, by "
             f"{100 * lost / kv.tokens_without_drafter:.1f} %."
         )
-    spare = money(this, mine, this.winner.high + 1, this.runs[mine.id], this.traffic.rate)
+    spare = one_more(this)
+    further = (
+        f"N + 1 ({spare.replicas} replicas) costs ${spare.per_hour_usd:.2f}/h"
+        if spare
+        else f"N + 1: {NONE_LEFT}"
+    )
     yield (
         f"KV cache at the peak: {100 * kv.peak_usage:.0f} % of {kv.tokens:,} tokens, "
-        f"{kv.preemptions_per_hour:.0f} preemptions/h. N + 1 ({spare.replicas} replicas) costs "
-        f"${spare.per_hour_usd:.2f}/h."
+        f"{kv.preemptions_per_hour:.0f} preemptions/h. {further}."
     )
     limit = _drafter_positions(mine)
     if limit:

@@ -246,15 +246,19 @@ class Search:
 
     def judge(self, asked: Sequence[tuple[Candidate, int]], most: int | None = None) -> list[Reply]:
         """Returns what is found of candidates with so many replicas, in at most `most` requests."""
-        lengths = self.lengths
-        if lengths is not None and most is not None and most < lengths.most:
-            lengths = replace(lengths, least=min(lengths.least, most), most=most)
-        found = self.laboratory.ask(
-            [Question(self.traffic, candidate.config, n, self.seeds, lengths) for candidate, n in asked]
-        )
+        found = self.ask(asked, most)
         for (candidate, n), answer in zip(asked, found, strict=True):
             self.observed += [(candidate, n, run) for run in answer.runs]
         return found
+
+    def ask(self, asked: Sequence[tuple[Candidate, int]], most: int | None = None) -> list[Reply]:
+        """As `judge`, of engines that are no candidates themselves."""
+        lengths = self.lengths
+        if lengths is not None and most is not None and most < lengths.most:
+            lengths = replace(lengths, least=min(lengths.least, most), most=most)
+        return self.laboratory.ask(
+            [Question(self.traffic, candidate.config, n, self.seeds, lengths) for candidate, n in asked]
+        )
 
     def _look(self, asked: Sequence[tuple[Entry, int]]) -> None:
         """Simulates and narrows the brackets; the answers are taken in order, whoever finishes first."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from specfleet.sim.statistics.figures import Ranked, mean, percentile
 from specfleet.sim.statistics.interval import CONFIDENCE, Interval
-from specfleet.sim.statistics.limits import Kept, clearly_more, far_within, share_beyond
+from specfleet.sim.statistics.limits import Kept, clearly_more, far_bound, far_within, share_beyond
 from specfleet.sim.statistics.pairs import ratio_of_means, ratio_of_percentiles
 from specfleet.sim.statistics.series import Series
 from specfleet.sim.statistics.stopping import UNSTEADY, times_as_long
@@ -152,6 +152,7 @@ class Judged:
         why: what is in the way where it is not settled.
         low, high: 95 % interval of `ratio`; NaN where what was seen does not bound it.
         taken: limits of which P90 and the median, far below, are all that is known to be kept.
+        by_spread: whether it is not settled because it depends on how much requests differ.
     """
 
     verdict: Kept
@@ -162,6 +163,7 @@ class Judged:
     low: float = math.nan
     high: float = math.nan
     taken: tuple[str, ...] = ()
+    by_spread: bool = False
 
 
 FILLING = 2.0
@@ -281,13 +283,51 @@ def ratio(runs: Sequence[TrialFigures], others: Sequence[TrialFigures], key: str
     Both met the same requests, seed by seed.
     """
     statistic, series, _ = key.split("_")
+    pairs = _pairs(runs, others, series)
+    if pairs is None:
+        return None
+    if statistic == "mean":
+        return ratio_of_means(*pairs)
+    return ratio_of_percentiles(*pairs, _percent(statistic))
+
+
+def roomier(runs: Sequence[TrialFigures], others: Sequence[TrialFigures]) -> bool:
+    """Whether runs clearly have more room to the SLO than others, which met the same requests.
+
+    Where both come closest to the same limit, paired by request. Else, and where too little was seen to bound
+    the quantile, by intervals that do not touch, with `far_bound` for the upper end of a P99.
+    """
+    (mine, at), (theirs, limit) = worst(runs), worst(others)
+    allowed = runs[0].limits.get(limit)
+    if theirs <= mine or allowed is None:
+        return False
+    if at == limit and allowed.series != "itl" and allowed.share < 1.0:
+        pairs = _pairs(runs, others, allowed.series)
+        found = None if pairs is None else ratio_of_percentiles(*pairs, 100.0 * allowed.share)
+        if found is not None and found.enough and found.low > 1.0:
+            return True
+    highest = max(_reach(runs, each)[1] for each in runs[0].limits.values())
+    return highest < _reach(others, allowed)[0]
+
+
+def _reach(runs: Sequence[TrialFigures], allowed: Allowed) -> tuple[float, float]:
+    """Returns from where to where a quantile may lie, as shares of its limit."""
+    data = [run.of(allowed.series) for run in runs]
+    if not all(len(run) for run in data) or allowed.share >= 1.0:
+        return 0.0, math.inf
+    found = percentile(data, 100.0 * allowed.share)
+    high = found.high if found.enough else far_bound(data) if allowed.share <= 0.99 else math.inf
+    return found.low / allowed.limit, high / allowed.limit
+
+
+def _pairs(
+    runs: Sequence[TrialFigures], others: Sequence[TrialFigures], series: str
+) -> tuple[list[F64], list[F64]] | None:
+    """Returns what both showed of the same requests; None where that is nothing."""
     pairs = [_aligned(mine, theirs, series) for mine, theirs in zip(runs, others, strict=True)]
     if not all(len(mine) and (mine > 0.0).all() and (theirs > 0.0).all() for mine, theirs in pairs):
         return None
-    mine, theirs = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    if statistic == "mean":
-        return ratio_of_means(mine, theirs)
-    return ratio_of_percentiles(mine, theirs, _percent(statistic))
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
 
 def _aligned(a: TrialFigures, b: TrialFigures, series: str) -> tuple[F64, F64]:

@@ -7,13 +7,23 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 from specfleet import __version__
+from specfleet.experiments.plan.answer import answer, deployment
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.capacity import mean
 from specfleet.experiments.plan.flags import sglang_command, vllm_command
 from specfleet.experiments.plan.neighbours import Neighbour
-from specfleet.experiments.plan.numbers import Place, front, latencies, memory, money, places, shifts
+from specfleet.experiments.plan.numbers import (
+    Place,
+    front,
+    latencies,
+    memory,
+    money,
+    one_more,
+    places,
+    shifts,
+)
 from specfleet.experiments.plan.planned import Planned
-from specfleet.experiments.plan.report import answer, deployment, status, trust
+from specfleet.experiments.plan.report import status, trust
 from specfleet.experiments.plan.rollout import rollout
 from specfleet.experiments.plan.search import Entry
 from specfleet.experiments.plan.sensitivity import Changed
@@ -36,7 +46,8 @@ def write_plan(this: Planned, folder: Path) -> None:
 def as_json(this: Planned) -> dict[str, object]:
     """Returns a plan as plain values, `answer` first."""
     found: dict[str, object] = {"specfleet": __version__, "name": this.experiment.name}
-    found |= {"settled": this.settled, "winner": _winner(this), "between": this.between}
+    found |= {"objective": this.plan.objective, "settled": this.settled}
+    found |= {"winner": _winner(this), "between": this.between}
     found["answer"] = answer(this)
     if this.winner is not None:
         found["deployment"] = _deployment(this)
@@ -77,10 +88,7 @@ def _deployment(this: Planned) -> dict[str, object]:
     assert this.winner is not None and this.winner.high is not None
     mine, replicas = this.winner.candidate, this.winner.high
     runs = this.runs[mine.id]
-    costs = {
-        "as_planned": replicas + this.plan.spare_replicas,
-        "n_plus_1": replicas + 1,
-    }
+    bought, spare = replicas + this.plan.spare_replicas, one_more(this)
     return {
         "candidate": mine.id,
         "gpu": mine.gpu,
@@ -89,11 +97,16 @@ def _deployment(this: Planned) -> dict[str, object]:
         "method": mine.method,
         "num_speculative_tokens": mine.k,
         "replicas_needed": replicas,
-        **{name: asdict(money(this, mine, n, runs, this.traffic.rate)) for name, n in costs.items()},
+        "as_planned": asdict(money(this, mine, bought, runs, this.traffic.rate)),
+        "n_plus_1": None if spare is None else asdict(spare),
         "ratio_to_slo": this.winner.ratio,
         "binding_limit": this.winner.limit,
         "replica_ms": latencies(runs),
         "deployment_ms": latencies(this.whole),
+        "other_spreads": [
+            {"spread": end.spread, **{key: getattr(end.judged, key) for key in ("verdict", "ratio", "limit")}}
+            for end in this.ends
+        ],
         "request_goodput_per_gpu": mean(runs, "request_goodput") / mine.tensor_parallel_size,
         "slo_attainment": mean(runs, "slo_attainment"),
         "acceptance_length": mean(runs, "spec_decode_acceptance_length") if mine.k else 1.0,

@@ -189,7 +189,7 @@ def _text(filled: Sequence[_Filled], rows: Sequence[Cells], indent: int, gap: in
             justify=justify,
             no_wrap=width >= each.natural or not column.left,
             width=width,
-            vertical="bottom",
+            vertical="bottom" if shown else "top",
         )
     blank = []
     for place, row in enumerate(rows):

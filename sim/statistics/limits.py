@@ -6,7 +6,7 @@ limit to be clear of 1 %: where none is, a run tells so that is too short to bou
 
 from __future__ import annotations
 
-from math import sqrt
+from math import inf, sqrt
 from typing import Literal
 
 from specfleet.sim.statistics.figures import WIDER, Ranked, percentile_of
@@ -104,11 +104,22 @@ def far_within(data: Runs | Ranked, limit: float, allowed: float, confidence: fl
     ranked = data if isinstance(data, Ranked) else Ranked(data)
     if ranked.above(limit) > HARDLY * allowed:
         return False
+    return far_bound(ranked, confidence) < limit
+
+
+def far_bound(data: Runs | Ranked, confidence: float = CONFIDENCE) -> float:
+    """Returns how far P99 may lie, as far as P90 and the median tell; inf where they do not.
+
+    Args:
+        data: one run or several.
+        confidence: of the intervals.
+    """
+    ranked = data if isinstance(data, Ranked) else Ranked(data)
     middle, upper = (percentile_of(ranked, percent, confidence) for percent in (50.0, 90.0))
     if not middle.enough or (not upper.enough and middle.effective < WORTH):
-        return False
+        return inf
     high = upper.high if upper.enough else float(ranked.sorted[-1])
-    return high + FAR * (high - middle.low) < limit
+    return high + FAR * (high - middle.low)
 
 
 def clearly_more(beyond: Interval, allowed: float) -> bool:

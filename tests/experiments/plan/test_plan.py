@@ -22,6 +22,7 @@ from specfleet.experiments.plan.command import plan_command
 from specfleet.experiments.plan.neighbours import BETTER, FAILS, OPEN
 from specfleet.experiments.plan.planned import Planned
 from specfleet.experiments.plan.planner import Planner
+from specfleet.experiments.plan.report import plan_text
 from specfleet.experiments.plan.seen import Allowed, TrialFigures, judge, worst
 from specfleet.experiments.plan.traffic import Traffic, Trial, dealt
 from specfleet.experiments.plan.trials import measure
@@ -30,6 +31,7 @@ from specfleet.experiments.point.bounds import MeanLengths, bound
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.plan import Slo
 from specfleet.experiments.schema.faults import InputFaults
+from specfleet.experiments.words.width import fitted, fitting
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
 from specfleet.workloads.arrivals import open_loop
 from specfleet.workloads.build import Purpose, stream
@@ -270,6 +272,21 @@ def test_the_winner_is_confirmed_against_its_neighbours(planned: tuple[Planned, 
     assert not [n for n in this.neighbours if n.verdict == BETTER]
     fewer = [n for n in this.neighbours if n.step == "replicas" and n.replicas < this.winner.high]
     assert all(n.verdict in (FAILS, OPEN) for n in fewer)
+
+
+def test_a_plan_fits_eighty_columns_and_breaks_no_word(planned: tuple[Planned, Path]) -> None:
+    with fitting(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "80")
+        lines = fitted(plan_text(planned[0]), 80).splitlines()
+    assert max(map(len, lines)) <= 80
+    wide = plan_text(planned[0])
+    assert set(" ".join(lines).split()) == set(wide.split())
+
+
+def test_where_the_spread_is_not_given_the_winner_holds_over_it(planned: tuple[Planned, Path]) -> None:
+    this, _ = planned
+    assert [end.judged.verdict for end in this.ends] == ["met"]
+    assert "with all requests alike" in plan_text(this)
 
 
 def test_a_resumed_plan_simulates_nothing_and_writes_the_same_bytes(planned: tuple[Planned, Path]) -> None:

@@ -14,12 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_toys import every, load_small
 
+from specfleet.experiments.plan.answer import other_side
 from specfleet.experiments.plan.asking import Laboratory, Question, Reply
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.capacity import LoadCurve, resource
 from specfleet.experiments.plan.neighbours import steps
 from specfleet.experiments.plan.numbers import Place, front
-from specfleet.experiments.plan.search import TRIES, Search
+from specfleet.experiments.plan.planned import Planned
+from specfleet.experiments.plan.search import TRIES, Entry, Search
 from specfleet.experiments.plan.seen import Allowed, Judged, TrialFigures, judge
 from specfleet.experiments.plan.sensitivity import sensitivity
 from specfleet.experiments.plan.speculation import FACTORS, TOLERANCE, BestK, crossing, crossover, schedule
@@ -179,7 +181,7 @@ def test_the_break_even_is_found_to_its_tolerance_in_few_looks(truth: float, ben
     low, high = FACTORS
     found = crossing(loss, low, loss(low), high, -loss(high))
     assert truth <= found + 1e-12 and found - TOLERANCE <= truth + 1e-12
-    assert len(asked) <= 10
+    assert len(asked) <= 14
 
 
 @pytest.mark.parametrize(("again", "bought"), [("met", 2), ("missed", 3), ("not settled", 3)])
@@ -262,6 +264,28 @@ def test_a_load_curve_brackets_the_largest_rate() -> None:
     low, high = curve.bracket()
     assert 30.0 * low <= 37.0 <= 30.0 * high and high / low <= 1.031
     assert [30.0 * factor for factor in curve.crossings()] == pytest.approx([37.0, 37.0])
+
+
+@pytest.mark.parametrize(("near", "looks"), [(0.4, 12), (1.2, 4), (1.24, 3), (3.0, 10)])
+def test_a_load_curve_brackets_the_largest_rate_from_wherever_it_begins(near: float, looks: int) -> None:
+    (one,) = toys(load_small(), [1.0])
+    curve = LoadCurve(cast("Laboratory", Toy({"gpu0": 37.0})), Traffic(60.0), one, 2, (0,))
+    low, high = curve.around(near)
+    assert 30.0 * low <= 37.0 <= 30.0 * high and high / low <= 1.031
+    assert len(curve.points) <= looks
+
+
+@pytest.mark.parametrize(
+    ("price", "said"), [(1.0, "at $2.00/h, which is as cheap."), (1.5, "$3.00/h, 50 % more.")]
+)
+def test_a_rival_that_costs_the_same_is_said_to_be_as_cheap(price: float, said: str) -> None:
+    mine = replace(toys(load_small(), [1.0])[0], k=3)
+    other = toys(load_small(), [price])[0]
+    bound = Bound(40.0, 1.0, "TPOT")
+    entries = [Entry(mine, bound, 1, 2), Entry(other, bound, 1, 2)]
+    this = Planned(load_small(), Traffic(60.0), (0,), (mine, other), entries=entries)
+    this.winner, this.rival = entries
+    assert other_side(this).endswith(said)
 
 
 # Words

@@ -27,7 +27,7 @@ MAX_POINTS = 100_000
 _MAX_ID = 120
 """Characters of a point's name: a folder bears it."""
 
-_SPREAD = "spread"
+SPREAD_END = "spread"
 """What a point's name ends in at an end of its range of spreads."""
 
 
@@ -52,14 +52,14 @@ class Point:
         """The point at the ends of its `acceptance.concentration_range`, on the same requests and luck: what
         bounds its P99. None where the spread between requests is given."""
         return tuple(
-            replace(self, id=f"{self.id},{_SPREAD}={label}", config=config)
+            replace(self, id=f"{self.id},{SPREAD_END}={label}", config=config)
             for label, config in at_ends(self.config)
         )
 
     def at_end_of(self, other: Point) -> Point:
         """Returns this point at the end of its range at which another one stands; itself without a range."""
-        label = other.id.rpartition(f",{_SPREAD}=")[2]
-        return next((end for end in self.ends if end.id.endswith(f",{_SPREAD}={label}")), self)
+        label = other.id.rpartition(f",{SPREAD_END}=")[2]
+        return next((end for end in self.ends if end.id.endswith(f",{SPREAD_END}={label}")), self)
 
 
 def at_ends(config: Experiment) -> list[tuple[str, Experiment]]:

@@ -13,7 +13,8 @@ from specfleet.experiments.run.compare import Difference, compare, pairs_of_poin
 from specfleet.experiments.run.files import write_page
 from specfleet.experiments.run.results import Row, read_results
 from specfleet.experiments.schema.yamlfile import read_yaml
-from specfleet.experiments.words.compare import IDENTICAL
+from specfleet.experiments.words.band import STATE_IT
+from specfleet.experiments.words.compare import BAND, IDENTICAL
 from specfleet.experiments.words.names import name_and_unit
 
 MAIN = ("mean_tpot_ms", "p99_tpot_ms")
@@ -110,7 +111,8 @@ def _told(d: Difference) -> str:
     if d.identical:
         return "identical to A's"
     if not d.settled:
-        return f"not settled ({d.difference:+.2f} ms, 95 % interval {d.low:+.2f} to {d.high:+.2f})"
+        why = f"; {STATE_IT}" if d.by_spread else ""
+        return f"not settled ({d.difference:+.2f} ms, 95 % interval {d.low:+.2f} to {d.high:+.2f}{why})"
     word = "lower" if d.difference < 0 else "higher"
     return (
         f"{abs(_percent(d)):.1f} % {word} than A's "
@@ -136,6 +138,8 @@ def _differences(found: Sequence[Difference], names: Mapping[str, str]) -> Itera
         "Left of zero B is faster. Bars: 95 % intervals from resampled pairs of the same request. "
         "Grey and hollow: not settled, or identical."
     )
+    if any(d.band for d in found):
+        note += f" P99 bars: {BAND}"
     caption = tag("figcaption", tag("h3", "B less A"), tag("p", note))
     yield tag("figure", caption, tag("div", class_="panels"), id="fig-differences")
     rows = [_row(d, names[d.point]) for d in found]
@@ -171,6 +175,8 @@ def _row(d: Difference, point: str) -> list[TableCell]:
 def _verdict(d: Difference) -> str:
     if d.identical:
         return "identical"
+    if d.by_spread:
+        return "not settled: state or measure the spread"
     return ("B faster" if d.difference < 0 else "B slower") if d.settled else "not settled"
 
 

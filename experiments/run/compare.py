@@ -7,12 +7,16 @@ pairs (1,000 times, seeded): means and P99 alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from specfleet.experiments.load.sweep import SPREAD_END
+from specfleet.experiments.run.band import is_tail
+from specfleet.experiments.run.known import AT_MOST
 from specfleet.experiments.run.results import Results, read_results
 from specfleet.sim.metrics.samples import F64
 
@@ -37,8 +41,10 @@ class Difference:
         point: what was compared.
         name: such as `p99_tpot_ms`.
         a, b: its value in each run.
-        low, high: 95 % interval of b - a.
+        low, high: 95 % interval of b - a; where the spread between requests is not known, over its range.
         pairs: requests compared.
+        band: b - a from its least to its most over that range; None where the spread is known.
+        by_spread: whether it is that range alone that leaves open which is larger.
     """
 
     point: str
@@ -48,6 +54,8 @@ class Difference:
     low: float
     high: float
     pairs: int
+    band: tuple[float, float] | None = None
+    by_spread: bool = False
 
     @property
     def difference(self) -> float:
@@ -86,6 +94,13 @@ def counted(run: Results, point: str) -> pd.DataFrame:
     """Returns a point's counted requests by seed and request, those that were refused among them."""
     frame = run.requests(point)
     return frame[frame["counted"] == 1].set_index(["seed", "request_id"])
+
+
+def went_on(run: Results, point: str) -> bool:
+    """Whether a point had as many requests as it took to settle it: another run's need not be as many."""
+    if AT_MOST not in run.summary.columns:
+        return False
+    return bool(run.summary.loc[run.summary["point"].astype(str) == point, AT_MOST].notna().any())
 
 
 def check_same_requests(a: pd.DataFrame, b: pd.DataFrame, point: str) -> None:
@@ -152,6 +167,39 @@ def differences(a: pd.DataFrame, b: pd.DataFrame, point: str) -> list[Difference
     return found
 
 
+def over_ends(here: Difference, ends: Sequence[Difference]) -> Difference:
+    """Returns a difference as it is known where the spread between requests may be anything in its range.
+
+    Args:
+        here: at the spread that was taken.
+        ends: the same figure at the ends of the range; none where the spread is known.
+    """
+    every = [here, *ends]
+    low, high = min(d.low for d in every), max(d.high for d in every)
+    band = (min(d.difference for d in every), max(d.difference for d in every))
+    open_yet = not (low > 0.0 or high < 0.0)
+    by_spread = open_yet and any(d.settled for d in every)
+    return replace(here, low=low, high=high, band=band, by_spread=by_spread)
+
+
+def at_ends(a: Results, b: Results, points: tuple[str, str], name: str) -> list[Difference]:
+    """Returns the differences at each end of the range of spreads, where one run or both do not know it."""
+    labels = [ends_of(run, point) for run, point in zip((a, b), points, strict=True)]
+    found = []
+    for label in dict.fromkeys([*labels[0], *labels[1]]):
+        at = [mine.get(label, point) for mine, point in zip(labels, points, strict=True)]
+        pair = [latencies(counted(run, point)) for run, point in zip((a, b), at, strict=True)]
+        found += differences(pair[0], pair[1], name)
+    return found
+
+
+def ends_of(run: Results, point: str) -> dict[str, str]:
+    """Returns the names under which a point was simulated at the ends of its range of spreads, by end."""
+    folders = sorted((run.folder / "points").glob(f"{point},{SPREAD_END}=*,seed=*"))
+    names = dict.fromkeys(folder.name.rpartition(",seed=")[0] for folder in folders)
+    return {name.rpartition("=")[2]: name for name in names}
+
+
 def compare(a: Path, b: Path) -> list[Difference]:
     """Compares two runs, point by point.
 
@@ -169,6 +217,14 @@ def compare(a: Path, b: Path) -> list[Difference]:
     for ours, theirs in pairs_of_points(left, right):
         name = ours if ours == theirs else f"{ours} | {theirs}"
         mine, others = counted(left, ours), counted(right, theirs)
+        if went_on(left, ours) or went_on(right, theirs):
+            both = mine.index.intersection(others.index)
+            mine, others = mine.loc[both], others.loc[both]
         check_same_requests(mine, others, name)
-        found += differences(latencies(mine), latencies(others), name)
+        here = differences(latencies(mine), latencies(others), name)
+        ends = at_ends(left, right, (ours, theirs), name)
+        for difference in here:
+            mine_at = [end for end in ends if end.name == difference.name]
+            tail = mine_at and is_tail(difference.name)
+            found.append(over_ends(difference, mine_at) if tail else difference)
     return found

@@ -5,18 +5,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 import numpy as np
 
 from specfleet.experiments.load.config import load
 from specfleet.experiments.load.sweep import expand
-from specfleet.experiments.point.build import placement
+from specfleet.experiments.point.bounds import mean_length
+from specfleet.experiments.point.build import acceptance_specs, placement
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.hardware.costmodels import COST_MODELS
 from specfleet.hardware.cudagraph import padded
 from specfleet.hardware.placement import Placement
 from specfleet.hardware.stepcost import TERMS, StepCost, StepShape
+from specfleet.sim.statistics.interval import CONFIDENCE, Interval
+from specfleet.sim.statistics.verdict import LEAST_GAIN, Verdict, verdict
 
 C_Q_RANGE = (0.0, 0.15, 1.0)
 """Cost of one more query token in decode attention: a kernel that reads KV once; one before query packing;
@@ -114,6 +118,9 @@ class Explanation:
         plain, drafting: the step without and with drafts (None for a plain experiment).
         one_more_draft_ms, one_more_sequence_ms: marginal costs at this point.
         c_q_ms: the KV term of the drafting step at each value of `C_Q_RANGE`.
+        acceptance_length: tokens a round by the file's acceptance, of the class that accepts least; None
+            without drafts, or where it is not given for so many.
+        least_gain: what a ratio must exceed 1 by to count.
     """
 
     place: Placement
@@ -125,9 +132,26 @@ class Explanation:
     one_more_draft_ms: float | None
     one_more_sequence_ms: float
     c_q_ms: tuple[float, ...]
+    acceptance_length: float | None = None
+    least_gain: float = LEAST_GAIN
+
+    @property
+    def gain(self) -> Interval | None:
+        """Throughput with drafts over that without, of this step alone: exact, as nothing is drawn."""
+        if self.drafting is None or self.acceptance_length is None:
+            return None
+        ratio = self.acceptance_length * self.plain.total_ms / self.drafting.total_ms
+        return Interval(ratio, ratio, ratio, CONFIDENCE, inf, inf, inf)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Whether drafts pay in this step at the file's acceptance; None where nothing is drafted."""
+        return None if self.gain is None else verdict(self.gain, self.least_gain)
 
 
-def explain(config: Experiment, batch: int | None, context: int, k: int | None) -> Explanation:
+def explain(
+    config: Experiment, batch: int | None, context: int, k: int | None, least_gain: float = LEAST_GAIN
+) -> Explanation:
     """Explains a decoding step of a point.
 
     Args:
@@ -135,6 +159,7 @@ def explain(config: Experiment, batch: int | None, context: int, k: int | None) 
         batch: sequences decoding; None is `USUAL_BATCH`, or as many as a step holds.
         context: cached tokens of each.
         k: drafts a round; None takes the point's own.
+        least_gain: what a ratio must exceed 1 by to count.
 
     Raises:
         ValueError: when k drafts are asked of a point without a drafter, or the batch exceeds a limit.
@@ -169,7 +194,19 @@ def explain(config: Experiment, batch: int | None, context: int, k: int | None) 
         one_more_draft_ms=more.total_ms - now.total_ms if more else None,
         one_more_sequence_ms=after.total_ms - now.total_ms,
         c_q_ms=spread if chosen else (),
+        acceptance_length=_length(config, chosen),
+        least_gain=least_gain,
     )
+
+
+def _length(config: Experiment, k: int) -> float | None:
+    """Tokens a round by the file's acceptance at K drafts; None where it does not say for so many."""
+    if not k:
+        return None
+    try:
+        return min((mean_length(spec, k) for spec in acceptance_specs(config).values()), default=None)
+    except ValueError:
+        return None
 
 
 def explain_file(
@@ -181,6 +218,8 @@ def explain_file(
         InputFaults: with everything that is wrong with the file.
         ValueError: for a batch or K that the engine does not take.
     """
-    points = expand(load(file, overrides).experiment)
+    experiment = load(file, overrides).experiment
+    points = expand(experiment)
     drafting = [p for p in points if p.config.serve.speculative_config is not None]
-    return explain((drafting or list(points))[0].config, batch, context, k)
+    least_gain = experiment.report.least_gain
+    return explain((drafting or list(points))[0].config, batch, context, k, least_gain)

@@ -7,9 +7,12 @@ from pathlib import Path
 
 from specfleet.experiments.run.compare import Difference, compare
 from specfleet.experiments.run.folder import located
+from specfleet.experiments.words.band import SETTLE_SPREAD
 from specfleet.experiments.words.table import Column, table_text
 
 IDENTICAL = "Identical: every request took the same time in both runs"
+
+BAND = "how much requests differ (acceptance.concentration) is not given, and both ends of its range count."
 
 COLUMNS = (
     Column("figure", left=True),
@@ -32,6 +35,10 @@ def compare_text(a: Path, b: Path) -> str:
         mine = [difference for difference in found if difference.point == point]
         table = table_text(COLUMNS, [_row(difference) for difference in mine])
         parts.append(f"{point}: {mine[0].pairs} pairs of requests\n{table}")
+    if any(difference.band for difference in found):
+        parts.append(f"P99 from its least to its most: {BAND}")
+    if any(difference.by_spread for difference in found):
+        parts.append(SETTLE_SPREAD)
     return "\n\n".join(parts)
 
 
@@ -43,8 +50,13 @@ def _pairs(found: Sequence[Difference]) -> str:
 
 def _row(d: Difference) -> list[object]:
     interval = f"[{d.low:+.2f}, {d.high:+.2f}]"
-    return [d.name, d.a, d.b, d.difference, interval, d.b / d.a if d.a else None, *_mark(d)]
+    change: object = d.difference
+    if d.band is not None and f"{d.band[0]:+.2f}" != f"{d.band[1]:+.2f}":
+        change = f"{d.band[0]:+.2f} to {d.band[1]:+.2f}"
+    return [d.name, d.a, d.b, change, interval, d.b / d.a if d.a else None, *_mark(d)]
 
 
 def _mark(d: Difference) -> list[str]:
+    if d.by_spread:
+        return ["not settled (spread)"]
     return [] if d.settled else ["identical" if d.identical else "not settled"]

@@ -8,6 +8,8 @@ from specfleet.experiments.run.explain import C_Q_RANGE, MEANING, Explanation, P
 from specfleet.experiments.words.table import Column, table_text
 from specfleet.hardware.stepcost import TERMS
 
+VERDICTS = {"pays": "pays", "does not": "does not pay", "not settled": "is not settled"}
+
 
 def explain_text(said: Explanation) -> str:
     """Returns the table and what follows from it."""
@@ -39,6 +41,12 @@ def _consequences(said: Explanation, steps: Sequence[PricedStep]) -> list[str]:
         lines.append(
             f"a step with K = {said.drafting.k} takes {ratio:.2f} times a plain one: it pays above an "
             f"acceptance length of {ratio:.2f}"
+        )
+    if said.gain is not None and said.verdict is not None:
+        length, ratio, least = said.acceptance_length, said.gain.value, 100 * said.least_gain
+        lines.append(
+            f"the file's acceptance is {length:.2f} tokens a round, {ratio:.2f} times the plain throughput of "
+            f"such steps alone: drafting {VERDICTS[said.verdict]} (a gain counts from {least:.3g} % on)"
         )
     if said.one_more_draft_ms is not None:
         lines.append(f"one more drafted token a sequence: {said.one_more_draft_ms:+.3f} ms a step")

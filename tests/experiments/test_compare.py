@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from report_runs import simulated
 
-from specfleet.experiments.run.compare import NotComparable, compare
+from specfleet.experiments.run.compare import Difference, NotComparable, compare, over_ends
 from specfleet.experiments.words.compare import compare_text
 from specfleet.experiments.words.tail import driver, read_split, tail_sentence
 
@@ -52,6 +52,43 @@ def test_a_clear_gain_is_settled_and_signed(runs: tuple[Path, Path]) -> None:
     assert gain.pairs == 60
     back = {d.name: d for d in compare(*reversed(runs))}["mean_tpot_ms"]
     assert back.difference == pytest.approx(-gain.difference)
+
+
+def difference(low: float, high: float) -> Difference:
+    """A difference in P99 with this interval."""
+    return Difference("point", "p99_tpot_ms", 10.0, 10.0 + (low + high) / 2.0, low, high, 100)
+
+
+@pytest.mark.parametrize(
+    ("end", "settled", "by_spread"),
+    [((0.5, 1.5), True, False), ((-1.5, -0.5), False, True), ((-0.2, 0.4), False, True)],
+)
+def test_a_verdict_on_p99_holds_over_the_range_of_spreads_or_is_open_for_it(
+    end: tuple[float, float], settled: bool, by_spread: bool
+) -> None:
+    found = over_ends(difference(0.2, 0.8), [difference(*end)])
+    assert (found.settled, found.by_spread) == (settled, by_spread)
+    assert found.band is not None and found.band[0] <= found.difference <= found.band[1]
+    neither = over_ends(difference(-0.2, 0.8), [difference(-0.5, 0.5)])
+    assert not neither.settled and not neither.by_spread
+
+
+def test_without_a_spread_p99_is_compared_over_its_range_and_the_mean_is_not(tmp_path: Path) -> None:
+    unknown = "acceptance={by_position: [0.7, 0.5, 0.35]}"
+    plain = finished(tmp_path / "a", unknown, "serve.speculative_config.num_speculative_tokens=0")
+    found = {d.name: d for d in compare(plain, finished(tmp_path / "b", unknown))}
+    assert found["p99_tpot_ms"].band is not None and found["mean_tpot_ms"].band is None
+    same = finished(tmp_path / "c", unknown, "acceptance.concentration=.inf")
+    alike = {d.name: d for d in compare(plain, same)}
+    ends = sorted([found["p99_tpot_ms"].difference, alike["p99_tpot_ms"].difference])
+    assert found["p99_tpot_ms"].band == pytest.approx(tuple(ends))
+    assert "acceptance.concentration" in compare_text(plain, tmp_path / "b" / "out")
+
+
+def test_runs_that_went_on_are_compared_where_both_did(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    longer = finished(tmp_path / "d", "workload.num_prompts=null", "run.at_most=1000")
+    found = {d.name: d for d in compare(runs[0], longer)}
+    assert found["mean_tpot_ms"].pairs < 60, "warm-ups of the longer run are not counted there"
 
 
 def test_runs_of_other_requests_are_not_compared(runs: tuple[Path, Path], tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from specfleet.experiments.plan.seen import Allowed, TrialFigures, judge
 from specfleet.experiments.point.build import build, requests
 from specfleet.experiments.run.explain import explain_file
 from specfleet.experiments.schema.faults import InputFaults
+from specfleet.experiments.words.explain import explain_text
 from specfleet.sim.metrics.columns import benchmark
 from specfleet.sim.simulation import simulate
 
@@ -68,6 +70,21 @@ def test_an_experiment_s_own_name_may_be_too_long(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     done = RUNNER.invoke(app, ["check", "d" * 5000 + ".yaml"])
     assert done.exit_code == 2 and "File name too long" in done.stderr
+
+
+def test_explain_says_by_the_same_verdict_whether_drafts_pay_in_a_step(file: Path) -> None:
+    drafts = (
+        "serve.speculative_config={method: ngram, num_speculative_tokens: 3}",
+        "acceptance={conditional_acceptance: 0.7, concentration: 18, proposal_probability: 1}",
+    )
+    few = explain_file(file, drafts, 4, 200, None)
+    assert few.gain is not None and few.acceptance_length is not None and few.drafting is not None
+    assert few.gain.value == few.acceptance_length * few.plain.total_ms / few.drafting.total_ms
+    found = explain_file(file, drafts, 4, 200, 0)
+    assert (found.gain, found.verdict) == (None, None)
+    for ratio, said in ((1.021, "pays"), (1.019, "does not pay")):
+        found = replace(few, acceptance_length=ratio * few.drafting.total_ms / few.plain.total_ms)
+        assert f"drafting {said} (a gain counts from 2 % on)" in explain_text(found)
 
 
 def test_explain_takes_as_many_sequences_as_the_engine_where_none_are_named(file: Path) -> None:

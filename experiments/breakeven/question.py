@@ -264,10 +264,10 @@ class Breakeven:
 
 def _its_own(file: Given, overrides: Sequence[Override]) -> tuple[Override, ...]:
     """What the search brings itself: of a report its least gain counts, not a baseline, which must lie on the
-    axes; a plan asks something else."""
+    axes; a plan and a claim ask something else."""
     given = overridden(read_given(file), overrides).data.get("report")
     gain = given.get("least_gain") if isinstance(given, dict) else None
-    return ("report", {} if gain is None else {"least_gain": gain}), ("plan", None)
+    return ("report", {} if gain is None else {"least_gain": gain}), ("plan", None), ("claim", None)
 
 
 def _key(change: Override) -> str:

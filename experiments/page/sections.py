@@ -23,7 +23,7 @@ from specfleet.experiments.words.claims import Verdict, judge
 from specfleet.experiments.words.names import noun
 from specfleet.experiments.words.pace import stepped_sentences
 from specfleet.experiments.words.saturation import saturation
-from specfleet.experiments.words.summary import Figure, figures_shown
+from specfleet.experiments.words.summary import CLASS_FIGURES, Figure, classes_of, figures_shown, of_class
 from specfleet.experiments.words.tail import Split, tail_sentence
 from specfleet.experiments.words.values import text
 
@@ -115,6 +115,30 @@ def points_table(rows: Sequence[Row], axes: Sequence[str], leading: Mapping[int,
         body.append(cells)
     caption = "All points; select a heading to sort" if len(rows) > 1 else "The point"
     return table(caption, headings, body, row_headings=len(first) + len(axes))
+
+
+def classes_table(rows: Sequence[Row], axes: Sequence[str]) -> Html | None:
+    """Returns a row a point and traffic class; None where all requests are of one class."""
+    classes = classes_of(rows)
+    if not classes:
+        return None
+    values = {
+        (place, name): [of_class(row, name, figure.key) for figure in CLASS_FIGURES]
+        for place, row in enumerate(rows)
+        for name in classes
+    }
+    kept = [i for i in range(len(CLASS_FIGURES)) if any(mine[i] is not None for mine in values.values())]
+    body = []
+    for (place, name), mine in values.items():
+        shown = [(CLASS_FIGURES[i].form, mine[i]) for i in kept]
+        cells = [
+            TableCell("", math.nan) if value is None else TableCell(form.format(value), value)
+            for form, value in shown
+        ]
+        body.append([*(axis_cell(rows[place].get(axis)) for axis in axes), TableCell(name), *cells])
+    figures = (CLASS_FIGURES[i] for i in kept)
+    headings = [*map(noun, axes), "class", *(figure.name or figure.heading for figure in figures)]
+    return table("By traffic class", headings, body, row_headings=len(axes) + 1)
 
 
 def axis_cell(value: object) -> TableCell:

@@ -10,6 +10,7 @@ from specfleet.experiments.page.figures import Figure, controls, figures_of, fra
 from specfleet.experiments.page.html import Html, join, listed, page, section, tag
 from specfleet.experiments.page.sections import (
     answer,
+    classes_table,
     configuration,
     points_table,
     tail,
@@ -18,6 +19,7 @@ from specfleet.experiments.page.sections import (
     words,
 )
 from specfleet.experiments.run.files import write_page
+from specfleet.experiments.words.known import known_sentences
 
 
 def write_report(folder: Path, path: Path | None = None) -> Path:
@@ -69,7 +71,13 @@ def report_page(run: Finished) -> str:
                 *map(frame, against),
             ),
             tails,
-            section("points", sections["points"], points_table(run.rows, run.shown.axes)),
+            section(
+                "points",
+                sections["points"],
+                points_table(run.rows, run.shown.axes),
+                classes_table(run.rows, run.shown.axes),
+                _known(run),
+            ),
             trust(run),
             configuration(run),
             versions(run),
@@ -77,6 +85,14 @@ def report_page(run: Finished) -> str:
         ]
     )
     return page(f"{run.name} · Specfleet", body, sections, payload(run, figures), "report.js")
+
+
+def _known(run: Finished) -> Html | None:
+    """How many requests points had that went on until they were settled, and what is not known so well."""
+    if run.experiment is None:
+        return None
+    said = known_sentences(run.rows, run.shown.axes, run.experiment.run.precision)
+    return listed(said) if said else None
 
 
 def _header(run: Finished) -> Html:

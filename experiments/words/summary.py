@@ -103,15 +103,14 @@ def summary_table(rows: Sequence[Row], axes: Sequence[str], lines: str | None) -
 
 def class_table(rows: Sequence[Row], axes: Sequence[str], lines: str | None) -> str | None:
     """Returns a row a point and traffic class; None without classes."""
-    keys = dict.fromkeys(key for row in rows for key in row if key.startswith("class:"))
-    classes = list(dict.fromkeys(key.split(":")[1] for key in keys))
+    classes = classes_of(rows)
     if not classes:
         return None
     ordered = sorted(rows, key=lambda row: _position(rows, row, lines)) if lines else list(rows)
     mine, cells = [], []
     for row in ordered:
         for name in classes:
-            values = [_of_class(row, name, figure.key) for figure in CLASS_FIGURES]
+            values = [of_class(row, name, figure.key) for figure in CLASS_FIGURES]
             mine.append(row)
             cells.append([name, *values])
     kept = [i for i in range(len(CLASS_FIGURES)) if any(values[i + 1] is not None for values in cells)]
@@ -120,7 +119,14 @@ def class_table(rows: Sequence[Row], axes: Sequence[str], lines: str | None) -> 
     return "By traffic class:\n\n" + _grouped(mine, chosen, columns, axes, lines)
 
 
-def _of_class(row: Row, name: str, figure: str) -> float | None:
+def classes_of(rows: Sequence[Row]) -> list[str]:
+    """Returns the names of the traffic classes of these points; none where all requests are of one."""
+    keys = dict.fromkeys(key for row in rows for key in row if key.startswith("class:"))
+    return list(dict.fromkeys(key.split(":")[1] for key in keys))
+
+
+def of_class(row: Row, name: str, figure: str) -> float | None:
+    """Returns a figure of one traffic class at a point, by its key in `CLASS_FIGURES`; None without it."""
     key = f"speedup:class:{name}:p99_tpot_ms" if figure == "speedup" else f"class:{name}:{figure}"
     return number(row, key) if is_number(row.get(key)) else None
 

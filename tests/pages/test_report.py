@@ -244,3 +244,18 @@ def test_the_bundled_libraries_are_small_whole_and_licensed() -> None:
         version = re.search(r"v(\d+\.\d+\.\d+) Copyright", read_asset(name)[:200])
         assert version is not None and version[1] in licences
         assert "</script" not in read_asset(name) and "sourceMappingURL" not in read_asset(name)
+
+
+def test_under_a_mix_every_class_has_a_row_at_every_point(tmp_path: Path) -> None:
+    mixed = (
+        "acceptance={chat: {conditional_acceptance: 0.4, concentration: 18}, "
+        "code: {conditional_acceptance: 0.8, concentration: 18}}",
+        "workload.mix={chat: 0.5, code: 0.5}",
+    )
+    folder = simulated(tmp_path, *mixed, "claim=null")
+    page = write_report(folder).read_text()
+    rows = page.partition("By traffic class; ")[2] or page.partition("<caption>By traffic class")[2]
+    body = rows.partition("</table>")[0]
+    assert body.count(">chat<") == body.count(">code<") == 6
+    plain = write_report(simulated(tmp_path / "alone")).read_text()
+    assert "<caption>By traffic class" not in plain

@@ -32,6 +32,8 @@ PLAN: dict[str, object] = {
     "candidates": [{"candidate": HOSTILE, "status": "meets the SLO", "tried": [[1, 2]]}],
 }
 SEARCH: dict[str, object] = {
+    "answer": f"Yes, up to 8: {HOSTILE}",
+    "verdicts": ["K = 3: on throughput it pays up to 8"],
     "break_even": [
         {"load": 8.0, "K": 3, "question": "throughput", "conditional_acceptance": 0.25, "by_seed": [0.2]}
     ],
@@ -54,6 +56,9 @@ def test_a_study_has_a_page_that_needs_nothing_else(
         kind
     ]:
         assert said in page
+    answered = page.partition('id="answer"')[2].partition('class="lead"')[2]
+    begins = {"plan": "both", "breakeven": "Yes, up to 8: &lt;script"}[kind]
+    assert begins in answered[:80], "the answer in one sentence stands first"
     first = page
     with pytest.raises(SystemExit):
         main(["report", str(folder)])

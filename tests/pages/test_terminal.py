@@ -49,6 +49,27 @@ def test_a_run_its_comparison_and_a_step_fit(
     assert too_wide(printed(capsys, "theory"), columns) == []
 
 
+def test_scores_a_fit_and_a_search_fit_80_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = simulated(tmp_path, text=FILE)
+    results = [str(path) for path in sorted(folder.glob("points/*,seed=3/bench.json"))]
+    assert len(results) == 6
+    (tmp_path / "server.yaml").write_text(FILE.partition("slo:")[0])
+    server = ("--serve", str(tmp_path / "server.yaml"))
+    capsys.readouterr()
+    monkeypatch.setenv("COLUMNS", "80")
+    scores = printed(capsys, "validate", *results, *server, "--seeds", "1", "--quiet")
+    assert too_wide(scores) == [] and any(line.startswith("tpot_mean_ms") for line in scores)
+    fitted = printed(capsys, "calibrate", *results, *server)
+    assert too_wide(fitted) == [] and any(line.startswith("scale of kernel time") for line in fitted)
+    search = ("--tolerance", "0.2", "--no-plots", "-q", "-j", "1", "sweep.axes.workload.max_concurrency=[8]")
+    found = printed(
+        capsys, "breakeven", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "search"), *search
+    )
+    assert too_wide(found) == [] and any("throughput" in line for line in found)
+
+
 def test_in_a_pipe_nothing_is_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -42,8 +42,7 @@ workload: {input_len: 200, output_len: 20, num_prompts: 30, max_concurrency: 4}
 """
 SWEEP = "sweep: {axes: {serve.speculative_config.num_speculative_tokens: [0, 3]}}\n"
 PLAN = """
-slo: {p99_tpot_ms: 60, p99_ttft_ms: 2000}
-run: {at_most: 2000}
+slo: {p50_tpot_ms: 60, p50_ttft_ms: 2000}
 plan: {candidates: {gpu: [h100-sxm]}, prices_per_hour_usd: {h100-sxm: 3.9}, max_gpus: 2}
 """
 
@@ -97,7 +96,7 @@ def test_who_asks_for_the_network_is_refused_and_written_down(blocked: Blocked, 
 def test_run_report_breakeven_and_plan_ask_for_no_network(blocked: Blocked, tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(FILE + SWEEP)
     (tmp_path / "plan.yaml").write_text(
-        FILE.replace("num_prompts: 30, max_concurrency: 4", "request_rate: 2") + PLAN
+        FILE.replace("num_prompts: 30, max_concurrency: 4", "request_rate: 2, num_prompts: 100") + PLAN
     )
     commands = (
         ("run", "x.yaml", "--jobs", "2", "--out", "run"),

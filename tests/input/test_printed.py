@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from specfleet.experiments.cli.main import app
-from specfleet.experiments.load.config import load_experiment
+from specfleet.experiments.load.config import load_experiment, resolved
 
 RUNNER = CliRunner()
 EAGLE = {"model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", "method": "eagle3", "num_speculative_tokens": 3}
@@ -21,9 +21,8 @@ acceptance: {conditional_acceptance: 0.7, concentration: 18}
 """
 PLAN = """\
 serve: {model: meta-llama/Llama-3.1-8B-Instruct, gpu: h100-sxm, max_num_seqs: 16, max_model_len: 1024}
-workload: {input_len: 60, output_len: 12, request_rate: 4}
-run: {at_most: 2000}
-slo: {p99_ttft_ms: 2000}
+workload: {input_len: 60, output_len: 12, request_rate: 4, num_prompts: 100}
+slo: {p50_ttft_ms: 2000}
 acceptance: {conditional_acceptance: 0.7, concentration: 18}
 plan: {candidates: {drafting: [{speculative_config: DRAFTING}]}}
 """
@@ -43,18 +42,23 @@ def ended(*arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("as_text", [False, True], ids=["mapping", "JSON"])
 @pytest.mark.parametrize("name", list(LISTS))
 def test_lists_in_the_speculative_config_reach_every_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, as_text: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     fields, accepts = LISTS[name]
-    written = f"'{json.dumps(fields)}'" if as_text else json.dumps(fields)
     path, plan = tmp_path / "x.yaml", tmp_path / "plan.yaml"
-    text = HEAD.replace("gpu: h100-sxm", f"gpu: h100-sxm, speculative_config: {written}")
-    path.write_text(text if accepts else text.replace("acceptance:", "#"))
-    plan.write_text(PLAN.replace("DRAFTING", written))
+    texts = []
+    for written in (
+        f"'{json.dumps(fields)}'",
+        json.dumps(fields),
+    ):  # a JSON text, as vLLM takes it, and a mapping
+        text = HEAD.replace("gpu: h100-sxm", f"gpu: h100-sxm, speculative_config: {written}")
+        path.write_text(text if accepts else text.replace("acceptance:", "#"))
+        plan.write_text(PLAN.replace("DRAFTING", written))
+        texts.append([resolved(load_experiment(file)) for file in (path, plan)])
+    assert texts[0] == texts[1]
     quick = ("--no-plots", "--quiet", "--jobs", "1")
     for command in (("check",), ("explain", "--batch", "4"), ("run", *quick), ("breakeven", *quick)):
         ended(*command, str(path))

@@ -58,6 +58,7 @@ def test_scores_a_fit_and_a_search_fit_80_columns(
     (tmp_path / "server.yaml").write_text(FILE.partition("slo:")[0])
     server = ("--serve", str(tmp_path / "server.yaml"))
     capsys.readouterr()
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     scores = printed(capsys, "validate", *results, *server, "--seeds", "1", "--quiet")
     assert too_wide(scores) == [] and any(line.startswith("tpot_mean_ms") for line in scores)

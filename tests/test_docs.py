@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -47,16 +46,10 @@ RUNNING = [
 ]
 
 
-SLOW = {"how-many-gpus.md"}
-"""Pages whose plans take ten minutes: run where SPECFLEET_SLOW_PAGES is set."""
-
-
 @pytest.mark.parametrize("page", RUNNING, ids=lambda page: page.name)
 def test_every_command_of_a_page_runs_in_order_and_prints_what_the_page_shows(
     page: Path, tmp_path: Path
 ) -> None:
-    if page.name in SLOW and not os.environ.get("SPECFLEET_SLOW_PAGES"):
-        pytest.skip("its plans take ten minutes (set SPECFLEET_SLOW_PAGES)")
     with Workshop(tmp_path) as workshop:
         for command in workshop.steps(blocks(page)):
             status, output, said = workshop.run(command)

@@ -200,7 +200,7 @@ class Planner:
         if this.traffic.recorded or this.experiment.workload.phases is not None:
             return True
         this.confirmed = search.again(this.winner, self._precision)
-        others = [search.again(entry) for entry in this.even]
+        others = [search.again(entry) for entry in this.even if entry.known]
         return all(found.judged.verdict == "met" for found in (this.confirmed, *others))
 
     def _deploy(self, search: Search) -> Judged:

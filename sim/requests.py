@@ -16,8 +16,7 @@ class RequestMaker:
         lives: their luck; None without speculation.
         num_warmups: requests with a lower row number are not measured.
         with_confidence: a policy may ask what a drafter expects of its drafts.
-        ahead: steps are scheduled before it is known whether a look-up finds drafts: each step verifies K,
-            and a look-up that finds none has none accepted.
+        ahead: as in `Lives.accepted`.
     """
 
     def __init__(
@@ -44,10 +43,9 @@ class RequestMaker:
         confidence: tuple[float, ...] = ()
         by_output_position = False
         if self.lives is not None:
-            accepted, proposals = self.lives.accepted(row), self.lives.proposals(row)
+            accepted = self.lives.accepted(row, self.ahead)
+            proposals = None if self.ahead else self.lives.proposals(row)
             by_output_position = self.lives.process(row).by_output_position
-            if self.ahead and proposals is not None:
-                accepted, proposals = _placeholders(accepted, proposals, by_output_position), None
             if self.with_confidence:
                 confidence = self.lives.confidence(row)
         return Request(
@@ -64,14 +62,6 @@ class RequestMaker:
             confidence=confidence,
             by_output_position=by_output_position,
         )
-
-
-def _placeholders(accepted: bytes, proposals: bytes, by_output_position: bool) -> bytes:
-    """What is accepted of K drafts in every step, where some steps find none."""
-    if by_output_position:
-        return bytes(n if found else 0 for n, found in zip(accepted, proposals, strict=False))
-    rounds = iter(accepted)
-    return bytes(next(rounds, 0) if found else 0 for found in proposals)
 
 
 def _segments(table: RequestTable, row: int) -> tuple[tuple[object, int], ...] | None:

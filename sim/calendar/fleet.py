@@ -60,7 +60,8 @@ class Fleet:
             self._prompts = Prompts(table, rows, rules.block_size, rules.scheduler.hash_lookahead)
         warmups = plan.scenario.load.num_warmups
         most_rows = plan.config.max_num_seqs
-        self._maker = RequestMaker(table, plan.lives, warmups, with_confidence=False)
+        ahead = plan.config.async_scheduling
+        self._maker = RequestMaker(table, plan.lives, warmups, with_confidence=False, ahead=ahead)
         self.ledger = Ledger(self.lives, rules.k, warmups, lanes, most_rows) if rules.k else None
         self._members: Members | None = None
         if plan.may_step:

@@ -92,7 +92,7 @@ UNDERSTOOD: dict[type, tuple[str, ...]] = {
         "temperature_multiplier",
         "overlap",
         "length_rank_correlation",
-        "proposal_persistence",  # says nothing while every step proposes
+        "proposal_persistence",
         "tree",
         "by_rank",
         "synthetic",
@@ -165,6 +165,12 @@ def _reaches_the_drafters(run: CalendarRun) -> bool:
     return speculative is not None and _reaches(run, speculative.drafter_max_model_len)
 
 
+def _misses_count(run: CalendarRun) -> bool:
+    """Whether a step whose look-up finds nothing is another step, or its rounds go by bursts."""
+    bursts = any(spec.burst is not None for spec in run.scenario.acceptance.values())
+    return bursts or not run.config.async_scheduling
+
+
 def _rerolls(run: CalendarRun) -> bool:
     return run.config.speculative is not None and run.config.speculative.reroll_on_reject
 
@@ -225,8 +231,14 @@ REFUSED = (
     ),
     Refusal(
         AcceptanceSpec,
-        ("hot_cold", "replay", "proposal_probability"),
-        lambda run: run.luck is not None and not run.luck.every_step,
+        ("replay",),
+        lambda run: run.luck is not None and not run.luck.by_rounds,
+        "recorded drafts",
+    ),
+    Refusal(
+        AcceptanceSpec,
+        ("hot_cold", "proposal_probability"),
+        lambda run: run.luck is not None and not run.luck.every_step and _misses_count(run),
         "drafts that are not proposed every step",
     ),
 )

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from specfleet.sim.speculation.acceptance import LEVELS, Acceptance
+from specfleet.sim.calendar import lookups
+from specfleet.sim.speculation.acceptance import LEVELS, Acceptance, Chain
 from specfleet.sim.speculation.bursts import deviations_each
-from specfleet.sim.speculation.luck import GOLDEN, LEVEL, ROUND, bits_each, keys, mix
+from specfleet.sim.speculation.luck import LEVEL, ROUND, bits_each, draws_each
 from specfleet.sim.speculation.processes import BurstAcceptance
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
 ONE = 1 << 32
-_STEP = np.uint64(GOLDEN)
 MOST_STATES = 1 << 16
 """States of bursts worked out at once."""
 MOST_KEPT = 1 << 12
@@ -37,6 +37,7 @@ class Luck:
         seed: of the luck.
         bounds: says what one request's rounds are drawn against (`Acceptance.bounds`); asked where that is
             not its level alone.
+        chain: says when one request's steps find drafts (`Acceptance.chain`); asked where not all do.
         accepted: draws one request's life, as the step engine does; for processes that draw another way.
     """
 
@@ -47,15 +48,17 @@ class Luck:
         k: int,
         seed: int,
         bounds: Callable[[int], npt.NDArray[Any]],
+        chain: Callable[[int], Chain],
         accepted: Callable[[int], bytes],
     ) -> None:
         self.class_id = class_id
         self.k = k
         self.seed = seed
-        self.bounds, self.accepted = bounds, accepted
+        self.bounds, self.chain, self.accepted = bounds, chain, accepted
         self._kept: dict[int, npt.NDArray[Any]] = {}
         self.together = all(_is_plain(process) for process in processes)
         self.every_step = all(_always_drafts(process) for process in processes)
+        self.by_rounds = not any(process.by_output_position for process in processes)
         self._bursts = [p if isinstance(p, BurstAcceptance) else None for p in processes]
         depth = max(min(process.survival.shape[1], k) for process in processes)  # of a tree: below k
         survival = np.zeros((len(processes), LEVELS, depth))
@@ -70,7 +73,7 @@ class Luck:
 
     def at(self, k: int) -> Luck:
         """Returns the same luck cut to k drafts a round."""
-        return Luck(self.class_id, self.processes, k, self.seed, self.bounds, self.accepted)
+        return Luck(self.class_id, self.processes, k, self.seed, self.bounds, self.chain, self.accepted)
 
     def rounds_to_draw(self, ids: I64, wanted: I64) -> I64:
         """Returns how many rounds are nearly always enough for `wanted` tokens, shape of `ids`."""
@@ -92,13 +95,18 @@ class Luck:
                 means[part] = 1.0
                 continue
             burst, rows = self._bursts[number], self._rows(ids[part])
+            if not _always_drafts(self.processes[number]):
+                share = np.array([self.chain(row).share for row in ids[part].tolist()])
+                means[part] = 1.0 + share * (rows / ONE).sum(axis=1)
+                continue
             survival = rows / ONE if burst is None else burst.spread.survival_of(rows)
             means[part] = 1.0 + survival.sum(axis=1)
         return means
 
     def _draws_alone(self, number: int) -> bool:
         """Whether the requests of a class are drawn one by one."""
-        return self._bursts[number] is None and not self.processes[number].independent_rounds
+        process = self.processes[number]
+        return self._bursts[number] is None and not process.independent_rounds and process.chain(0) is None
 
     def _one_by_one(self, ids: I64, hashes: I64, skipped: I64 | None) -> U8:
         """As `gains`, request by request."""
@@ -136,7 +144,7 @@ class Luck:
         """
         if not self.together:
             return self._apart(ids, hashes, skipped)
-        draws = self._draws(ids, hashes, skipped)
+        draws = draws_each(self.seed, ids, ROUND, hashes, skipped)
         gains: U8 = np.ones(len(draws), dtype=np.uint8)
         below = np.empty(len(draws), dtype=np.bool_)
         if self._alike:
@@ -153,19 +161,6 @@ class Luck:
             gains += np.less(draws, np.repeat(rows[:, place], 2 * hashes), out=below)
         return gains
 
-    def _draws(self, ids: I64, hashes: I64, skipped: I64 | None) -> npt.NDArray[np.uint32]:
-        """Returns 32-bit draws, `2 * hashes` a request; the counters are one running sum."""
-        streams = keys(self.seed, ids, ROUND)
-        if skipped is not None:
-            streams += skipped.astype(np.uint64) * _STEP
-        x = np.full(int(hashes.sum()), _STEP, dtype=np.uint64)
-        starts = np.cumsum(hashes) - hashes
-        last = streams + hashes.astype(np.uint64) * _STEP
-        x[starts] += streams
-        x[starts[1:]] -= last[:-1]
-        np.add.accumulate(x, out=x)
-        return mix(x).view("<u4")
-
     def _apart(self, ids: I64, hashes: I64, skipped: I64 | None) -> U8:
         """As `gains`, where each request has bounds of its own; class by class."""
         gains = np.empty(2 * int(hashes.sum()), dtype=np.uint8)
@@ -175,12 +170,27 @@ class Luck:
             if self._draws_alone(number):
                 gains[of == number] = self._one_by_one(ids[part], hashes[part], past)
                 continue
-            draws, rows = self._draws(ids[part], hashes[part], past), self._rows(ids[part])
+            if not _always_drafts(self.processes[number]):
+                gains[of == number] = self._looked_up(ids[part], hashes[part], past)
+                continue
+            rows = self._rows(ids[part])
+            draws = draws_each(self.seed, ids[part], ROUND, hashes[part], past)
             if (burst := self._bursts[number]) is None:
                 gains[of == number] = _below(draws, rows, 2 * hashes[part])
             else:
                 gains[of == number] = self._in_bursts(burst, ids[part], draws, rows, hashes[part], past)
         return gains
+
+    def _looked_up(self, ids: I64, hashes: I64, skipped: I64 | None) -> U8:
+        """As `gains`, for requests of a class whose look-ups may find nothing."""
+        past = np.zeros_like(hashes) if skipped is None else skipped
+        chains = [self.chain(row) for row in ids.tolist()]
+        drawn = lookups.gains(self.seed, ids, chains, self._rows(ids), past + hashes)
+        if skipped is None:
+            return drawn
+        parts = np.repeat(np.tile([False, True], len(ids)), np.stack([2 * past, 2 * hashes], 1).ravel())
+        kept: U8 = drawn[parts]
+        return kept
 
     def _in_bursts(
         self,
@@ -218,16 +228,13 @@ def _below(draws: npt.NDArray[np.uint32], rows: npt.NDArray[np.uint64], counts: 
 
 
 def _always_drafts(process: Acceptance) -> bool:
-    """Whether every sampling step finds drafts, and luck goes by rounds."""
-    return (
-        not process.by_output_position
-        and process.spec.hot_cold is None
-        and process.spec.proposal_probability >= 1.0
-    )
+    """Whether every sampling step finds drafts."""
+    return process.spec.hot_cold is None and process.spec.proposal_probability >= 1.0
 
 
 def _is_plain(process: Acceptance) -> bool:
     """Whether every round draws against its level's thresholds, whatever the request."""
     spec = process.spec
     varies = spec.context_multiplier or spec.temperature_multiplier or spec.overlap
-    return process.independent_rounds and not varies and not spec.length_rank_correlation
+    plain = process.independent_rounds and _always_drafts(process)
+    return plain and not varies and not spec.length_rank_correlation

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from specfleet.sim.calendar.footprints import Footprints
@@ -47,7 +49,8 @@ class CalendarRun:
             first = next(iter(lives.by_class.values()))
             other = lives.by_class.get("", first)  # a class without requests may have none
             each = [lives.by_class.get(name, other) for name in table.class_names]
-            self.luck = Luck(table.class_id, each, k, seed, lives.bounds, lives.accepted)
+            draw = partial(lives.accepted, ahead=self.config.async_scheduling)
+            self.luck = Luck(table.class_id, each, k, seed, lives.bounds, lives.chain, draw)
         self.policy = self.make_policy()
 
     def make_policy(self) -> Policy | None:

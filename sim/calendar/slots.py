@@ -19,7 +19,7 @@ import numpy.typing as npt
 from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.luck import I64, Luck
 from specfleet.sim.calendar.trajectories import BLOCK, NOT_YET, Trajectories
-from specfleet.sim.speculation.acceptance import Acceptance
+from specfleet.sim.speculation.acceptance import Acceptance, Chain
 from specfleet.workloads.requests import RequestTable
 
 T = TypeVar("T")
@@ -163,8 +163,15 @@ class SlotLives(Trajectories):
         self._classes = _OfBlock()
         self._low = 0
         if luck is not None:
-            bounds = self._bounds(processes)
-            luck = Luck(self._classes, processes, luck.k, luck.seed, bounds, luck.accepted)  # type: ignore[arg-type]
+            luck = Luck(
+                self._classes,  # type: ignore[arg-type]
+                processes,
+                luck.k,
+                luck.seed,
+                self._bounds(processes),
+                self._chain(processes),
+                luck.accepted,
+            )
         super().__init__(longest, slots.columns["row"], rules, luck, keeps_footprints)
 
     def _requests(self, low: int) -> tuple[I64, I64, I64, I64]:
@@ -183,13 +190,27 @@ class SlotLives(Trajectories):
         """Returns what says what one request of the block that is being drawn is drawn against."""
 
         def bounds(row: int) -> npt.NDArray[Any]:
-            columns = self._columns
-            place = self._low + int(np.searchsorted(columns["row"][self._low : self._low + BLOCK], row))
+            columns, place = self._columns, self._place(row)
             process = processes[int(columns["class_id"][place])]
             prompt, temperature = int(columns["prompt_tokens"][place]), float(columns["temperature"][place])
             return process.bounds(row, prompt, temperature, NO_RANK)
 
         return bounds
+
+    def _chain(self, processes: Sequence[Acceptance]) -> Callable[[int], Chain]:
+        """Returns what says when one request of the block that is being drawn finds drafts."""
+
+        def chain(row: int) -> Chain:
+            process = processes[int(self._columns["class_id"][self._place(row)])]
+            found = process.chain(process.level(row, NO_RANK))
+            assert found is not None
+            return found
+
+        return chain
+
+    def _place(self, row: int) -> int:
+        """Where a request of the block that is being drawn stands."""
+        return self._low + int(np.searchsorted(self._columns["row"][self._low : self._low + BLOCK], row))
 
     def begin(self, home: Home, now: int) -> None:
         """Makes the places of a block ready for new requests, in iteration `now`."""

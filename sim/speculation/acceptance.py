@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,22 @@ U64 = npt.NDArray[np.uint64]
 Outputs = npt.NDArray[np.int64]
 ONE = 1 << 32
 """One, in the unit of a 32-bit draw."""
+
+
+class Chain(NamedTuple):
+    """When the samplings of a request find drafts: a two-state chain.
+
+    Attributes:
+        share: P(the state before the first step is hot).
+        stay: P(hot after hot).
+        enter: P(hot after cold).
+        vain: P(a cold step finds a draft all the same, none of which is accepted).
+    """
+
+    share: float
+    stay: float
+    enter: float
+    vain: float
 
 
 def spread_of(spec: AcceptanceSpec) -> Spread:
@@ -256,17 +272,22 @@ class Acceptance:
         None where every step proposes. Matches come in bursts: a two-state chain with the given
         share of matches and persistence.
         """
+        chain = self.chain(0)
+        return None if chain is None else two_state(self.proposal_draws(request_id, steps), *chain[:3])
+
+    def chain(self, level: int) -> Chain | None:
+        """Returns when the samplings of a request of a level find drafts; None where every one does."""
+        del level
         share, stay = self.spec.proposal_probability, self.spec.proposal_persistence
         if share >= 1.0:
             return None
         if stay is None:
             stay = share
-        enter = share * (1.0 - stay) / (1.0 - share)
-        return two_state(self.proposal_draws(request_id, steps), share, stay, enter)
+        return Chain(share, stay, share * (1.0 - stay) / (1.0 - share), 0.0)
 
-    def proposal_draws(self, request_id: int, steps: int) -> list[float]:
+    def proposal_draws(self, request_id: int, steps: int) -> F64:
         """Returns a draw for the state before a request's first step, and one for each step."""
-        return list((bits32(key(self.seed, request_id, PROPOSAL), steps + 1) / ONE).tolist())
+        return np.asarray(bits32(key(self.seed, request_id, PROPOSAL), steps + 1) / ONE)
 
     def at_positions(self, request_id: int, output_tokens: int) -> tuple[bytes, bytes | None]:
         """Returns accepted drafts and matches (None: always) by tokens written, 0 .. `output_tokens`.

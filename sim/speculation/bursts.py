@@ -8,11 +8,11 @@ look-ups, which come in runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from specfleet.sim.speculation.luck import BURST, GOLDEN, I64, bits64, key, keys, mix
 from specfleet.sim.speculation.spread import F64, LEVELS, LowAtom, Spread
@@ -173,18 +173,39 @@ def survival_at(centres: F64, x: F64) -> F64:
     return np.multiply.accumulate(_expit(centres + x[:, None]), axis=1)
 
 
-def two_state(draws: Sequence[float], share: float, stay: float, enter: float) -> bytes:
+def two_state(draws: F64, share: float, stay: float, enter: float) -> bytes:
     """Returns the states (1 hot, 0 cold) of a two-state chain, one draw in [0, 1) a step.
 
     Args:
-        draws: the first one decides the state before the first step.
+        draws: shape `(1 + steps,)`; the first one decides the state before the first step.
         share: P(that state is hot).
         stay: P(hot after hot).
         enter: P(hot after cold).
     """
-    hot = draws[0] < share
-    states = bytearray()
-    for draw in draws[1:]:
-        hot = draw < (stay if hot else enter)
-        states.append(hot)
-    return bytes(states)
+    one = (np.array([value]) for value in (share, stay, enter))
+    return states_each(draws, np.array([0]), np.array([len(draws)]), *one)[1:].tobytes()
+
+
+def states_each(
+    draws: F64, starts: I64, counts: I64, share: F64, stay: F64, enter: F64
+) -> npt.NDArray[np.bool_]:
+    """Returns the states of many chains, one after another, those before their first steps included.
+
+    A draw below both probabilities makes the step hot, one above both cold, whatever stood before. In between
+    the step is as the one before it, or, where `stay` is the smaller one, its opposite. So each state is that
+    of the last step that was decided alone, turned round once a step since: no loop over the steps.
+
+    Args:
+        draws: of all chains, flat.
+        starts, counts: first place and draws of each, shape `(n,)`.
+        share, stay, enter: as in `two_state`, shape `(n,)`.
+    """
+    hot = draws < np.repeat(np.minimum(stay, enter), counts)
+    alone = hot | (draws >= np.repeat(np.maximum(stay, enter), counts))
+    hot[starts], alone[starts] = draws[starts] < share, True
+    places = np.arange(len(draws))
+    last = np.maximum.accumulate(np.where(alone, places, 0))
+    states = hot[last]
+    if (stay < enter).any():
+        states ^= ((places - last) & np.repeat(stay < enter, counts)).astype(np.bool_)
+    return states

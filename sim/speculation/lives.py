@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from specfleet.sim.speculation.acceptance import Acceptance
+from specfleet.sim.speculation.acceptance import Acceptance, Chain
 from specfleet.sim.speculation.joint import Rank, output_ranks
 from specfleet.sim.speculation.processes import process
 from specfleet.sim.speculation.spec import AcceptanceSpec
@@ -47,9 +47,29 @@ class Lives:
         """Returns the process of a request's class."""
         return self.by_class[self._names[int(self._table.class_id[row])]]
 
-    def accepted(self, row: int) -> bytes:
-        """Returns the drafts accepted by verification, or by output tokens written where luck has a place."""
-        table, drawing = self._table, self.process(row)
+    def accepted(self, row: int, ahead: bool = False) -> bytes:
+        """Returns the drafts accepted by verification, or by output tokens written where luck has a place.
+
+        Args:
+            row: of the table.
+            ahead: steps are scheduled before it is known whether a look-up finds drafts (asynchronous
+                engines): each verifies K, and of a look-up that finds none, none is accepted.
+        """
+        drawing = self.process(row)
+        accepted = self._accepted(drawing, row)
+        found = self.proposals(row) if ahead else None
+        if found is None:
+            return accepted
+        if drawing.by_output_position:
+            return bytes(n if hit else 0 for n, hit in zip(accepted, found, strict=False))
+        verified = np.zeros(len(found), dtype=np.uint8)
+        hits = np.flatnonzero(np.frombuffer(found, dtype=np.uint8))
+        rounds = np.frombuffer(accepted, dtype=np.uint8)[: len(hits)]
+        verified[hits[: len(rounds)]] = rounds
+        return verified.tobytes()
+
+    def _accepted(self, drawing: Acceptance, row: int) -> bytes:
+        table = self._table
         output = int(table.output_tokens[row])
         if drawing.by_output_position:
             return drawing.at_positions(row, output)[0]
@@ -67,6 +87,13 @@ class Lives:
         if drawing.by_output_position:
             return drawing.at_positions(row, output)[1]
         return drawing.proposals(row, output, self._rank(row))
+
+    def chain(self, row: int) -> Chain:
+        """Returns when a request's samplings find drafts; only where not all of them do."""
+        drawing = self.process(row)
+        chain = drawing.chain(drawing.level(row, self._rank(row)))
+        assert chain is not None
+        return chain
 
     def confidence(self, row: int) -> tuple[float, ...]:
         """Returns the survival by position that a calibrated drafter expects of its drafts."""

@@ -65,6 +65,28 @@ def bits32(stream: int, count: int) -> U32:
     return bits64(stream, 0, (count + 1) // 2).view("<u4")[:count]
 
 
+def draws_each(seed: int, request_ids: I64, purpose: int, hashes: I64, skipped: I64 | None = None) -> U32:
+    """Returns `2 * hashes` draws of 32 bits of each request, flat; the counters are one running sum.
+
+    Args:
+        seed: of the luck.
+        request_ids: shape `(n,)`.
+        purpose: of the draws.
+        hashes: 64-bit hashes of each, at least 1.
+        skipped: hashes of each that come before these; None is none.
+    """
+    step, streams = np.uint64(GOLDEN), keys(seed, request_ids, purpose)
+    if skipped is not None:
+        streams += skipped.astype(np.uint64) * step
+    x = np.full(int(hashes.sum()), step, dtype=np.uint64)
+    starts = np.cumsum(hashes) - hashes
+    last = streams + hashes.astype(np.uint64) * step
+    x[starts] += streams
+    x[starts[1:]] -= last[:-1]
+    np.add.accumulate(x, out=x)
+    return mix(x).view("<u4")
+
+
 def bits_once(seed: int, request_id: int, purpose: int) -> int:
     """Returns one 64-bit draw for a request."""
     return _mix_int((key(seed, request_id, purpose) + GOLDEN) & _MASK)

@@ -11,7 +11,9 @@ import numpy as np
 
 from specfleet.sim.speculation.acceptance import (
     ONE,
+    U64,
     Acceptance,
+    Chain,
     Outputs,
     accepted_counts,
     conditional_of,
@@ -82,12 +84,24 @@ class HotColdAcceptance(Acceptance):
     def _solved(self, lengths: F64 | None) -> F64:
         return survival_table(self.spec, self.k, lengths)
 
+    def chain(self, level: int) -> Chain:
+        """Returns when a request of a level copies, and how many of its other steps draft in vain."""
+        model = self.spec.hot_cold
+        assert model is not None
+        return Chain(*model.chain(float(self.survival[level, 0])), model.propose_cold)
+
+    def thresholds(
+        self, request_id: int, prompt_tokens: int, temperature: float | None = None, rank: Rank | None = None
+    ) -> U64:
+        """Returns what a hot step's draw must stay below to accept draft 1, 2, .. K, shape `(k,)`."""
+        alive = self._scaled(self.level(request_id, rank), self.factor(prompt_tokens, temperature))
+        return np.asarray(np.floor(alive * ONE).astype(np.uint64))
+
     def _states(self, request_id: int, level: int, steps: int) -> tuple[bytes, bytes]:
         """Returns whether each sampling step is hot, and whether it finds a draft."""
         model = self.spec.hot_cold
         assert model is not None
-        chain = model.chain(float(self.survival[level, 0]))
-        hot = two_state(self.proposal_draws(request_id, steps), *chain)
+        hot = two_state(self.proposal_draws(request_id, steps), *self.chain(level)[:3])
         if not model.propose_cold:
             return hot, hot
         vain = bits32(key(self.seed, request_id, VAIN), steps) < model.propose_cold * ONE
@@ -104,8 +118,7 @@ class HotColdAcceptance(Acceptance):
         """Returns the drafts accepted in those of the first `rounds` sampling steps that find a draft."""
         level = self.level(request_id, rank)
         hot, found = (np.frombuffer(s, np.uint8) for s in self._states(request_id, level, rounds))
-        alive = self._scaled(level, self.factor(prompt_tokens, temperature))
-        thresholds = np.floor(alive * ONE).astype(np.uint64)
+        thresholds = self.thresholds(request_id, prompt_tokens, temperature, rank)
         counts = accepted_counts(self.draws(request_id, int(found.sum())), thresholds)
         return bytes(counts * hot[found == 1])
 

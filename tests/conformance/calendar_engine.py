@@ -73,13 +73,14 @@ class Scripts(Lives):
         always = all(set(request.get("drafts") or [k]) == {k} for request in requests)
         spec = AcceptanceSpec(conditional_acceptance=0.5, proposal_probability=1.0 if always else 0.5)
         self.by_class = {"": Scripted(spec, k, 0)}
+        self.by_class[""].by_output_position = not always  # steps of other scripts are not taken
         self._requests = requests
 
     def process(self, row: int) -> Acceptance:
         """Returns the process of everybody."""
         return self.by_class[""]
 
-    def accepted(self, row: int) -> bytes:
+    def accepted(self, row: int, ahead: bool = False) -> bytes:
         """Returns the drafts accepted by verification, enough for all of a request's output."""
         request = self._requests[row]
         return bytes(islice(cycle(request.get("accept") or [0]), request["output_len"]))

@@ -10,7 +10,6 @@ from specfleet.experiments.load.config import Loaded, load
 from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.schema.blocks.serve import Serve
 from specfleet.experiments.schema.faults import InputFaults
-from specfleet.sim.requests import _placeholders
 
 HEAD = "method: eagle3, model: yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"
 DRAFT = "method: draft_model, model: meta-llama/Llama-3.2-1B-Instruct"
@@ -94,11 +93,6 @@ def test_medusa_is_refused_where_it_is_gone(tmp_path: Path) -> None:
     with pytest.raises(InputFaults, match="no method medusa any more"):
         loaded(tmp_path, fields)
     assert loaded(tmp_path, fields, engine="vllm-2026-01")
-
-
-def test_a_look_up_that_finds_nothing_has_none_of_its_placeholders_accepted() -> None:
-    assert _placeholders(bytes([2, 3, 1]), bytes([1, 0, 0, 1, 1, 1]), False) == bytes([2, 0, 0, 3, 1, 0])
-    assert _placeholders(bytes([2, 3, 1]), bytes([1, 0, 1]), True) == bytes([2, 0, 1])
 
 
 def test_mtp_of_a_model_without_such_layers_is_refused_with_its_line_and_taken_where_they_are_stated(

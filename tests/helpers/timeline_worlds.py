@@ -17,7 +17,7 @@ from specfleet.sim.laws.everywhere import by_replica, differences
 from specfleet.sim.router import ROUTERS
 from specfleet.sim.simulation import RunResult, simulate
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
-from specfleet.sim.speculation.bursts import Burst
+from specfleet.sim.speculation.bursts import Burst, HotCold
 from specfleet.sim.speculation.overlap import Overlap
 from specfleet.sim.speculation.policy import PolicySpec
 from specfleet.sim.speculation.spread import LowAtom
@@ -71,6 +71,13 @@ LUCK = (
     AcceptanceSpec(conditional_acceptance=0.6, concentration=3.0, low_atom=LowAtom(0.2, 0.0, 0.1)),
     AcceptanceSpec(conditional_acceptance=0.6, context_multiplier=((1.0, 1.0), (60.0, 0.3))),
 )
+LOOKED_UP = (
+    AcceptanceSpec(conditional_acceptance=0.8, proposal_probability=0.5, proposal_persistence=0.8),
+    AcceptanceSpec(conditional_acceptance=0.6, proposal_probability=0.4, proposal_persistence=0.1),
+    AcceptanceSpec(
+        by_position=(0.4, 0.3, 0.2, 0.15, 0.1, 0.05, 0.04, 0.03), hot_cold=HotCold(0.7, 0.2, 0.9, 0.3)
+    ),
+)
 ODD_LUCK = (
     AcceptanceSpec(acceptance_length=2.4, measured_at_k=4, decay=0.9, synthetic=True, source="an engine"),
     AcceptanceSpec(
@@ -83,6 +90,7 @@ ODD_LUCK = (
         length_rank_correlation=-0.4,
     ),
     AcceptanceSpec(conditional_acceptance=0.7, overlap=Overlap()),
+    *LOOKED_UP,
     AcceptanceSpec(conditional_acceptance=0.7, tree=shape([2, 1]), by_rank=(0.6, 0.2)),
 )
 lucks = st.sampled_from([*LUCK, *LUCK, *ODD_LUCK])

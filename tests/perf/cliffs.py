@@ -21,7 +21,7 @@ from specfleet.sim.config import EngineConfig, LoadConfig, SpeculativeConfig
 from specfleet.sim.metrics.columns import benchmark
 from specfleet.sim.simulation import RunResult, Scenario, simulate
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
-from specfleet.sim.speculation.bursts import Burst
+from specfleet.sim.speculation.bursts import Burst, HotCold
 from specfleet.sim.speculation.policy import PolicySpec
 from specfleet.workloads.requests import RequestTable
 
@@ -117,6 +117,9 @@ def rows() -> list[Row]:
     varied = replace(base, name="lengths of conversations", lengths=True)
     many = Row("1,024 users", 1024, 8000, engine=(("max_num_seqs", 1024), ("num_gpu_blocks", 200_000)))
     ngram = replace(base, name="n-gram, always a match", method="ngram")
+    ahead = (("async_scheduling", True),)
+    looked_up = replace(ngram, name="n-gram, asynchronous", engine=ahead)
+    runs = HotCold(0.8, 0.1, 0.93)
     short = ("num_gpu_blocks", 8000)
 
     def but(name: str, of: Row = base, **fields: Any) -> Row:
@@ -136,7 +139,9 @@ def rows() -> list[Row]:
         usual("shared prefix", engine=(caching,), shared=512),
         usual("shared prefix, KV short", cached, engine=(caching, ("num_gpu_blocks", 5000))),
         usual("drafter of 2,048 positions", varied, speculative=(("drafter_max_model_len", 2048),)),
-        usual("n-gram, half match", ngram, acceptance=(("proposal_probability", 0.5),)),
+        usual("n-gram, half match", looked_up, engine=ahead, acceptance=(("proposal_probability", 0.5),)),
+        usual("n-gram, copying in runs", looked_up, engine=ahead, acceptance=(("hot_cold", runs),)),
+        but("n-gram, half match, synchronous", ngram, acceptance=(("proposal_probability", 0.5),)),
         usual("burst", acceptance=(("burst", Burst(0.6, 1.0)),)),
         usual("length_rank_correlation", varied, acceptance=ranked),
         usual("goodput", policy=goodput),

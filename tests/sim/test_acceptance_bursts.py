@@ -138,7 +138,7 @@ def test_a_longer_prompt_lowers_bursty_acceptance_by_its_factor() -> None:
 @settings(max_examples=10, deadline=None)
 def test_a_chain_of_any_share_and_memory_has_both(share: float, memory: float) -> None:
     model = HotCold(stay=memory, enter=0.0, accept_hot=1.0)
-    draws = np.random.default_rng(0).random(60_001).tolist()
+    draws = np.random.default_rng(0).random(60_001)
     states = np.frombuffer(two_state(draws, *model.chain(share)), dtype=np.uint8)
     assert states.mean() == pytest.approx(share, abs=0.06)
     if 0.05 < share < 0.95:

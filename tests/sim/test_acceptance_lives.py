@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from specfleet.sim.speculation.acceptance import Acceptance, AcceptanceSpec
+from specfleet.sim.speculation.bursts import HotCold
 from specfleet.sim.speculation.joint import output_ranks
 from specfleet.sim.speculation.lives import Lives
 from specfleet.sim.speculation.processes import process
@@ -66,3 +67,25 @@ def test_recorded_requests_are_drawn_by_place() -> None:
     assert drawn.process(0).by_output_position
     assert drawn.accepted(2) == bytes([2, 0] * 5 + [2])
     assert drawn.proposals(2) == bytes([1, 0] * 5 + [1])
+
+
+def test_ahead_every_step_verifies_and_of_one_that_found_nothing_none_is_accepted() -> None:
+    half = AcceptanceSpec(conditional_acceptance=0.8, proposal_probability=0.5)
+    runs = AcceptanceSpec(by_position=(0.4, 0.3, 0.2), hot_cold=HotCold(0.7, 0.2, 0.9, 0.3))
+    ours = lives(_=half, a=runs)
+    for row in range(6):
+        found, accepted = ours.proposals(row), ours.accepted(row)
+        assert found is not None and len(found) == OUTPUT[row]
+        rounds = iter(accepted)
+        assert list(ours.accepted(row, ahead=True)) == [next(rounds) if hit else 0 for hit in found]
+    always = lives(_=replace(half, proposal_probability=1.0))
+    assert all(always.accepted(row, ahead=True) == always.accepted(row) for row in range(6))
+
+
+def test_ahead_recorded_requests_keep_their_places() -> None:
+    recorded = lives(_=AcceptanceSpec(replay=(bytes([2, 9, 9, 1, NO_MATCH, 3]),)))
+    assert list(recorded.accepted(2, ahead=True))[:6] == [
+        n if hit else 0
+        for n, hit in zip(recorded.accepted(2)[:6], recorded.proposals(2)[:6], strict=True)  # type: ignore[index]
+    ]
+    assert 0 in recorded.accepted(2, ahead=True)[4:5]

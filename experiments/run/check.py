@@ -10,11 +10,16 @@ import numpy as np
 
 from specfleet.experiments.load.config import Loaded, load
 from specfleet.experiments.load.sweep import Point, expand
-from specfleet.experiments.point.build import counted_requests, pool, requests, workload_spec
+from specfleet.experiments.point.build import build, counted_requests, pool, requests, workload_spec
 from specfleet.experiments.run.growth import longest
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import Serve
 from specfleet.hardware.memory import GIB, DoesNotFit, KvBudget
+from specfleet.sim.calendar.runs import why_stepped
+from specfleet.sim.speculation.lives import Lives
+
+SAMPLE = 500
+"""Requests looked at to tell whether a run would be stepped."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,8 @@ class CheckedPoint:
         budget: its memory; None where the weights do not fit.
         refusal: why the engine would not start; None where it would.
         mean_tokens: of a request, prompt and output together; None for an empty trace.
+        stepped_because: why a run of it would be stepped, ten to twenty times as long; empty where the
+            calendar takes it, or the engine would not start.
     """
 
     point: Point
@@ -38,6 +45,7 @@ class CheckedPoint:
     budget: KvBudget | None
     refusal: str | None
     mean_tokens: float | None
+    stepped_because: str = ""
 
     @property
     def serve(self) -> Serve:
@@ -69,6 +77,7 @@ class CheckedPoint:
             "refusal": self.refusal,
             "mean_request_tokens": self.mean_tokens,
             "least_gpu_memory_utilization": self.least_utilization,
+            "stepped_because": self.stepped_because,
         }
         if budget is None:
             return found
@@ -139,7 +148,20 @@ def _checked(point: Point, engine_named: bool) -> CheckedPoint:
     except DoesNotFit as error:
         return CheckedPoint(point, count, most, engine_named, None, str(error), None)
     refusal = budget.refusal(config.serve.max_model_len)
-    return CheckedPoint(point, count, most, engine_named, budget, refusal, mean_tokens(config))
+    stepped = "" if refusal else _why_stepped(config)
+    return CheckedPoint(point, count, most, engine_named, budget, refusal, mean_tokens(config), stepped)
+
+
+def _why_stepped(config: Experiment) -> str:
+    """Why a run of a point would be stepped, by its first requests."""
+    few = counted_requests(config.workload) > SAMPLE if config.workload.trace is None else False
+    if few and config.workload.phases is None:
+        workload = config.workload.model_copy(update={"num_prompts": SAMPLE, "num_warmups": 0})
+        config = config.model_copy(update={"workload": workload})
+    scenario, table = build(config).scenario, requests(config, seed=0)
+    k = scenario.engine.num_speculative_tokens
+    lives = Lives(scenario.acceptance, table, k, 0) if k and scenario.acceptance else None
+    return why_stepped(scenario, table, 0, lives)
 
 
 def mean_tokens(config: Experiment) -> float | None:

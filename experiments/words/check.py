@@ -24,13 +24,17 @@ def _points(points: Sequence[CheckedPoint]) -> Iterator[str]:
     axes = points[0].point.axes
     if not axes:
         yield f"  {points[0].point.id}: {_counted(_requests(points[0]))} requests"
-        return
     for axis in axes:
         values = list({repr(p.point.axes[axis]): text(p.point.axes[axis]) for p in points}.values())
         yield f"  {axis}: {_listed(values)}"
-    groups = by(points, _requests)
+    groups = by(points, _requests) if axes else []
     said = [f"{_counted(n)}{f' at {where}' if where else ''}" for n, where, _ in groups]
-    yield f"  requests: {_listed(said, '; ')}"
+    if said:
+        yield f"  requests: {_listed(said, '; ')}"
+    for because, where, mine in by(points, lambda point: point.stepped_because):
+        if because:
+            at = f" at {where}" if where and len(mine) < len(points) else ""
+            yield f"  will be stepped{at}, ten to twenty times as long: {because}"
 
 
 def _requests(point: CheckedPoint) -> object:

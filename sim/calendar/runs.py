@@ -35,6 +35,27 @@ def on_the_calendar(scenario: Scenario, table: RequestTable, seed: int, lives: L
     Raises:
         Unsuited: it has to be stepped, and why.
     """
+    run, rules = _taken(scenario, table, seed, lives)
+    if run.alone:
+        return _apart(run, rules)
+    return _clocked(run, rules) if scenario.load.max_concurrency is not None else _counted(run, rules)
+
+
+def why_stepped(scenario: Scenario, table: RequestTable, seed: int, lives: Lives | None) -> str:
+    """Returns why a run would be stepped as a whole; empty where the calendar begins it. Runs nothing.
+
+    Arguments as `on_the_calendar`; single steps of a run that begins there may be stepped all the same.
+    """
+    try:
+        _taken(scenario, table, seed, lives)
+    except Unsuited as reason:
+        return str(reason)
+    return ""
+
+
+def _taken(
+    scenario: Scenario, table: RequestTable, seed: int, lives: Lives | None
+) -> tuple[CalendarRun, Footprints]:
     if reason := stranger(scenario, table, lives):
         raise Unsuited(reason)
     run = CalendarRun(scenario, table, seed, lives)
@@ -42,9 +63,7 @@ def on_the_calendar(scenario: Scenario, table: RequestTable, seed: int, lives: L
         raise Unsuited(reason)
     if (rules := run.rules()) is None:
         raise Unsuited("counts that do not fit in one integer")
-    if run.alone:
-        return _apart(run, rules)
-    return _clocked(run, rules) if scenario.load.max_concurrency is not None else _counted(run, rules)
+    return run, rules
 
 
 def _clocked(run: CalendarRun, rules: Footprints) -> Ran:

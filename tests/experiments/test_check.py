@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from specfleet.experiments.point.build import build, requests
 from specfleet.experiments.run.check import check as checked
 from specfleet.experiments.schema.blocks.memory import Memory, given
 from specfleet.experiments.schema.faults import InputFaults
 from specfleet.experiments.words.as_json import json_text
 from specfleet.experiments.words.check import check_text
 from specfleet.hardware.memory import GIB
+from specfleet.sim.simulation import simulate
 
 SERVE = "model: llama-3.1-8b-instruct, gpu: h100-sxm, max_model_len: 8192, gpu_memory_utilization: 0.95"
 WORKLOAD = "num_prompts: 8, max_concurrency: 4, input_len: 700, output_len: 100"
@@ -127,3 +129,25 @@ def test_the_points_are_there_as_plain_values(tmp_path: Path) -> None:
     assert first["memory_gib"]["KV cache"] == pytest.approx(
         first["num_gpu_blocks"] * first["block_size"] * first["kv_bytes_per_token"] / GIB, rel=1e-3
     )
+
+
+SUFFIX = "speculative_config: {method: suffix, num_speculative_tokens: 4}"
+LOOKED_UP = "acceptance: {conditional_acceptance: 0.6, proposal_probability: 0.4, concentration: 18}\n"
+
+
+def test_what_will_be_stepped_is_said_before_it_runs_and_is(tmp_path: Path) -> None:
+    text, _ = check(tmp_path, f"{SERVE}, {SUFFIX}", more=LOOKED_UP)
+    said = "will be stepped, ten to twenty times as long: drafts that are not proposed every step"
+    assert said in text
+    found = checked(tmp_path / "experiment.yaml", ())
+    assert found.points[0].facts()["stepped_because"] == "drafts that are not proposed every step"
+    config = found.points[0].point.config
+    ran = simulate(build(config).scenario, requests(config, seed=0), 0)
+    assert (ran.stepped_because, ran.stepped_share) == (found.points[0].stepped_because, 1.0)
+
+
+def test_of_what_the_calendar_takes_nothing_is_said(tmp_path: Path) -> None:
+    ngram = SUFFIX.replace("suffix", "ngram")
+    for serve, more in ((SERVE, ""), (f"{SERVE}, {ngram}", LOOKED_UP)):
+        text, _ = check(tmp_path, serve, more=more)
+        assert "stepped" not in text

@@ -36,10 +36,10 @@ _WORKLOAD: dict[str, Any] = {
     "input": {"uniform": {"low": 500, "high": 1500}},
     "output": {"uniform": {"low": 50, "high": 450}},
     "max_concurrency": 32,
-    "num_prompts": {"per_concurrency": 20, "min": 1500},
-    "num_warmups": {"per_concurrency": 2},
 }
 _LOADS = [1, 8, 32, 128]
+AT_MOST = 3000
+"""Requests of a simulation where the line says nothing of traffic: an answer in less than a minute."""
 
 
 @dataclass
@@ -357,6 +357,7 @@ def _completed(this: Translated, with_traffic: bool) -> None:
         this.notes.append(
             "the traffic is assumed: replace workload (spelled as in vllm bench serve) with yours"
         )
+        this.data["run"] = {"at_most": AT_MOST}
         this.data["sweep"] = {"axes": {"workload.max_concurrency": _LOADS}}
     config = serve.get("speculative_config")
     if not config:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 
 from specfleet.experiments.run.traffic import Served
 from specfleet.experiments.schema.blocks.until import HalfWidths
@@ -33,8 +33,9 @@ class Loose:
 
     @property
     def said(self) -> str:
-        """In words, such as `P99 TTFT (within 9 %)`."""
-        return f"{self.figure} ({'too little seen' if self.within == inf else f'within {self.within:.0%}'})"
+        """In words, such as `P99 TTFT (within 9.1 %)`, rounded up: never as good as it was asked for."""
+        within = "too little seen" if self.within == inf else f"within {ceil(1000 * self.within) / 10:g} %"
+        return f"{self.figure} ({within})"
 
 
 def loose(runs: Sequence[Served], wanted: HalfWidths) -> list[Loose]:

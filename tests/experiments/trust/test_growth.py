@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +17,7 @@ from specfleet.experiments.load.config import load
 from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.run import growth
 from specfleet.experiments.run.growth import LOOKS, Together, groups, longest, looked
-from specfleet.experiments.run.known import AT_MOST, NOT_KNOWN, loose
+from specfleet.experiments.run.known import AT_MOST, NOT_KNOWN, Loose, loose
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.run.results import Row, number, read_results
 from specfleet.experiments.run.run import Run
@@ -180,3 +181,8 @@ def test_a_ratio_at_the_least_gain_itself_is_not_run_after() -> None:
     group = Together((plain, drafting), {drafting.id: plain})
     seen = {(plain.id, 0): served(0.0102), (drafting.id, 0): served(0.01)}
     assert looked(group, seen, 0.02).longer == 0.0
+
+
+def test_what_is_said_of_a_loose_figure_is_never_what_was_asked_for() -> None:
+    assert Loose("P99 TTFT", 0.0503, 1.0).said == "P99 TTFT (within 5.1 %)"
+    assert Loose("P99 TTFT", inf, 1.0).said == "P99 TTFT (too little seen)"

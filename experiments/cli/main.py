@@ -193,8 +193,8 @@ def explain(
 def plot(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="results/NAME, its latest, or results/NAME/2.")],
 ) -> None:
-    """Draw the figures of a finished run or break-even search again; of a plan, name those it drew."""
-    from specfleet.experiments.page.study import figures_of_study, kind_of
+    """Draw the figures of a finished run, break-even search or plan again, from what its folder holds."""
+    from specfleet.experiments.page.study import kind_of
 
     with plain_errors():
         kind = kind_of(run)
@@ -202,8 +202,10 @@ def plot(
             from specfleet.experiments.breakeven.figures import drawn_again
 
             drawn = drawn_again(run)
-        elif kind != "run":
-            drawn = figures_of_study(run)
+        elif kind == "plan":
+            from specfleet.experiments.plan.again import drawn_again as plan_drawn_again
+
+            drawn = plan_drawn_again(run)
         else:
             _say_stale(run)
             drawn = _draw(run)

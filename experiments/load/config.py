@@ -77,6 +77,13 @@ def load(given: Given, overrides: Iterable[Override] = ()) -> Loaded:
     return Loaded(_completed(grid.experiment, grid.points), notices)
 
 
+def as_given(given: Given, overrides: Iterable[Override] = ()) -> str:
+    """A file with its changes as YAML that can lie anywhere: nothing is filled in, and files that it names are
+    named in full."""
+    data = _ready(overridden(read_given(given), overrides))
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
+
+
 def resolved(experiment: Experiment) -> str:
     """The experiment as YAML with every default written out; loading it gives an equal experiment.
 

@@ -29,18 +29,6 @@ def kind_of(folder: Path) -> str:
     return str((manifest_of(place) or {}).get("kind", "run"))
 
 
-def figures_of_study(folder: Path) -> list[Path]:
-    """Returns the figures that a plan or a break-even search drew.
-
-    Raises:
-        UserError: if there are none.
-    """
-    found = sorted((located(folder) / "plots").glob("*.svg"))
-    if not found:
-        raise UserError(f"{folder} holds no figures: it was made with --no-plots; make it again without")
-    return [path for svg in found for path in (svg.with_suffix(".png"), svg) if path.is_file()]
-
-
 def write_study(folder: Path, path: Path | None = None) -> Path:
     """Writes the page of a plan or a break-even search and returns its path.
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from specfleet.experiments.load.config import Loaded, load
+from specfleet.experiments.load.config import Loaded, as_given, load
 from specfleet.experiments.plan.asking import Laboratory, Question, Reply
 from specfleet.experiments.plan.band import doubted, over_the_band, reconsider
 from specfleet.experiments.plan.candidates import Candidate, candidates
@@ -24,6 +24,7 @@ from specfleet.experiments.plan.speculation import best_by_load, break_even
 from specfleet.experiments.plan.traffic import Traffic
 from specfleet.experiments.point.bounds import Bound, MeanLengths, bound
 from specfleet.experiments.point.build import requests
+from specfleet.experiments.run.files import write_text
 from specfleet.experiments.run.folder import Manifest, ResultsFolder, figures_in, start_of_manifest
 from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.schema.blocks.experiment import Experiment
@@ -33,6 +34,8 @@ from specfleet.experiments.schema.given import document as read_given
 from specfleet.experiments.schema.overrides import Override, overridden
 from specfleet.sim.statistics.stopping import RunLengths
 
+ASKED = "asked.yaml"
+"""What was planned, in the folder of the plan."""
 ANSWERS = ("plan.json", "rollout.md", "report.html")
 FIGURES = ("cost", "pareto", "best_k", "slo")
 STUDY = (2_000, 5_000)
@@ -91,6 +94,7 @@ class Planner:
         self._place.claim(resume, self._manifest)
         for path in _answers(self.folder):
             path.unlink(missing_ok=True)
+        write_text(self.folder / ASKED, as_given(self.file, self._overrides))
 
     def finish(self) -> None:
         """Says in the folder that the plan is there, and lets other processes have it."""
@@ -106,9 +110,12 @@ class Planner:
     def execute(self, jobs: int, say: Callable[[str], None]) -> Planned:
         """Searches, confirms and studies; says what it is at."""
         with Workers(jobs) as workers:
-            laboratory = Laboratory(self.folder / "simulations", workers)
-            self._execute(laboratory, say)
-            self.planned.spent, self.planned.asked = laboratory.spent, laboratory.asked
+            return self.made_in(Laboratory(self.folder / "simulations", workers), say)
+
+    def made_in(self, laboratory: Laboratory, say: Callable[[str], None]) -> Planned:
+        """Returns the plan that the simulations of a laboratory make."""
+        self._execute(laboratory, say)
+        self.planned.spent, self.planned.asked = laboratory.spent, laboratory.asked
         return self.planned
 
     def _execute(self, laboratory: Laboratory, say: Callable[[str], None]) -> None:
@@ -273,6 +280,7 @@ class Planner:
 def own_files(folder: Path, manifest: Manifest) -> Iterator[Path]:
     """Yields what `specfleet plan` writes into its folder, besides the manifest."""
     yield from _answers(folder)
+    yield folder / ASKED
     yield from (path for path in folder.glob("simulations/*") if SIMULATION.fullmatch(path.name))
 
 

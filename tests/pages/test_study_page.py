@@ -65,16 +65,15 @@ def test_a_study_has_a_page_that_needs_nothing_else(
     assert (folder / "report.html").read_text() == first
 
 
-def test_plot_of_a_study_names_its_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = study(tmp_path / "s", "plan", PLAN)
+@pytest.mark.parametrize("kind", ["plan", "breakeven"])
+def test_figures_are_not_drawn_of_what_a_folder_does_not_hold(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = study(tmp_path / "s", kind, PLAN)
     with pytest.raises(SystemExit) as ended:
         main(["plot", str(folder)])
-    said = capsys.readouterr().out.split()
-    assert ended.value.code == 0 and said == [str(folder / "plots/cost.png"), str(folder / "plots/cost.svg")]
-    none = study(tmp_path / "none", "plan", PLAN, figures=False)
-    with pytest.raises(SystemExit) as ended:
-        main(["plot", str(none)])
-    assert ended.value.code == 2 and "--no-plots" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and {"plan": "--resume", "breakeven": "search again"}[kind] in said
 
 
 def test_a_study_that_has_not_ended_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from plan_toys import SMALL
 
+from specfleet.experiments.plan.again import drawn_again
 from specfleet.experiments.plan.command import plan_command
 from specfleet.experiments.plan.seen import Allowed, TrialFigures, roomier
+from specfleet.experiments.schema.faults import UserError
 from specfleet.experiments.words.width import fitting
 
 OWNED = (
@@ -84,3 +86,18 @@ def test_more_room_than_all_else_on_what_is_there(
     assert "Those with most room:" in text
     lines = text.splitlines()
     assert max(map(len, lines[:-1])) <= 80, "all but the path of the folder"
+
+
+def test_the_figures_of_a_plan_are_drawn_again_from_its_folder_and_from_nothing_less(tmp_path: Path) -> None:
+    file, out = tmp_path / "owned.yaml", tmp_path / "out"
+    file.write_text(OWNED)
+    fewer = ("plan.objective=headroom", "workload.num_prompts=200")
+    assert plan_command(file, fewer, 1, out, quiet=True) == 0
+    file.unlink()
+    drawn = {path.name: path.read_bytes() for path in (out / "plots").iterdir()}
+    for path in (out / "plots").iterdir():
+        path.unlink()
+    assert {path.name: path.read_bytes() for path in drawn_again(out)} == drawn
+    next(iter((out / "simulations").iterdir())).unlink()
+    with pytest.raises(UserError, match="lacks a simulation of the plan"):
+        drawn_again(out)

@@ -78,8 +78,7 @@ def load(given: Given, overrides: Iterable[Override] = ()) -> Loaded:
 
 
 def as_given(given: Given, overrides: Iterable[Override] = ()) -> str:
-    """A file with its changes as YAML that can lie anywhere: nothing is filled in, and files that it names are
-    named in full."""
+    """A file with its changes as YAML that can lie anywhere: nothing filled in, files named in full."""
     data = _ready(overridden(read_given(given), overrides))
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
 

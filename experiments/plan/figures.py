@@ -57,7 +57,8 @@ def _told(this: Planned) -> Shown:
     serve, workload = this.experiment.serve, this.experiment.workload
     model = serve.model if isinstance(serve.model, str) else str(serve.model.get("name", "inline"))
     asked = workload.preset or (Path(workload.trace_file).name if workload.trace_file else "given lengths")
-    setting = f"{model}, {this.traffic.rate:g} requests/s of {asked}, {len(this.seeds)} seeds"
+    seeds = f"{len(this.seeds)} seed{'s' if len(this.seeds) > 1 else ''}"
+    setting = f"{model}, {this.traffic.rate:g} requests/s of {asked}, {seeds}"
     return Shown(this.experiment.name, None, None, (), (), (), {}, len(this.seeds), "", setting, {})
 
 

@@ -70,7 +70,7 @@ def _plan(
         "serve": {
             "model": model,
             "gpu": about["gpu"][0],
-            "tensor_parallel_size": sizes[0],
+            "tensor_parallel_size": sizes[-1],
             "max_model_len": 5000,
             "max_num_seqs": 256,
             "max_num_batched_tokens": 8192,

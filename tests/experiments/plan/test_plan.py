@@ -18,16 +18,18 @@ from vllm_command import faults
 from specfleet.experiments.load.config import load
 from specfleet.experiments.load.rules.plan import plan_conflicts, slo_conflicts
 from specfleet.experiments.load.sweep import with_values
+from specfleet.experiments.plan.asking import Reply
 from specfleet.experiments.plan.command import plan_command
 from specfleet.experiments.plan.neighbours import BETTER, FAILS, OPEN
 from specfleet.experiments.plan.planned import Planned
 from specfleet.experiments.plan.planner import Planner
 from specfleet.experiments.plan.report import plan_text
-from specfleet.experiments.plan.seen import Allowed, TrialFigures, judge, worst
+from specfleet.experiments.plan.search import Entry, Search
+from specfleet.experiments.plan.seen import Allowed, Judged, TrialFigures, judge, worst
 from specfleet.experiments.plan.traffic import Traffic, Trial, dealt
 from specfleet.experiments.plan.trials import measure
 from specfleet.experiments.point.acceptance_specs import scaled
-from specfleet.experiments.point.bounds import MeanLengths, bound
+from specfleet.experiments.point.bounds import Bound, MeanLengths, bound
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.plan import Slo
 from specfleet.experiments.schema.faults import InputFaults
@@ -287,6 +289,25 @@ def test_where_the_spread_is_not_given_the_winner_holds_over_it(planned: tuple[P
     this, _ = planned
     assert [end.judged.verdict for end in this.ends] == ["met"]
     assert "with all requests alike" in plan_text(this)
+
+
+def test_of_those_not_told_apart_only_what_meets_the_slo_is_confirmed(file: Path, tmp_path: Path) -> None:
+    planner = Planner(file, (), tmp_path / "out")
+    plain = next(c for c in planner.planned.every if not c.k)
+    met, open_ = (Entry(plain, Bound(40.0, 1.0, "TPOT"), 1, high) for high in (2, None))
+    planner.planned.winner, planner.planned.even = met, [open_]
+    asked = []
+
+    class Fake:
+        def ask(self, questions: list[object]) -> list[Reply]:
+            return []
+
+        def again(self, entry: Entry, precision: object = None) -> Reply:
+            asked.append(entry)
+            return Reply(Judged("met", 0.5, "p99_tpot_ms"), [], None, 5)
+
+    assert planner._stands(cast("Search", Fake()))
+    assert asked == [met]
 
 
 def test_a_resumed_plan_simulates_nothing_and_writes_the_same_bytes(planned: tuple[Planned, Path]) -> None:

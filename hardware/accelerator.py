@@ -37,6 +37,7 @@ class Accelerator:
     memory, up to `link_gpus` of them over `link` (words for the reader); without it every all-reduce goes
     through the host. `constants` names the entry of `measured/constants.json` whose kernels the GPU runs,
     `attention` the rows its decode attention is fitted on ("all", or "cold": KV beyond the L2 only).
+    `compute_capability` is CUDA's, Hopper's if left out: kernels of MXFP4 experts go by it.
     `price_per_hour_usd` is a default to edit, as of `price_date`. `source` says where each value comes from.
     """
 
@@ -51,6 +52,7 @@ class Accelerator:
     link: str = ""
     link_gpus: int = 8
     attention: str = "all"
+    compute_capability: float = 9.0
     price_per_hour_usd: float | None = None
     price_date: str | None = None
     aliases: tuple[str, ...] = ()

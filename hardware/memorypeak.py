@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from specfleet.hardware.layers.formats import weight_format
 from specfleet.hardware.memoryrules import MemoryRules
 from specfleet.hardware.model import ModelSpec
+from specfleet.hardware.padding import padded_expert_bytes
 from specfleet.hardware.placement import Placement
 
 MIB = 2**20
@@ -18,7 +19,7 @@ def weight_bytes(placement: Placement) -> int:
     """Bytes of the target's loaded weights, as the allocator hands them out."""
     model, tp = placement.model, placement.tensor_parallel_size
     held = sum(allocator_slack(size) * count for size, count in _tensors(model, placement.quantization, tp))
-    return model.weight_bytes(placement.quantization, tp) + held
+    return model.weight_bytes(placement.quantization, tp) + padded_expert_bytes(placement) + held
 
 
 def drafter_weight_bytes(placement: Placement) -> int:

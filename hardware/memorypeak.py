@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from specfleet.hardware.layers.formats import weight_format
 from specfleet.hardware.memoryrules import MemoryRules
 from specfleet.hardware.model import ModelSpec
-from specfleet.hardware.padding import padded_expert_bytes
 from specfleet.hardware.placement import Placement
 
 MIB = 2**20
 _UNCHUNKED_TOKENS = 2048
 """Least token budget without chunked prefill (vLLM before V1)."""
+HOPPER, BLACKWELL = 9.0, 10.0
+_PACKED = "mxfp4"
 
 
 def weight_bytes(placement: Placement) -> int:
@@ -20,6 +21,41 @@ def weight_bytes(placement: Placement) -> int:
     model, tp = placement.model, placement.tensor_parallel_size
     held = sum(allocator_slack(size) * count for size, count in _tensors(model, placement.quantization, tp))
     return model.weight_bytes(placement.quantization, tp) + padded_expert_bytes(placement) + held
+
+
+def padded_expert_bytes(placement: Placement) -> int:
+    """Bytes that routed experts in MXFP4 occupy on one GPU beyond those of their file; 0 in other formats.
+
+    Their kernels load whole tiles: `Mxfp4MoEMethod.create_weights` of vLLM 0.10 to 0.19 rounds the width on one
+    GPU and the hidden size up to 128 and 256 below compute capability 9 (Marlin), the width alone to 64 at 9
+    (Triton), both to 256 from 10 on (FlashInfer). gpt-oss-20b (2,880 wide) holds 12.81 GiB in its file and logs
+    13.72 GiB loaded on one A100 (vLLM 0.19); 2,944 x 3,072 make it 13.67.
+    """
+    model, tp = placement.model, placement.tensor_parallel_size
+    width_to, hidden_to = _tiles(placement.accelerator.compute_capability)
+    byte = weight_format(_PACKED).bits / 8
+    more = 0.0
+    for run in model.runs:
+        experts = run.experts
+        if not experts or model.format_of(run, "experts", placement.quantization) != _PACKED:
+            continue
+        matrices = experts.expert_parameters(model.hidden_size) // (experts.width * model.hidden_size)
+        width = -(-experts.width // tp)
+        padded = _up(width, width_to) * _up(model.hidden_size, hidden_to)
+        more += (
+            run.layers * experts.experts * matrices * byte * (padded - experts.width / tp * model.hidden_size)
+        )
+    return int(more)
+
+
+def _tiles(compute_capability: float) -> tuple[int, int]:
+    if compute_capability < HOPPER:
+        return 128, 256
+    return (64, 1) if compute_capability < BLACKWELL else (256, 256)
+
+
+def _up(size: int, to: int) -> int:
+    return -(-size // to) * to
 
 
 def drafter_weight_bytes(placement: Placement) -> int:

@@ -153,7 +153,7 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
 
 def test_every_page_can_be_reached_from_the_index() -> None:
     index = whole_page("index.md").read_text(encoding="utf-8")
-    linked = set(re.findall(r"\]\(([a-z0-9-]+\.md)\)", index))
+    linked = set(re.findall(r"\]\(([a-z0-9.-]+\.md)\)", index))
     assert {page.name for page in PAGES if page.parent.name == "docs"} - {"index.md"} <= linked
 
 

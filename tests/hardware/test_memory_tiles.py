@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from specfleet.hardware import catalog
 from specfleet.hardware.memory import GIB
-from specfleet.hardware.memorypeak import weight_bytes
-from specfleet.hardware.padding import padded_expert_bytes
+from specfleet.hardware.memorypeak import padded_expert_bytes, weight_bytes
 from specfleet.hardware.placement import Placement
 
 

@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
 
 from specfleet.experiments.cli.main import main
 from specfleet.experiments.load.config import load
@@ -43,6 +46,16 @@ def test_ranks_are_correlated_with_ties() -> None:
 
 
 SERVE = {"model": "llama-3.1-8b-instruct", "gpu": "h100-sxm"}
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), min_size=2, max_size=30))
+def test_the_rank_correlation_is_scipy_s_ties_among_them(pairs: list[tuple[int, int]]) -> None:
+    a, b = (np.array(values, dtype=np.int64) for values in zip(*pairs, strict=True))
+    found = rank_correlation(a, b)
+    if len(set(a)) == 1 or len(set(b)) == 1:
+        assert found is None
+    else:
+        assert found == pytest.approx(stats.spearmanr(a, b).statistic)
 
 
 def test_the_printed_yaml_replays_the_file(

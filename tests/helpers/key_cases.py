@@ -78,7 +78,7 @@ CLAIM = {
 }
 ASKED = {"figure": "output_throughput", "where": {f"{WL}.max_concurrency": 2}}
 MEASURED = {**CLAIM, "expect": [{**ASKED, "measured": 100.0}]}
-OPEN = {**CLAIM, "expect": [{**ASKED}]}
+ASKED_FOR = {**CLAIM, "expect": [{**ASKED}]}
 SWEPT: Around = {"sweep": {"axes": {f"{WL}.max_concurrency": [2, 4]}}}
 PLAN: Around = {
     f"{WL}.max_concurrency": None,
@@ -450,7 +450,7 @@ OTHER_CASES = {
         )
     },
     **{
-        f"claim.expect.{key}": Case(100.0, {**SWEPT, "claim": OPEN}, NEEDED)
+        f"claim.expect.{key}": Case(100.0, {**SWEPT, "claim": ASKED_FOR}, NEEDED)
         for key in ("measured", "at_least", "at_most")
     },
     "claim.expect.within": Case(0.1, {**SWEPT, "claim": MEASURED}, RESOLVED),

@@ -34,18 +34,26 @@ def whole(row: dict[str, str], key: str) -> int:
     return int(row[key] or 0)
 
 
-def test_parameters_are_met_within_one_percent(rows: Rows) -> None:
+def test_parameters_are_met_within_a_thousandth(rows: Rows) -> None:
     assert len(rows) >= 70
     for row, model in rows:
-        assert model.parameters == pytest.approx(whole(row, "total_params"), rel=0.01), row["model"]
-        assert model.active_parameters == pytest.approx(whole(row, "active_params"), rel=0.01), row["model"]
-        assert model.vision_parameters == pytest.approx(whole(row, "vision_params"), rel=0.01), row["model"]
+        assert model.parameters == pytest.approx(whole(row, "total_params"), rel=1e-3), row["model"]
+        assert model.active_parameters == pytest.approx(whole(row, "active_params"), rel=1e-3), row["model"]
+        assert model.vision_parameters == pytest.approx(whole(row, "vision_params"), rel=1e-3), row["model"]
 
 
-def test_checkpoint_bytes_are_met_within_one_percent(rows: Rows) -> None:
+def test_most_parameters_are_met_within_a_ten_thousandth(rows: Rows) -> None:
+    """Norms and biases that are left out are less than that; a matrix that is left out is more."""
+    for key, least in (("total_params", 76), ("active_params", 74)):
+        found = {"total_params": "parameters", "active_params": "active_parameters"}[key]
+        close = sum(abs(getattr(model, found) / whole(row, key) - 1.0) < 1e-4 for row, model in rows)
+        assert close >= least, key
+
+
+def test_checkpoint_bytes_are_met_within_a_thousandth(rows: Rows) -> None:
     for row, model in rows:
         if row["weight_bytes"]:
-            assert model.checkpoint_bytes == pytest.approx(whole(row, "weight_bytes"), rel=0.01), row["model"]
+            assert model.checkpoint_bytes == pytest.approx(whole(row, "weight_bytes"), rel=1e-3), row["model"]
 
 
 def kv_by_kind(model: ModelSpec) -> Iterator[tuple[str, int]]:

@@ -88,6 +88,9 @@ def test_outputs_are_cut_to_context_and_pool_and_long_prompts_refused() -> None:
     assert rules.max_req_len == 999
     assert rules.max_new_tokens(100, 5000) == 898
     assert rules.max_req_input_len == 994
+    assert SglangRules.of(replace(PLAIN, max_model_len=500)).max_new_tokens(100, 5000) == 398
+    pages = SglangRules.of(replace(PLAIN, num_gpu_blocks=251, block_size=4))
+    assert pages.max_new_tokens(101, 5000) == 1000 - 104 - 4 - 1
     scheduler = engine()
     assert scheduler.refusal(Sequence(0, 993, 10)) is None
     assert "994" in str(scheduler.refusal(Sequence(0, 994, 10)))

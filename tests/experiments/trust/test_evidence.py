@@ -131,8 +131,9 @@ def test_no_subject_is_used_outside_its_ranges_without_a_caveat_for_each_field()
         for subject in SUBJECTS:
             if backing_of(this, subject):
                 continue
-            outside = nearest(this, subject).outside(this)
-            texts = [CAVEATS[subject, name](this, nearest(this, subject)) for name in outside]
+            row = nearest(this, subject)
+            outside = row.outside(this)
+            texts = [CAVEATS[subject, name](this, row) for name in outside]
             assert outside and all(text in said for text in texts if text)
             told = any(texts) or contradicted(this) or "kernels" in outside
             assert told, (this, subject, outside)

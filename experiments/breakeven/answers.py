@@ -115,7 +115,11 @@ def of_seeds(this: Breakeven, load: float, k: int) -> list[tuple[Found, Found]]:
 
 
 def answers(this: Breakeven) -> list[Threshold]:
-    """Returns the answers, load by load, K by K; what has no figure (goodput without an SLO) is left out."""
+    """Returns the answers, load by load, K by K.
+
+    Left out is what has no figure (goodput without an SLO), and the throughput of open loops that serve all
+    that comes, drafting or not: whatever is accepted, the ratio is 1 but for chance.
+    """
     found = (
         _answer(this, load, k, question) for load in this.loads for k in this.drafts for question in QUESTIONS
     )
@@ -124,7 +128,9 @@ def answers(this: Breakeven) -> list[Threshold]:
 
 def _answer(this: Breakeven, load: float, k: int, question: str) -> Threshold | None:
     pairs = [pair for pair in of_seeds(this, load, k) if question in pair[0].roots]
-    if not pairs:
+    said = verdict(this, load, k, question)
+    served_alike = question == "throughput" and said is None and (load, k) in this.verdicts
+    if not pairs or served_alike:
         return None
     roots = [mine.roots[question] for mine, _ in pairs]
     lengths = [
@@ -142,7 +148,7 @@ def _answer(this: Breakeven, load: float, k: int, question: str) -> Threshold | 
         crossings=max(root.crossings for root in roots),
         own_speedup=own_speedup(this, load, k, question),
         **_at_end(this, load, k, question),
-        verdict=verdict(this, load, k, question),
+        verdict=said,
     )
 
 
@@ -269,8 +275,11 @@ def best(this: Breakeven, question: str) -> list[Best]:
 def schedule(found: Sequence[Best], max_num_seqs: int) -> Schedule:
     """Returns [lowest batch, highest batch, K] ranges for vLLM: each load's K around its batch.
 
-    Ranges part at the geometric mean of neighbouring batches; the last one ends at `max_num_seqs`.
+    Ranges part at the geometric mean of neighbouring batches; the last one ends at `max_num_seqs`. Where
+    nothing was asked at any load there are none.
     """
+    if not found:
+        return []
     ordered = sorted(found, key=lambda one: one.batch)
     ranges: Schedule = []
     low = 1

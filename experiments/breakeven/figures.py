@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.transforms import Transform
 
-HEAT_QUESTIONS = ("throughput", "P99 TPOT")
+HEAT_QUESTIONS, SERVED_ALIKE = ("throughput", "P99 TPOT"), ("mean TPOT", "P99 TPOT")
+"""Questions of the map; and where requests come at a rate that is served, drafting or not."""
 ALPHAS = np.linspace(0.0, 1.0, 201)
 FINE = 161
 """Places along the load between which colours run."""
@@ -81,10 +82,12 @@ def heat_map(this: Breakeven) -> Figure | None:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LogNorm
 
+    asked = {answer.question for answer in answers(this)}
+    questions = HEAT_QUESTIONS if "throughput" in asked else SERVED_ALIKE
     grids = {
         (k, question): grid
         for k in this.drafts
-        for question in HEAT_QUESTIONS
+        for question in questions
         if (grid := _grid(this, k, question)) is not None
     }
     if not grids:
@@ -92,11 +95,11 @@ def heat_map(this: Breakeven) -> Figure | None:
     with styled():
         told, axis = _setting(this)
         drafts = [k for k in this.drafts if any(k == key[0] for key in grids)]
-        figure, axes = panels(len(drafts), len(HEAT_QUESTIONS), (9.0, 1.5 + 3.0 * len(drafts)))
+        figure, axes = panels(len(drafts), len(questions), (9.0, 1.5 + 3.0 * len(drafts)))
         most = float(max(np.exp(np.abs(np.log(np.clip(grid, 1e-3, 1e3))).max()) for grid in grids.values()))
         most = min(max(most, _SMALLEST_RANGE), _LARGEST_RANGE)
         norm = LogNorm(1.0 / most, most)
-        keys = [(k, question) for k in drafts for question in HEAT_QUESTIONS]
+        keys = [(k, question) for k in drafts for question in questions]
         for ax, key in zip(axes, keys, strict=True):
             _heat_panel(ax, this, axis, key, grids.get(key), norm)
         bar = figure.colorbar(ScalarMappable(norm, "RdBu"), ax=axes, extend="both", aspect=35, pad=0.02)

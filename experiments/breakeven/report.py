@@ -71,9 +71,9 @@ def breakeven_text(this: Breakeven) -> str:
         "Conditional acceptance a from which drafting pays against K = 0, on the same requests and luck: "
         f"{seeds}, {this.simulations} simulations. a is a mean over requests, {spread}.",
         break_even_table(this, found, questions),
-        "length: tokens a verification at break-even on throughput, 1 + K x accepted/drafted, as engines log "
-        "it. Closed forms: one decoding step at the plain run's batch and context, costing `round` plain "
-        f"steps. {BOTH_RIGHT}",
+        f"length: tokens a verification at break-even on {(questions or ['throughput'])[0]}, 1 + K x "
+        "accepted/drafted, as engines log it. Closed forms: one decoding step at the plain run's batch and "
+        f"context, costing `round` plain steps. {BOTH_RIGHT}",
     ]
     if extremes := list(_extremes(this, found)):
         parts.append("\n".join(extremes))

@@ -23,7 +23,8 @@ def check_text(found: CheckedFile) -> str:
 def _points(points: Sequence[CheckedPoint]) -> Iterator[str]:
     axes = points[0].point.axes
     if not axes:
-        yield f"  {points[0].point.id}: {_counted(_requests(points[0]))} requests"
+        counted = _counted(_requests(points[0]))
+        yield f"  {points[0].point.id}: {counted}{' requests' if points[0].at_most is None else ''}"
     for axis in axes:
         values = list({repr(p.point.axes[axis]): text(p.point.axes[axis]) for p in points}.values())
         yield f"  {axis}: {_listed(values)}"
@@ -39,7 +40,7 @@ def _points(points: Sequence[CheckedPoint]) -> Iterator[str]:
 
 def _requests(point: CheckedPoint) -> object:
     if point.at_most is not None:
-        return f"until it is settled, at most {point.at_most:,} (run.at_most),"
+        return f"as many as settle it, {point.at_most:,} at most (run.at_most)"
     return point.requests or "all"
 
 

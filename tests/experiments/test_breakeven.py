@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specfleet.experiments.breakeven.answers import Best, best, closed_form, schedule
+from specfleet.experiments.breakeven.answers import Best, answers, best, closed_form, schedule
 from specfleet.experiments.breakeven.cell import Cell, Found, assumed, search
 from specfleet.experiments.breakeven.command import breakeven_command
-from specfleet.experiments.breakeven.figures import drawn_again
+from specfleet.experiments.breakeven.figures import drawn_again, heat_map
 from specfleet.experiments.breakeven.judge import Verdicts, judge
 from specfleet.experiments.breakeven.question import CONCURRENCY, DRAFTS, Breakeven, load_axis
-from specfleet.experiments.breakeven.report import write_breakeven
+from specfleet.experiments.breakeven.report import breakeven_facts, breakeven_text, write_breakeven
 from specfleet.experiments.breakeven.search import (
     ALWAYS,
     AT,
@@ -168,6 +168,23 @@ def test_a_schedule_covers_every_batch_once(pairs: list[tuple[float, int]]) -> N
 def test_a_schedule_parts_between_the_batches_tested() -> None:
     found = [Best(1, 5, 2.0, 1.0), Best(16, 3, 1.5, 16.0), Best(64, 3, 1.2, 60.0), Best(256, 0, 1.0, 240.0)]
     assert schedule(found, 256) == [(1, 4, 5), (5, 120, 3), (121, 256, 0)]
+
+
+def test_nothing_asked_at_any_load_is_an_empty_schedule() -> None:
+    assert schedule([], 256) == []
+
+
+def test_a_rate_that_is_served_drafting_or_not_has_no_break_even_on_throughput(small: Path) -> None:
+    rates = ["workload.max_concurrency=null", "replications=1", "report={}"]
+    this = Breakeven(small, [*rates, "sweep.axes={workload.request_rate: [2]}"])
+    this.execute(1, Reporter(this.total, quiet=True))
+    asked = {answer.question for answer in answers(this)}
+    assert asked == {"mean TPOT", "P99 TPOT", "goodput"}
+    assert "length: tokens a verification at break-even on mean TPOT" in breakeven_text(this)
+    facts = breakeven_facts(this)
+    assert "throughput" not in facts["num_speculative_tokens_per_batch_size"]  # type: ignore[operator]
+    figure = heat_map(this)
+    assert figure is not None and "mean TPOT" in figure.axes[0].get_title(loc="left")
 
 
 @pytest.mark.parametrize(

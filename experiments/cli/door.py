@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from specfleet.experiments.cli.base import fail, plain_errors
+from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
 
 Line = Annotated[
     str | None,
@@ -28,7 +29,11 @@ Models = Annotated[
 
 
 def text_of_line(given: str) -> tuple[str, Path]:
-    """What was given as a command line, and the folder that its paths are seen from."""
+    """What was given as a command line, and the folder that its paths are seen from.
+
+    Raises:
+        InputFaults: one word that is no file: nothing can be started by it.
+    """
     if given == "-":
         return sys.stdin.read(), Path()
     try:
@@ -37,6 +42,9 @@ def text_of_line(given: str) -> tuple[str, Path]:
             return file.read_text(encoding="utf-8"), file.parent
     except (OSError, ValueError):
         pass
+    if len(given.split()) == 1:
+        message = f"{given.strip()} is no file that can be read as text, and no command line"
+        raise InputFaults([Fault(COMMAND_LINE, 0, "", message)])
     return given, Path()
 
 

@@ -27,6 +27,8 @@ _NUMBERS: dict[str, type] = {
     "random-range-ratio": float,
     "random-prefix-len": int,
 }
+_FROM_0 = ("temperature", "num_warmups", "random_prefix_len")
+"""Numbers that may be 0."""
 
 
 class _Bench(argparse.ArgumentParser):
@@ -109,8 +111,10 @@ def _read(tool: str, words: Sequence[str], more: Mapping[str, type], dataset: st
         name, equals, value = word.partition("=")
         plain.append(name.replace("_", "-") + equals + value if word.startswith("--") else word)
     said, _ = parser.parse_known_args(plain)
-    for name in ("num_prompts", "max_concurrency"):
-        if (value := getattr(said, name)) is not None:
+    for name, value in vars(said).items():
+        if isinstance(value, int | float) and name in _FROM_0:
+            _checked(value, value >= 0, "0 or more", tool, name)
+        elif isinstance(value, int | float) and name != "random_range_ratio":
             _checked(value, value > 0, "above 0", tool, name)
     return said
 

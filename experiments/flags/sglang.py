@@ -20,6 +20,8 @@ METHODS = {
     "DSPARK": "dspark",
 }
 """`--speculative-algorithm` -> vLLM's method."""
+NAMED_DRAFTERS = ("eagle", "eagle3", "draft_model", "dflash")
+"""Methods whose drafter has a name of its own."""
 
 _KEYS: dict[str, tuple[type, str]] = {
     "model-path": (str, "model"),
@@ -218,6 +220,10 @@ def _speculation(this: Read, said: dict[str, Any]) -> None:
         steps, topk, drafts = (5, 4, 8) if llama else (3, 1, 4)
         this.notes.append(
             f"SGLang's own steps, topk and draft tokens for this model: {steps}, {topk}, {drafts}"
+        )
+    if method in NAMED_DRAFTERS and "draft" not in said:
+        this.refused["--speculative-draft-model-path"] = (
+            f"{algorithm} needs a drafter; name it, or write NEXTN where the model's own layers draft"
         )
     k = steps if steps is not None else (drafts or 9) - 1
     config: dict[str, Any] = {"method": method, "model": said.get("draft")}

@@ -38,6 +38,7 @@ _WORKLOAD: dict[str, Any] = {
     "max_concurrency": 32,
 }
 _LOADS = [1, 8, 32, 128]
+_VLLM_PRINTS = "vLLM prints yours by position"
 AT_MOST = 3000
 """Requests of a simulation where the line says nothing of traffic: an answer in less than a minute."""
 
@@ -365,7 +366,8 @@ def _completed(this: Translated, with_traffic: bool) -> None:
     k, key = config.get("num_speculative_tokens"), "serve.speculative_config.num_speculative_tokens"
     if config.get("rejection_sample_method") != "synthetic":
         this.data["acceptance"], how = acceptance_for(config["method"], serve["model"], k)
-        this.notes.append(f"acceptance is {how}: vLLM prints yours by position; replace the block")
+        prints = "SGLang prints yours as accept len" if serve["engine"] == SGLANG else _VLLM_PRINTS
+        this.notes.append(f"acceptance is {how}: {prints}; replace the block")
     fixed = "num_speculative_tokens_per_batch_size" in config or "draft_tree" in serve
     if config.get("rejection_sample_method") != "synthetic" and not fixed:
         this.data.setdefault("sweep", {"axes": {}})["axes"][key] = [0, k]

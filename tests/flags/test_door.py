@@ -337,3 +337,34 @@ def test_look_up_deeper_than_was_measured_carries_the_last_ratio_on() -> None:
         positions[7] / positions[6], rel=1e-3
     )
     assert "hot_cold" in block and "carried on" in block["source"]
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--random-input-len 0",
+        "--request-rate -3",
+        "--burstiness 0",
+        "--num-prompts 0",
+        "--random-prefix-len -1",
+    ],
+)
+def test_a_benchmark_of_nothing_is_refused_and_not_taken_for_its_default(flag: str) -> None:
+    with pytest.raises(InputFaults, match=f"{flag.split()[0]} must be"):
+        translate(f"vllm serve {MODEL}\nvllm bench serve --random-output-len 20 {flag}")
+
+
+def test_an_sglang_line_without_its_drafter_is_refused_at_the_flag_to_add() -> None:
+    line = f"python -m sglang.launch_server --model-path {MODEL} --speculative-algorithm EAGLE3"
+    with pytest.raises(InputFaults, match="--speculative-draft-model-path: EAGLE3 needs a drafter"):
+        translate(line)
+    notes = translate(f"{line} --speculative-draft-model-path {HEAD}").notes
+    assert any("SGLang prints yours as accept len" in note for note in notes)
+    assert not any("vLLM" in note for note in notes)
+
+
+def test_a_file_that_is_not_there_is_said_to_be_none(tmp_path: Path) -> None:
+    missing = tmp_path / "serve.sh"
+    shown = CliRunner().invoke(app, ["init", str(tmp_path / "a.yaml"), "--from", str(missing)])
+    assert shown.exit_code == 2
+    assert f"{missing} is no file that can be read as text" in shown.output.replace("\n", "")

@@ -113,7 +113,7 @@ def test_every_default_is_written_to_the_resolved_file(tmp_path: Path) -> None:
     assert (data["name"], data["workload"]["num_prompts"]) == ("x", 1000)
 
 
-@given(st.text(min_size=1, max_size=30))
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=30))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
 def test_words_that_look_like_numbers_survive_the_resolved_file(tmp_path: Path, word: str) -> None:
     experiment = load_text(tmp_path, speculative(EAGLE3 + ", method: eagle3"))

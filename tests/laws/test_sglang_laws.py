@@ -18,6 +18,7 @@ from specfleet.sim.laws.whole import check_run
 from specfleet.sim.recorder import ABORTED, FINISHED, REJECTED
 from specfleet.sim.sglang.scheduler import SglangScheduler
 from specfleet.sim.simulation import RunResult, simulate
+from specfleet.sim.speculation.acceptance import AcceptanceSpec
 
 ENGINE = EngineConfig(
     max_num_seqs=16,
@@ -194,3 +195,17 @@ def test_the_draws_retract_cut_and_give_up() -> None:
 
     draw()
     assert min(seen.values()) >= 3, seen
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize(("conditional", "accepted"), [(1.0, 3.0), (0.0, 0.0), (0.7, 0.7 + 0.7**2 + 0.7**3)])
+def test_what_is_accepted_is_what_was_asked_for(overlap: bool, conditional: float, accepted: float) -> None:
+    engine = replace(drafts(), num_gpu_blocks=100_001, async_scheduling=overlap)
+    n = 60
+    many = replace(
+        world(engine, [20] * n, [120] * n), acceptance=AcceptanceSpec(conditional_acceptance=conditional)
+    )
+    rows = many.run().requests
+    rounds = rows["verifications"].sum()
+    assert rows["accepted_tokens"].sum() / rounds == pytest.approx(accepted, rel=0.03)
+    assert rounds >= n * 119 // 4

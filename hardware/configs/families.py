@@ -151,7 +151,7 @@ FAMILIES: Mapping[str, Family] = {
 SAME_AS = {
     "step3p7": "step3p5", "step3p7_flash": "step3p5", "step3_5": "step3p5", "step3_7": "step3p5",
     "minimax_m3": "minimax_m3_vl", "minimax_m3_sparse": "minimax_m3_vl", "minimax_m1": "minimax_text_01",
-    "kimi_k25": "deepseek_v3", "mimo_v2": "mimo_v2_flash",
+    "kimi_k25": "deepseek_v3", "kimi_k3": "kimi_linear", "mimo_v2": "mimo_v2_flash",
     "deci": "nemotron_nas", "decilm": "nemotron_nas",
     "qwen3_5_next": "qwen3_next", "command_r": "cohere",
     "longcat": "longcat_flash", "gemma4_unified": "gemma4",

@@ -85,7 +85,8 @@ def _experts(text: Config, name: str, family: Family) -> ExpertMlp | None:
     chosen = _flat(text, EXPERTS_A_TOKEN)
     return ExpertMlp(
         experts, count(chosen, first(text, *EXPERTS_A_TOKEN), least=1, most=experts), width,
-        _shared_width(text, name, width), family.gated, count(text, "moe_latent_size", 0),
+        _shared_width(text, name, width), family.gated,
+        count(text, first(text, "moe_latent_size", "routed_expert_hidden_size"), 0),
         family.experts, family.shared,
     )  # fmt: skip
 

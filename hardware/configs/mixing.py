@@ -183,6 +183,7 @@ def _latent(text: Config, index: tuple[Indexer | None, int]) -> LatentAttention:
     return LatentAttention(
         count(text, "num_attention_heads", least=1), count(text, "kv_lora_rank"), nope, rope,
         count(text, "v_head_dim", nope + rope), count(text, "q_lora_rank", 0), *index,
+        gated=bool(text.get("mla_use_output_gate")),
     )  # fmt: skip
 
 
@@ -233,7 +234,8 @@ def _delta(text: Config, family: Family) -> GatedDelta:
     if kimi := block(text, "linear_attn_config"):
         heads, width = count(kimi, "num_heads"), count(kimi, "head_dim")
         kernel = count(kimi, "short_conv_kernel_size", 4)
-        return GatedDelta(heads, heads, width, width, kernel, 4, "low_rank")
+        gates = "output" if kimi.get("use_full_rank_gate") else "low_rank"
+        return GatedDelta(heads, heads, width, width, kernel, 4, gates)
     if text.get("linear_num_heads"):
         heads, width = count(text, "linear_num_heads"), count(text, "linear_head_dim")
         return GatedDelta(heads, heads, width, width, count(text, "linear_conv_kernel_dim", 4), 4, "full")

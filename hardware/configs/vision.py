@@ -31,8 +31,8 @@ STYLES = {
     "llama4": "llama4", "step3p5": "step", "gemma4": "gemma4", "gemma3": "siglip", "mistral3": "pixtral",
     "pixtral": "pixtral", "qwen2_vl": "qwen", "qwen2_5_vl": "qwen", "qwen3_vl": "qwen3",
     "qwen3_vl_moe": "qwen3",
-    "qwen3_5": "qwen3", "qwen3_5_moe": "qwen3", "kimi_k25": "kimi", "minimax_m3_vl": "minimax",
-    "minimax_m3": "minimax",
+    "qwen3_5": "qwen3", "qwen3_5_moe": "qwen3", "kimi_k25": "kimi", "kimi_k3": "kimi",
+    "minimax_m3_vl": "minimax", "minimax_m3": "minimax",
     "mistral4": "pixtral", "glm4v_moe": "glm", "glm4v": "glm", "glm46v": "glm",
 }  # fmt: skip
 """Styles of towers by the model's `model_type`."""
@@ -69,10 +69,9 @@ def _tower(tower: Config, style: str, hidden: int) -> int:
         width, deep, wide = (
             count(tower, f"vt_{key}") for key in ("hidden_size", "num_hidden_layers", "intermediate_size")
         )
-        merged = 4 * width
-        return (
-            deep * (4 * width**2 + 2 * width * wide + 6 * width) + merged * (merged + hidden) + width * 4700
-        )
+        merged, heads = 4 * width, count(tower, "qkv_hidden_size", width)
+        layer = 4 * width * heads + 2 * width * wide + 6 * width
+        return deep * layer + merged * (merged + hidden) + width * 4700
     width, deep = count(tower, "hidden_size"), count(tower, "num_hidden_layers")
     wide, patch = count(tower, "intermediate_size"), 3 * count(tower, "patch_size", 14) ** 2
     layer = 4 * width**2 + 2 * width * wide

@@ -127,7 +127,8 @@ class LatentAttention:
     """Multi-head latent attention (MLA): one latent and one rotary key a token, on every GPU.
 
     `q_rank` 0 projects queries straight from the hidden state. `sparse` is how many tokens a query reads
-    (DeepSeek sparse attention), chosen by `index` here or in an earlier layer.
+    (DeepSeek sparse attention), chosen by `index` here or in an earlier layer. `gated`: the output passes a
+    gate as wide as it is, made from the hidden state (Kimi K3).
     """
 
     heads: int
@@ -138,6 +139,7 @@ class LatentAttention:
     q_rank: int = 0
     index: Indexer | None = None
     sparse: int = 0
+    gated: bool = False
 
     unmeasured = ""
 
@@ -170,6 +172,7 @@ class LatentAttention:
             down,
             up,
             Part("kv_b", heads * (self.nope_dim + self.v_head_dim), self.kv_rank, (f"{root}.kv_b_proj",)),
+            *((Part("gate", heads * self.v_head_dim, hidden, (f"{root}.g_proj",)),) if self.gated else ()),
             Part("o", hidden, heads * self.v_head_dim, (f"{root}.o_proj",)),
             *(self.index.parts(hidden) if self.index else ()),
         )

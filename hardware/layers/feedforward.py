@@ -36,11 +36,17 @@ class DenseMlp:
         """None: every token passes through."""
 
 
+LATENT_IN = ("fc1_latent_proj", "routed_expert_down_proj")
+LATENT_OUT = ("fc2_latent_proj", "routed_expert_up_proj")
+"""Modules of the projections around experts, as Nemotron and Kimi name them."""
+
+
 @dataclass(frozen=True)
 class ExpertMlp:
     """`experts` MLPs of `width`, each token through `per_token` of them and through `shared_width` besides.
 
-    `latent` above 0 is the width that experts read and write, behind two projections (Nemotron 3 Super).
+    `latent` above 0 is the width that experts read and write, behind two projections (Nemotron 3 Super, Kimi
+    K3).
     `shared_root` and `root` are the modules' names in the checkpoint.
     """
 
@@ -58,8 +64,8 @@ class ExpertMlp:
         around = self.root.rpartition(".")[0]
         latent = (
             (
-                Part("latent_in", self.latent, hidden, (f"{around}.fc1_latent_proj",)),
-                Part("latent_out", hidden, self.latent, (f"{around}.fc2_latent_proj",)),
+                Part("latent_in", self.latent, hidden, tuple(f"{around}.{name}" for name in LATENT_IN)),
+                Part("latent_out", hidden, self.latent, tuple(f"{around}.{name}" for name in LATENT_OUT)),
             )
             if self.latent
             else ()

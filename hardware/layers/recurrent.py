@@ -14,7 +14,8 @@ class GatedDelta:
     The state is one `key_dim` x `value_dim` matrix a value head, in `state_element_bytes`; a causal
     convolution of `kernel` taps runs over keys, queries and values before it, its state in 16 bits.
     `gates`: "scalar" has two values a head beside a full output gate; "low_rank" (Kimi) makes forget and
-    output gates through a rank of `value_dim`; "full" (Ling) has both whole.
+    output gates through a rank of `value_dim`; "output" (Kimi K3) the forget gate alone, the output gate is
+    whole; "full" (Ling) has both whole.
     """
 
     key_heads: int
@@ -42,13 +43,12 @@ class GatedDelta:
         root = "linear_attn"
         if self.gates != "scalar":
             root, rank, keys = "self_attn", self.value_dim, self.value_heads * self.key_dim // tp
-            whole = self.gates == "full"
+            whole = {"low_rank": 0, "output": values, "full": keys + values}[self.gates]
+            ranks = {"low_rank": 2, "output": 1, "full": 0}[self.gates]
             return (
                 Part("in", self._conv_width(tp), hidden, (f"{root}.q_proj",)),
-                Part(
-                    "gates_a", (keys + values if whole else 2 * rank) + heads, hidden, (f"{root}.f_a_proj",)
-                ),
-                *(() if whole else (Part("gates_b", keys + values, rank, (f"{root}.f_b_proj",)),)),
+                Part("gates_a", whole + ranks * rank + heads, hidden, (f"{root}.f_a_proj",)),
+                *((Part("gates_b", keys + values - whole, rank, (f"{root}.f_b_proj",)),) if ranks else ()),
                 Part("o", hidden, values, (f"{root}.o_proj",)),
             )
         return (

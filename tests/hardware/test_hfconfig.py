@@ -142,3 +142,15 @@ def test_a_file_that_is_no_config_is_refused_by_name(tmp_path: Path, text: str |
         catalog.model({"hf_config": str(file)})
     with pytest.raises(ConfigError):
         read_hf_config(file)
+
+
+def test_kimi_k3_holds_what_the_tensors_of_its_files_add_up_to() -> None:
+    kimi = catalog.model("kimi-k3")
+    assert kimi.checkpoint_bytes / 2**30 == pytest.approx(1453.66, abs=0.05), "96 files, 497,220 tensors"
+    gates = 2 * 93 * 12_288 * 7168  # an output gate as wide as the output in every layer, MLA or not
+    latent = 2 * 92 * 2 * 3584 * 7168
+    assert gates + latent == pytest.approx((15.26 + 2 * 4.40) * 2**30, rel=1e-3)
+    assert kimi.parameters == pytest.approx(2.78e12, rel=2e-3)
+    assert kimi.kv_bytes_per_token("auto", 8) == 24 * 2 * (512 + 64), (
+        "24 layers of MLA, the others keep a state"
+    )

@@ -1,12 +1,14 @@
 """`specfleet compare A B`: two runs, paired request by request on common random numbers.
 
 Two runs with the same workload and seeds meet the same requests and the same luck, so the difference
-of a request's latency between them is due to what was changed. Intervals come from resampling the
-pairs (1,000 times, seeded): means and P99 alike.
+of a request's latency between them is due to what was changed. Intervals are those of batches of pairs in
+the order of their requests, for those of one run are correlated; where too little was seen to trust one, it
+counts twice as wide, and where nothing bounds it without end.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,14 +18,16 @@ import numpy as np
 
 from specfleet.experiments.load.sweep import SPREAD_END
 from specfleet.experiments.run.band import is_tail
+from specfleet.experiments.run.gains import WIDER
 from specfleet.experiments.run.known import AT_MOST
 from specfleet.experiments.run.results import Results, read_results
-from specfleet.sim.metrics.samples import F64
+from specfleet.sim.statistics.pairs import difference_of_means, difference_of_percentiles
+from specfleet.sim.statistics.series import F64
 
 if TYPE_CHECKING:
     import pandas as pd
 
-RESAMPLES = 1000
+TOO_FEW = "too little seen"
 METRICS = ("ttft", "tpot", "e2el")
 STATISTICS = ("mean", "p99")
 ASKED = ("prompt_tokens", "max_tokens")
@@ -66,6 +70,12 @@ class Difference:
     def settled(self) -> bool:
         """Whether the interval excludes no difference."""
         return self.low > 0.0 or self.high < 0.0
+
+    @property
+    def interval(self) -> str:
+        """The interval in words."""
+        bounded = math.isfinite(self.low) and math.isfinite(self.high)
+        return f"{self.low:+,.2f} to {self.high:+,.2f}" if bounded else TOO_FEW
 
     @property
     def identical(self) -> bool:
@@ -131,40 +141,38 @@ def latencies(requests: pd.DataFrame) -> pd.DataFrame:
     return kept[list(METRICS)]
 
 
-def _statistic(values: F64, name: str) -> F64:
-    """Returns the mean or P99 along the last axis."""
-    return np.asarray(values.mean(axis=-1) if name == "mean" else np.percentile(values, 99.0, axis=-1))
-
-
 def differences(a: pd.DataFrame, b: pd.DataFrame, point: str) -> list[Difference]:
     """Compares the requests that both runs have.
 
     Raises:
         NotComparable: if they have none.
     """
-    joined = a.merge(b, left_index=True, right_index=True, suffixes=("_a", "_b"))
+    joined = a.merge(b, left_index=True, right_index=True, suffixes=("_a", "_b")).sort_index()
     if joined.empty:
         raise NotComparable(f"{point}: no request finished in both runs")
-    rng = np.random.Generator(np.random.Philox(key=np.array([len(joined), 7], dtype=np.uint64)))
-    drawn = rng.integers(0, len(joined), (RESAMPLES, len(joined)))
+    seeds = joined.index.get_level_values("seed")
     found = []
     for metric in METRICS:
-        left, right = joined[f"{metric}_a"].to_numpy(), joined[f"{metric}_b"].to_numpy()
+        sides = [joined[f"{metric}_{side}"].to_numpy() for side in "ab"]
+        runs = [[side[seeds == seed] for seed in seeds.unique()] for side in sides]
         for statistic in STATISTICS:
-            resampled = _statistic(right[drawn], statistic) - _statistic(left[drawn], statistic)
-            low, high = np.percentile(resampled, [2.5, 97.5])
-            found.append(
-                Difference(
-                    point,
-                    f"{statistic}_{metric}_ms",
-                    float(_statistic(left, statistic)),
-                    float(_statistic(right, statistic)),
-                    float(low),
-                    float(high),
-                    len(joined),
-                )
-            )
+            left, right = (_figure(side, statistic) for side in sides)
+            low, high = _bounds(right - left, runs[0], runs[1], statistic)
+            found.append(Difference(point, f"{statistic}_{metric}_ms", left, right, low, high, len(joined)))
     return found
+
+
+def _figure(values: F64, statistic: str) -> float:
+    return float(values.mean() if statistic == "mean" else np.percentile(values, 99.0))
+
+
+def _bounds(value: float, a: list[F64], b: list[F64], statistic: str) -> tuple[float, float]:
+    """Returns the 95 % interval of a difference of means or P99; of what is alike pair by pair both are 0."""
+    if all(np.array_equal(left, right) for left, right in zip(a, b, strict=True)):
+        return 0.0, 0.0
+    found = difference_of_means(a, b) if statistic == "mean" else difference_of_percentiles(a, b, 99.0)
+    times = 1.0 if found.enough else WIDER
+    return value - times * (found.value - found.low), value + times * (found.high - found.value)
 
 
 def over_ends(here: Difference, ends: Sequence[Difference]) -> Difference:

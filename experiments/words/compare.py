@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from specfleet.experiments.run.compare import Difference, compare
+from specfleet.experiments.run.compare import TOO_FEW, Difference, compare
 from specfleet.experiments.run.folder import located
 from specfleet.experiments.words.band import SETTLE_SPREAD
 from specfleet.experiments.words.table import Column, table_text
@@ -34,7 +34,8 @@ def compare_text(a: Path, b: Path) -> str:
     for point in dict.fromkeys(difference.point for difference in found):
         mine = [difference for difference in found if difference.point == point]
         table = table_text(COLUMNS, [_row(difference) for difference in mine])
-        parts.append(f"{point}: {mine[0].pairs} pairs of requests\n{table}")
+        pairs = f"{mine[0].pairs:,} pair{'' if mine[0].pairs == 1 else 's'} of requests"
+        parts.append(f"{point}: {pairs}\n{table}")
     if any(difference.band for difference in found):
         parts.append(f"P99 from its least to its most: {BAND}")
     if any(difference.by_spread for difference in found):
@@ -49,7 +50,7 @@ def _pairs(found: Sequence[Difference]) -> str:
 
 
 def _row(d: Difference) -> list[object]:
-    interval = f"[{d.low:+.2f}, {d.high:+.2f}]"
+    interval = d.interval if d.interval == TOO_FEW else f"[{d.low:+.2f}, {d.high:+.2f}]"
     change: object = d.difference
     if d.band is not None and f"{d.band[0]:+.2f}" != f"{d.band[1]:+.2f}":
         change = f"{d.band[0]:+.2f} to {d.band[1]:+.2f}"

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from report_runs import simulated
+from scipy.signal import lfilter
 
-from specfleet.experiments.run.compare import Difference, NotComparable, compare, over_ends
+from specfleet.experiments.run.compare import (
+    METRICS,
+    Difference,
+    NotComparable,
+    compare,
+    differences,
+    over_ends,
+)
 from specfleet.experiments.words.compare import compare_text
 from specfleet.experiments.words.tail import driver, read_split, tail_sentence
 
@@ -43,6 +53,29 @@ def test_a_run_does_not_differ_from_itself(runs: tuple[Path, Path]) -> None:
     for found in compare(runs[0], runs[0]):
         assert found.difference == found.low == found.high == 0.0 and not found.settled
         assert found.identical
+
+
+def _correlated(seed: int, n: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Two runs whose true difference is 0, and whose neighbours are alike, as those of a queue are."""
+    rng = np.random.default_rng(seed)
+    drift = lfilter([1.0], [1.0, -0.95], rng.normal(size=n))
+    index = pd.MultiIndex.from_product([[0], range(n)], names=["seed", "request_id"])
+    sides = (rng.normal(100.0, 1.0, n), rng.normal(100.0, 1.0, n) + drift)
+    plain, other = (pd.DataFrame(dict.fromkeys(METRICS, side), index=index) for side in sides)
+    return plain, other
+
+
+def test_requests_of_a_run_that_are_alike_do_not_count_as_independent() -> None:
+    means = [differences(*_correlated(seed, 4000), "point")[0] for seed in range(40)]
+    settled = sum(found.settled for found in means)
+    assert settled <= 6, "5 % of intervals may miss a difference of 0; of resampled pairs half do"
+
+
+def test_one_pair_settles_nothing_and_says_so() -> None:
+    plain, other = _correlated(0, 1)
+    found = differences(plain, other, "point")
+    assert not any(each.settled or each.identical for each in found)
+    assert {each.interval for each in found} == {"too little seen"}
 
 
 def test_a_clear_gain_is_settled_and_signed(runs: tuple[Path, Path]) -> None:

@@ -124,7 +124,7 @@ def summarise(
             continue
         row: Row = {"point": point.id, **point.axes, "replications": len(mine), **means(mine)}
         finished = [seed for seed in seeds if (point.id, seed) in found]
-        row |= traffic[point.id] | _known(read, point, finished)
+        row |= traffic[point.id] | _known(read, point, finished, traffic[point.id].get("state"))
         other = baseline_of(point, points, baseline) if baseline else None
 
         def ratios(one: Point, plain: Point, row: Row = row) -> Row:
@@ -143,12 +143,15 @@ def summarise(
     return rows
 
 
-def _known(read: Requests, point: Point, seeds: Sequence[int]) -> Row:
-    """Returns, of a point that goes on until it is settled, which figures are not known as well as asked."""
+def _known(read: Requests, point: Point, seeds: Sequence[int], state: object) -> Row:
+    """Returns, of a point that goes on until it is settled, which figures are not known as well as asked.
+
+    Of a saturated one none is asked, as in `growth.looked`: its latencies are as long as its run.
+    """
     runs = read.runs(point, seeds) if point.config.workload.goes_on else None
     if runs is None:
         return {}
-    found = loose(runs, point.config.run.precision)
+    found = [] if state == "saturated" else loose(runs, point.config.run.precision)
     return {NOT_KNOWN: ", ".join(each.said for each in found), AT_MOST: point.config.run.at_most}
 
 

@@ -186,3 +186,11 @@ def test_a_ratio_at_the_least_gain_itself_is_not_run_after() -> None:
 def test_what_is_said_of_a_loose_figure_is_never_what_was_asked_for() -> None:
     assert Loose("P99 TTFT", 0.0503, 1.0).said == "P99 TTFT (within 5.1 %)"
     assert Loose("P99 TTFT", inf, 1.0).said == "P99 TTFT (too little seen)"
+
+
+def test_of_a_saturated_point_no_precision_is_asked_and_none_is_missed(tmp_path: Path) -> None:
+    load_: dict[str, Value] = {"workload.max_concurrency": None, "workload.request_rate": 900.0}
+    run, rows = made(tmp_path / "a", {**load_, "sweep": {}, "run.at_most": 2000})
+    assert [row["state"] for row in rows] == ["saturated"]
+    assert [row[NOT_KNOWN] for row in rows] == [""]
+    assert "Not known as well" not in run_text(run, rows)

@@ -9,7 +9,7 @@ from pathlib import Path
 from specfleet.experiments.page.data import Finished, point_name, read
 from specfleet.experiments.page.html import Html, TableCell, join, page, section, table, tag
 from specfleet.experiments.page.sections import definitions, points_table
-from specfleet.experiments.run.compare import TOO_FEW, Difference, compare, pairs_of_points
+from specfleet.experiments.run.compare import Difference, compare, pairs_of_points
 from specfleet.experiments.run.files import write_page
 from specfleet.experiments.run.results import Row, read_results
 from specfleet.experiments.schema.yamlfile import read_yaml
@@ -162,7 +162,7 @@ def _row(d: Difference, point: str) -> list[TableCell]:
         TableCell(f"{d.a:,.2f}", d.a),
         TableCell(f"{d.b:,.2f}", d.b),
         TableCell(f"{d.difference:+,.2f}", d.difference),
-        TableCell(d.interval, d.high if d.interval != TOO_FEW else None),
+        TableCell(d.interval, d.high if d.bounded else None),
         ratio,
         TableCell(word),
         TableCell(f"{d.pairs:,}", float(d.pairs)),
@@ -244,8 +244,8 @@ def _payload(found: Sequence[Difference], names: Mapping[str, str]) -> dict[str,
                 "name": name_and_unit(d.name)[0],
                 "a": d.a,
                 "b": d.b,
-                "low": d.low if d.interval != TOO_FEW else d.difference,
-                "high": d.high if d.interval != TOO_FEW else d.difference,
+                "low": d.low if d.bounded else d.difference,
+                "high": d.high if d.bounded else d.difference,
                 "verdict": _verdict(d),
             }
         )

@@ -21,6 +21,8 @@ from specfleet.experiments.run.band import is_tail
 from specfleet.experiments.run.gains import WIDER
 from specfleet.experiments.run.known import AT_MOST
 from specfleet.experiments.run.results import Results, read_results
+from specfleet.sim.statistics.figures import percentile
+from specfleet.sim.statistics.interval import CONFIDENCE
 from specfleet.sim.statistics.pairs import difference_of_means, difference_of_percentiles
 from specfleet.sim.statistics.series import F64
 
@@ -74,8 +76,16 @@ class Difference:
     @property
     def interval(self) -> str:
         """The interval in words."""
-        bounded = math.isfinite(self.low) and math.isfinite(self.high)
-        return f"{self.low:+,.2f} to {self.high:+,.2f}" if bounded else TOO_FEW
+        if self.bounded:
+            return f"{self.low:+,.2f} to {self.high:+,.2f}"
+        if math.isfinite(self.low):
+            return f"{self.low:+,.2f} or more"
+        return f"{self.high:+,.2f} or less" if math.isfinite(self.high) else TOO_FEW
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the interval has both ends."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
 
     @property
     def identical(self) -> bool:
@@ -171,8 +181,20 @@ def _bounds(value: float, a: list[F64], b: list[F64], statistic: str) -> tuple[f
     if all(np.array_equal(left, right) for left, right in zip(a, b, strict=True)):
         return 0.0, 0.0
     found = difference_of_means(a, b) if statistic == "mean" else difference_of_percentiles(a, b, 99.0)
+    if not (math.isfinite(found.low) and math.isfinite(found.high)):
+        return _apart(a, b) if statistic == "p99" else (found.low, found.high)
     times = 1.0 if found.enough else WIDER
     return value - times * (found.value - found.low), value + times * (found.high - found.value)
+
+
+def _apart(a: list[F64], b: list[F64]) -> tuple[float, float]:
+    """Returns the bounds of a difference of P99 from each run's own interval, where the pairs have none.
+
+    A P99 of which the largest value seen is no bound is still bounded from below, and that may be above all
+    that the other can be. Each side is asked for at half the error, so that both hold together with 95 %.
+    """
+    ours, theirs = (percentile(side, 99.0, 1.0 - (1.0 - CONFIDENCE) / 2.0) for side in (a, b))
+    return theirs.low - ours.high, theirs.high - ours.low
 
 
 def over_ends(here: Difference, ends: Sequence[Difference]) -> Difference:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from specfleet.experiments.run.compare import TOO_FEW, Difference, compare
+from specfleet.experiments.run.compare import Difference, compare
 from specfleet.experiments.run.folder import located
 from specfleet.experiments.words.band import SETTLE_SPREAD
 from specfleet.experiments.words.table import Column, table_text
@@ -50,7 +50,7 @@ def _pairs(found: Sequence[Difference]) -> str:
 
 
 def _row(d: Difference) -> list[object]:
-    interval = d.interval if d.interval == TOO_FEW else f"[{d.low:+.2f}, {d.high:+.2f}]"
+    interval = f"[{d.low:+.2f}, {d.high:+.2f}]" if d.bounded else d.interval
     change: object = d.difference
     if d.band is not None and f"{d.band[0]:+.2f}" != f"{d.band[1]:+.2f}":
         change = f"{d.band[0]:+.2f} to {d.band[1]:+.2f}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from specfleet.experiments.run.compare import (
     METRICS,
     Difference,
     NotComparable,
+    _apart,
     compare,
     differences,
     over_ends,
@@ -157,3 +159,15 @@ def test_a_split_adds_up_and_its_driver_is_its_largest_growth(runs: tuple[Path, 
         split["p99"][p] - split["p50"][p] for p in split["p50"] if p != "tpot_ms"
     )
     assert share > 0 and "ms a token" in tail_sentence("K = 3", split)
+
+
+def test_a_p99_far_above_another_is_settled_although_nothing_bounds_it_from_above() -> None:
+    rng = np.random.default_rng(0)
+    narrow, wide = 200.0 + rng.exponential(5.0, 4000), 300.0 + rng.exponential(50.0, 4000)
+    low, high = _apart([narrow], [wide])
+    truth = 300.0 - 200.0 + (50.0 - 5.0) * math.log(100.0)
+    assert 0.0 < low < truth < high
+    assert _apart([wide], [narrow]) == (-high, -low)
+    one = Difference("p", "p99_ttft_ms", 1.0, 2.0, 0.5, math.inf, 9)
+    assert (one.interval, one.settled) == ("+0.50 or more", True)
+    assert Difference("p", "p99_ttft_ms", 2.0, 1.0, -math.inf, -0.5, 9).interval == "-0.50 or less"

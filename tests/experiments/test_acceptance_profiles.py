@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from specfleet.experiments.load.rules.acceptance import process_conflicts
+from specfleet.experiments.load.rules.acceptance import process_conflicts, same_model
 from specfleet.experiments.point.acceptance_specs import acceptance_spec
 from specfleet.experiments.schema.lookups import acceptance_profile, acceptance_profile_names
+from specfleet.hardware import catalog
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
 from specfleet.sim.speculation.joint import output_ranks
 from specfleet.sim.speculation.processes import process
@@ -182,3 +183,10 @@ def test_only_an_engines_synthetic_acceptance_is_labelled_unfit_for_tails() -> N
     assert unfit_for_tails([profile("eagle-llama-3.1-8b-chat")]) is None
     assert unfit_for_tails([profile("eagle-llama-3.1-8b-chat"), synthetic]) == UNFIT_FOR_TAILS
     assert "P99" in UNFIT_FOR_TAILS
+
+
+@pytest.mark.parametrize("name", acceptance_profile_names())
+def test_the_model_of_every_profile_is_in_the_catalogue(name: str) -> None:
+    measured = acceptance_profile(name).measured_on
+    assert measured is not None and measured.model is not None
+    assert any(same_model(measured.model, model) for model in catalog.names("models")), measured.model

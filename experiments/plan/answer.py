@@ -8,6 +8,7 @@ from specfleet.experiments.plan.numbers import money
 from specfleet.experiments.plan.owned import CLOSE
 from specfleet.experiments.plan.planned import Planned, replicas_of
 from specfleet.experiments.plan.search import Entry
+from specfleet.experiments.plan.seen import of_limit
 from specfleet.experiments.words.band import STATE_IT
 
 
@@ -46,7 +47,7 @@ def doubts(this: Planned) -> str:
         looked = n if n in entry.tried else entry.unsettled[0]
         judged = entry.tried[looked].judged
         which = "the first" if len(named) > 1 else "it"
-        shown = f"{judged.ratio:.2f} of {judged.limit}, {judged.why}"
+        shown = f"{of_limit(judged)}, {judged.why}"
         with_ = "" if looked == n else f"{so_many(looked)}: "
         text += f" Whether {which} meets the SLO is open: {with_}{shown}."
     if this.even:
@@ -105,11 +106,11 @@ def _cheapest(this: Planned) -> str:
         f"${cost.per_million_total_usd:.2f} per million in all)."
     )
     if this.plan.objective == "headroom":
-        room = f"{this.winner.ratio:.2f} of {this.winner.limit}"
+        room = of_limit(this.winner)
         return f"{text} {room}. Up to {_largest(this):.1f} requests/s in all."
     if this.plan.objective == "throughput":
         at = f"At {this.traffic.rate:g} requests/s"
-        return f"{text} {at} it has {this.winner.ratio:.2f} of {this.winner.limit}."
+        return f"{text} {at} it has {of_limit(this.winner)}."
     return f"{text} {other_side(this)}"
 
 

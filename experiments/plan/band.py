@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from specfleet.experiments.load.sweep import at_ends
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.search import CENT, Entry, Search
-from specfleet.experiments.plan.seen import Judged, TrialFigures
+from specfleet.experiments.plan.seen import Judged, TrialFigures, of_limit
 from specfleet.experiments.run.band import SPREAD
 from specfleet.experiments.schema.blocks.acceptance import processes
 from specfleet.experiments.schema.blocks.experiment import Experiment
@@ -78,7 +78,7 @@ def reconsider(search: Search, entries: Sequence[Entry], winner: Entry | None) -
 def _open(entry: Entry, n: int, end: AtEnd, low: int) -> None:
     """Notes that whether so many replicas meet the SLO depends on the spread."""
     reply, there = entry.tried[n], end.judged
-    why = f"it depends on {SPREAD}: with {end.spread} {there.ratio:.2f} of {there.limit}, {there.verdict}"
+    why = f"it depends on {SPREAD}: with {end.spread} {of_limit(there)}, {there.verdict}"
     judged = replace(reply.judged, verdict="not settled", why=why, by_spread=True)
     entry.tried[n] = replace(reply, judged=judged)
     entry.low, entry.ratio, entry.limit = low, judged.ratio, judged.limit

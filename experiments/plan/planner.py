@@ -18,7 +18,7 @@ from specfleet.experiments.plan.neighbours import BETTER, Neighbour, neighbours
 from specfleet.experiments.plan.owned import SEVERAL, best_of_owned, reach_of
 from specfleet.experiments.plan.planned import Planned
 from specfleet.experiments.plan.search import FIRST_LOOK, Entry, Search
-from specfleet.experiments.plan.seen import Judged
+from specfleet.experiments.plan.seen import Judged, of_limit
 from specfleet.experiments.plan.sensitivity import sensitivity
 from specfleet.experiments.plan.speculation import best_by_load, break_even
 from specfleet.experiments.plan.traffic import Traffic
@@ -174,7 +174,7 @@ class Planner:
             judged = self._deploy(search)
             if judged.verdict != "missed":
                 break
-            say(f"the whole deployment has {judged.ratio:.2f} of {judged.limit}; searching on")
+            say(f"the whole deployment has {of_limit(judged)}; searching on")
             search.refuse(this.winner)
             this.winner = search.run(this.entries)
         assert this.winner is not None

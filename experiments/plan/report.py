@@ -12,7 +12,7 @@ from specfleet.experiments.plan.neighbours import CANNOT, COSTS_MORE, Neighbour
 from specfleet.experiments.plan.numbers import NONE_LEFT, memory, one_more, shifts
 from specfleet.experiments.plan.planned import Planned
 from specfleet.experiments.plan.search import Entry
-from specfleet.experiments.plan.seen import TrialFigures, worst
+from specfleet.experiments.plan.seen import TrialFigures, of_limit, worst
 from specfleet.experiments.plan.sensitivity import Changed
 from specfleet.experiments.plan.trials import limits_of
 from specfleet.experiments.words.backing import backing_of_points
@@ -151,7 +151,7 @@ def _beside(n: Neighbour) -> str:
         return f"{what}: cannot be had: {n.limit}"
     if n.verdict == COSTS_MORE:
         return f"{what}: ${n.cost:.2f}/h with one replica already"
-    return f"{n.replicas} x ({what}) at ${n.cost:.2f}/h: {n.verdict}, {n.ratio:.2f} of {n.limit}"
+    return f"{n.replicas} x ({what}) at ${n.cost:.2f}/h: {n.verdict}, {of_limit(n)}"
 
 
 def _change_lines(this: Planned) -> Iterator[str]:
@@ -170,7 +170,7 @@ HOLDS: dict[str, str] = {
 
 def _then(c: Changed, planned: str) -> str:
     """Returns whether the plan holds under a change, and what is cheapest then."""
-    holds = f"{HOLDS[c.verdict]} ({c.ratio:.2f} of {c.limit})"
+    holds = f"{HOLDS[c.verdict]} ({of_limit(c)})"
     if c.verdict == "met":
         return holds
     if c.best is None:
@@ -188,11 +188,11 @@ def status(this: Planned, entry: Entry) -> str:
     cost = entry.candidate.replica_usd * (n + this.plan.spare_replicas)
     many = so_many(n)
     if entry.known:
-        return f"${cost:.2f}/h: {many} meet{'' if n > 1 else 's'} it, {entry.ratio:.2f} of {entry.limit}"
+        return f"${cost:.2f}/h: {many} meet{'' if n > 1 else 's'} it, {of_limit(entry)}"
     if entry.unsettled:
         looked = entry.unsettled[0]
         judged, least = entry.tried[looked].judged, "" if looked == n else "at least "
-        shown = f"{judged.ratio:.2f} of {judged.limit}"
+        shown = of_limit(judged)
         return f"{least}${cost:.2f}/h: not settled with {so_many(looked)}, {shown}"
     why = f"{entry.low} fail{'s' if entry.low == 1 else ''}" if entry.tried else "closed form"
     return f"at least ${cost:.2f}/h: {many} or more ({why})"

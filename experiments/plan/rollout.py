@@ -20,6 +20,7 @@ from specfleet.experiments.plan.flags import (
 from specfleet.experiments.plan.numbers import NONE_LEFT, KvMemory, memory, one_more
 from specfleet.experiments.plan.planned import Planned
 from specfleet.experiments.plan.report import HOLDS, trust
+from specfleet.experiments.plan.seen import ATTAINMENT, of_limit
 from specfleet.experiments.plan.speculation import schedule
 from specfleet.experiments.schema import lookups
 from specfleet.hardware.memory import GIB
@@ -284,7 +285,8 @@ def _next(this: Planned) -> Iterator[str]:
         word = HOLDS[changed.verdict]
         more = f", {changed.replicas} replicas do" if changed.replicas and changed.replicas > 1 else ""
         need = more if changed.verdict == "missed" else ""
-        what = f"{changed.ratio:.2f} of {_limit_name(changed.limit)}"
+        named = of_limit(changed) if changed.limit == ATTAINMENT else ""
+        what = named or f"{changed.ratio:.2f} of {_limit_name(changed.limit)}"
         yield f"- {changed.name}: {word} ({what}{need})."
     unbacked = [line.removeprefix("Not backed: ").rstrip(".") for line in trust(this)[1:]]
     yield f"- What no measurement backs: {'; '.join(unbacked)}."

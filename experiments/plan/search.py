@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from specfleet.experiments.plan.asking import Laboratory, Question, Reply
 from specfleet.experiments.plan.candidates import Candidate
-from specfleet.experiments.plan.seen import TrialFigures, judge
+from specfleet.experiments.plan.seen import TrialFigures, judge, of_limit
 from specfleet.experiments.plan.traffic import Traffic
 from specfleet.experiments.point.bounds import Bound
 from specfleet.sim.statistics.stopping import RunLengths
@@ -204,9 +204,7 @@ class Search:
             entry.tried[n], entry.high = found, None
             entry.low = n if judged.verdict == "missed" else entry.low
         entry.ratio, entry.limit = judged.ratio, judged.limit
-        self._report(
-            f"again {n} x ({entry.candidate.id}): {judged.ratio:.2f} of {judged.limit}, {judged.verdict}"
-        )
+        self._report(f"again {n} x ({entry.candidate.id}): {of_limit(judged)}, {judged.verdict}")
         return found
 
     @property
@@ -275,6 +273,4 @@ class Search:
                 entry.ratio, entry.limit = judged.ratio, judged.limit
             if entry.high is None and entry.failures == TRIES:
                 self._hopeless(entry)
-            self._report(
-                f"{n} x ({entry.candidate.id}): {judged.ratio:.2f} of {judged.limit}, {judged.verdict}"
-            )
+            self._report(f"{n} x ({entry.candidate.id}): {of_limit(judged)}, {judged.verdict}")

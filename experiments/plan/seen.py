@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,26 @@ RATIO = "ratio:"
 ATTAINMENT = "attainment"
 ALL = 0.001
 """Share of requests beyond their limits up to which all of them count as within: all is never seen."""
+
+
+class OfLimit(Protocol):
+    """Something that has come to a share of a limit."""
+
+    @property
+    def ratio(self) -> float:
+        """Of the limit."""
+
+    @property
+    def limit(self) -> str:
+        """Its name."""
+
+
+def of_limit(found: OfLimit) -> str:
+    """Returns how near a limit something came, such as `0.74 of p99_tpot_ms`.
+
+    With an attainment it is the worst of a request's latencies over their limits, at the request that counts.
+    """
+    return f"{found.ratio:.2f} of {'its limits' if found.limit == ATTAINMENT else found.limit}"
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
@@ -25,7 +26,7 @@ from specfleet.experiments.plan.planned import Planned
 from specfleet.experiments.plan.planner import Planner
 from specfleet.experiments.plan.report import plan_text
 from specfleet.experiments.plan.search import Entry, Search
-from specfleet.experiments.plan.seen import Allowed, Judged, TrialFigures, judge, worst
+from specfleet.experiments.plan.seen import Allowed, Judged, TrialFigures, judge, of_limit, worst
 from specfleet.experiments.plan.traffic import Traffic, Trial, dealt
 from specfleet.experiments.plan.trials import measure
 from specfleet.experiments.point.acceptance_specs import scaled
@@ -395,3 +396,10 @@ def test_another_folder_is_left_alone(file: Path, tmp_path: Path) -> None:
     (tmp_path / "mine" / "thesis.txt").write_text("x")
     with pytest.raises(InputFaults, match="not a folder of `specfleet plan`"):
         Planner(file, (), tmp_path / "mine").prepare(resume=False)
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"), [("p99_tpot_ms", "0.35 of p99_tpot_ms"), ("attainment", "0.35 of its limits")]
+)
+def test_a_share_of_an_attainment_is_not_said_to_be_attained(limit: str, said: str) -> None:
+    assert of_limit(SimpleNamespace(ratio=0.35, limit=limit)) == said

@@ -147,6 +147,10 @@ def test_any_text_is_read_or_refused_with_a_reason(text: str) -> None:
 
 
 @given(st.text(max_size=20))
-def test_a_quoted_text_stays_that_text(text: str) -> None:
+def test_a_quoted_text_stays_that_text_or_is_refused_for_its_nul(text: str) -> None:
     written = yaml.safe_dump(text, default_style='"', allow_unicode=False)
-    assert parse_value(written) == text
+    if "\0" in text:
+        with pytest.raises(ValueError, match="holds a NUL character; remove it"):
+            parse_value(written)
+    else:
+        assert parse_value(written) == text

@@ -26,10 +26,11 @@ def weight_bytes(placement: Placement) -> int:
 def padded_expert_bytes(placement: Placement) -> int:
     """Bytes that routed experts in MXFP4 occupy on one GPU beyond those of their file; 0 in other formats.
 
-    Their kernels load whole tiles: `Mxfp4MoEMethod.create_weights` of vLLM 0.10 to 0.19 rounds the width on
-    one GPU and the hidden size up to 128 and 256 below compute capability 9 (Marlin), the width alone to 64
-    at 9 (Triton), both to 256 from 10 on (FlashInfer). gpt-oss-20b (2,880 wide) holds 12.81 GiB in its file
-    and logs 13.72 GiB loaded on one A100 (vLLM 0.19); 2,944 x 3,072 make it 13.67.
+    Their kernels load whole tiles, as `Mxfp4MoEMethod.create_weights` of vLLM rounds them: the width on one
+    GPU and the hidden size up to 128 and 256 below compute capability 9 (Marlin), the width alone to 64 at 9
+    (Triton), both to 256 from 10 on (FlashInfer). One log bears out the first: gpt-oss-20b (2,880 wide) holds
+    12.81 GiB in its file and 13.72 GiB loaded on one A100 (vLLM 0.19), and 2,944 x 3,072 make it 13.67. Of
+    the other two no log was seen. All engines are taken to do the same.
     """
     model, tp = placement.model, placement.tensor_parallel_size
     width_to, hidden_to = _tiles(placement.accelerator.compute_capability)

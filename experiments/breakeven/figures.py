@@ -108,12 +108,16 @@ def heat_map(this: Breakeven) -> Figure | None:
         bar.minorticks_off()
         bar.set_label("speedup over K = 0; above 1 is better")
         seeds = f"mean of {len(this.seeds)} seeds" if len(this.seeds) > 1 else "one seed"
+        unknown = any(answer.end_status for answer in answers(this))
+        spread = (
+            " P99 is for the spread between requests that is taken where none is given." if unknown else ""
+        )
         caption(
             figure,
             told,
             "speedup of drafting over acceptance and load",
             "Thick: break-even. Dashed green: the file's own acceptance. Simulated at the ticks, on the same "
-            f"requests and luck; {seeds}, linear in between.",
+            f"requests and luck; {seeds}, linear in between.{spread}",
         )
     return figure
 

@@ -28,6 +28,8 @@ from specfleet.experiments.cli.results import results
 
 if TYPE_CHECKING:
     from specfleet.experiments.run.processes import Workers
+    from specfleet.experiments.run.results import Row
+    from specfleet.experiments.run.run import Run
 
 app = typer.Typer(
     name="specfleet",
@@ -84,10 +86,6 @@ def run(
     from specfleet.experiments.run.progress import Reporter
     from specfleet.experiments.run.run import Run
     from specfleet.experiments.run.runner import worthwhile
-    from specfleet.experiments.words.as_json import json_text
-    from specfleet.experiments.words.pace import stepped_sentences
-    from specfleet.experiments.words.run import run_facts, run_text
-    from specfleet.experiments.words.width import say
 
     with plain_errors():
         given, changes = experiment_from(file, vllm, overrides or (), gpu, models or (), engine)
@@ -105,15 +103,8 @@ def run(
             workers.stop(at_once=True)
         try:
             with plain_errors():
-                rows = this.summary()
-                if rows:
-                    for sentence in stepped_sentences(this.folder):
-                        print(f"note: {sentence}", file=sys.stderr)
-                    if as_json:
-                        print(json_text(run_facts(this, rows)), flush=True)
-                    else:
-                        say(run_text(this, rows))
-                        sys.stdout.flush()
+                if rows := this.summary():
+                    _answer(this, rows, as_json)
                     if plots and this.whole:
                         _draw(this.folder, workers)
         finally:
@@ -125,6 +116,22 @@ def run(
         fail(f"interrupted: {whole} of {len(this.tasks)} simulations are whole; go on with --resume", 130)
     if this.failures:
         fail(f"{len(this.failures)} of {len(this.tasks)} simulations failed: {this.failures[0][1]}", 1)
+
+
+def _answer(this: Run, rows: Sequence[Row], as_json: bool) -> None:
+    """Prints what a run found, and on stderr what of it was stepped."""
+    from specfleet.experiments.words.as_json import json_text
+    from specfleet.experiments.words.pace import stepped_sentences
+    from specfleet.experiments.words.run import run_facts, run_text
+    from specfleet.experiments.words.width import say
+
+    for sentence in stepped_sentences(this.folder):
+        print(f"note: {sentence}", file=sys.stderr)
+    if as_json:
+        print(json_text(run_facts(this, rows)), flush=True)
+    else:
+        say(run_text(this, rows))
+        sys.stdout.flush()
 
 
 def _draw(folder: Path, workers: Workers | None = None) -> list[Path]:

@@ -70,7 +70,8 @@ def bound(config: Experiment, lengths: MeanLengths, acceptance_factor: float = 1
     With B requests decoding, a step takes T(B) and a request needs (output - 1) / L of them at L tokens a
     round; while it decodes, B prompts pass through. So a token takes `T(B) / L + B P(B) / (output - 1)`
     seconds, P(B) what a prompt adds, and `B / ((output - 1) x that)` requests/s are served. B ends at the
-    TPOT limit, the KV cache, or max_num_seqs. A limit on a percentile is taken as one on the mean.
+    TPOT limit, the KV cache, or max_num_seqs. A limit on a percentile is taken as one on the mean. Where all
+    answers have one token nobody decodes and TPOT limits nothing: prompts take all of the time.
     """
     built = build(config)
     assert config.slo is not None, "the rules ask for an SLO"
@@ -115,18 +116,36 @@ def most(
         "token budget": (engine.max_num_batched_tokens - 1) / q,
     }
     cap = max(int(min(caps.values())), 1)
-    batch = np.unique(np.geomspace(1, cap, BATCHES).astype(np.int64))
-    step, prompt = _steps(cost, engine, lengths, batch)
-    token = step / length + batch * prompt / max(lengths.output - 1.0, 1.0)
-    rate = batch / (token * max(lengths.output - 1.0, 1.0))
+    decoded = lengths.output - 1.0
+    if decoded <= 0.0:
+        return _prompts_alone(cost, engine, lengths.prompt, min(caps, key=lambda name: caps[name]))
+    batch = np.unique(np.geomspace(1, cap, BATCHES).astype(np.int64)).astype(np.float64)
+    if decoded < 1.0:  # most answers have one token: less than one request decodes at a time
+        batch = np.concatenate([np.geomspace(0.01 * decoded, 1.0, BATCHES, endpoint=False), batch])
+    step, prompt = _steps(cost, engine, lengths, np.maximum(batch, 1.0).astype(np.int64))
+    token = step / length + batch * prompt / decoded
+    rate = batch / (token * decoded)
     allowed = token <= tpot_s if tpot_s is not None else np.ones(len(batch), dtype=bool)
     if not allowed.any():
         return Bound(0.0, 0.0, f"TPOT: one request alone takes {1e3 * token[0]:.1f} ms a token")
     chosen = int(np.argmax(np.where(allowed, rate, 0.0)))
     limit = "TPOT" if not allowed.all() else min(caps, key=lambda name: caps[name])
-    prompts = float(batch[chosen] * prompt[chosen]) / max(lengths.output - 1.0, 1.0)
-    share = prompts / float(token[chosen])
+    share = float(batch[chosen] * prompt[chosen]) / decoded / float(token[chosen])
     return Bound(SLACK * float(rate[chosen]), float(batch[chosen]), limit, share)
+
+
+def _prompts_alone(cost: StepCost, engine: EngineConfig, prompt: float, limit: str) -> Bound:
+    """Returns the bound where nobody decodes: as many prompts a step as go in, at the number that is best."""
+    tokens = max(round(prompt), 1)
+    together = min(
+        engine.max_num_batched_tokens // tokens, engine.max_num_seqs, engine.usable_tokens // tokens
+    )
+    fastest = _prompt_seconds(cost, engine, prompt)
+    for n in np.unique(np.geomspace(1, max(together, 1), BATCHES).astype(int)).tolist():
+        if n * tokens <= engine.max_num_batched_tokens:
+            one = StepShape(n * tokens, 0, n, n, 0, 0, 0, n * tokens * (tokens + 1) // 2, 0)
+            fastest = min(fastest, cost.seconds(one) / n)
+    return Bound(SLACK / fastest, 0.0, limit, 1.0)
 
 
 def _steps(

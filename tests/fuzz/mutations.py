@@ -87,7 +87,7 @@ def presets() -> list[dict[str, Any]]:
         data["replications"] = 1
         data["name"] = path.stem
         if "phases" not in data["workload"]:
-            data["workload"]["num_prompts"] = 20
+            data["workload"]["num_prompts"] = 8
         found.append(data)
     return found
 
@@ -229,4 +229,7 @@ def override(chance: random.Random) -> str:
 
 def written(data: Any) -> bytes:
     """An experiment as YAML."""
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True).encode("utf-8", "backslashreplace")
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return yaml.dump(data, Dumper=dumper, sort_keys=False, allow_unicode=True).encode(
+        "utf-8", "backslashreplace"
+    )

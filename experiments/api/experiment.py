@@ -17,6 +17,7 @@ from specfleet.experiments.load.sweep import Point, expand
 from specfleet.experiments.schema.faults import UserError, did_you_mean
 from specfleet.experiments.schema.given import Change, Given, changes
 from specfleet.experiments.words.mistakes import as_user_errors
+from specfleet.experiments.words.values import counted
 
 if TYPE_CHECKING:
     from specfleet.sim.simulation import Scenario
@@ -44,7 +45,8 @@ class Experiment:
     points: tuple[Point, ...]
 
     def __repr__(self) -> str:
-        return f"<Experiment {self.name}: {len(self.points)} points x {len(self.seeds)} seeds>"
+        size = f"{counted(len(self.points), 'point')} x {counted(len(self.seeds), 'seed')}"
+        return f"<Experiment {self.name}: {size}>"
 
     @property
     def name(self) -> str:

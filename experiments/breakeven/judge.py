@@ -104,9 +104,9 @@ def judge(asked: Asked) -> Verdicts:
     last: list[Verdicts] = []
 
     def look(n: int | None) -> Looked:
-        found, longer = _at(asked, n)
+        found, looked = _at(asked, n)
         last[:] = [found]
-        return Looked(longer)
+        return looked
 
     if asked.point.config.workload.goes_on:
         go_on(look, Together((asked.plain, asked.point), {asked.point.id: asked.plain}).lengths)
@@ -115,7 +115,7 @@ def judge(asked: Asked) -> Verdicts:
     return last[0]
 
 
-def _at(asked: Asked, n: int | None) -> tuple[Verdicts, float]:
+def _at(asked: Asked, n: int | None) -> tuple[Verdicts, Looked]:
     """What so many requests show, and how many times as many it takes; None: as many as the file says."""
     point, plain, gain = asked.point, asked.plain, asked.least_gain
     served: dict[tuple[str, int], Served] = {}
@@ -132,7 +132,7 @@ def _at(asked: Asked, n: int | None) -> tuple[Verdicts, float]:
     its = means([figures[plain.id, seed] for seed in asked.seeds]) | traffic[plain.id]
     requests_ = n or counted_requests(point.config.workload)
     found = Verdicts(_kept(row), _kept(its), requests_)
-    return found, unsettled(read, point, plain, served, gain) if most else 0.0
+    return found, unsettled(read, point, plain, served, gain) if most else Looked(0.0)
 
 
 def _row(

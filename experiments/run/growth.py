@@ -9,6 +9,7 @@ it is found again after a kill, so a resumed run takes the same lengths.
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,9 @@ LEAST, LEAST_PER_USER = 2_000, 20
 """Requests of a first look, and for each user of a closed loop: starting and ending then count for little."""
 MOST_STEPS = 25_000_000
 """Iterations that are kept of one simulation, 2 GB of them: no point grows beyond."""
+
+SETTLED = {"pays", "does not"}
+"""Verdicts that a longer run must not turn round."""
 
 Failed = Callable[[Task, BaseException], None]
 
@@ -83,10 +87,17 @@ def groups(points: Sequence[Point], baseline: Mapping[str, object] | None) -> li
 
 @dataclass(frozen=True)
 class Sighting:
-    """A simulation of so many requests, whose folder is kept until its group is settled."""
+    """A simulation of so many requests, whose folder is kept until its group is settled.
+
+    Attributes:
+        task: what is simulated.
+        prompts: so many requests.
+        why: what the look before left open.
+    """
 
     task: Task
     prompts: int
+    why: str = ""
 
     @property
     def path(self) -> Path:
@@ -95,8 +106,8 @@ class Sighting:
 
     @property
     def id(self) -> str:
-        """Names it in progress."""
-        return f"{self.task.id}, {self.prompts:,} requests"
+        """Names it in progress, and says what it is made for."""
+        return f"{self.task.id}, {self.prompts:,} requests{f', for {self.why}' if self.why else ''}"
 
     @property
     def seconds(self) -> float:
@@ -126,13 +137,14 @@ class _InProgress:
     tasks: list[Task]
     lookout: Generator[int, Looked, tuple[bool, int, int]]
     prompts: int
+    why: str = ""
     seen: dict[str, Served] = field(default_factory=dict)
     taken: list[Sighting] = field(default_factory=list)
 
     @property
     def looks(self) -> list[Sighting]:
         """What is to be simulated next."""
-        return [Sighting(task, self.prompts) for task in self.tasks]
+        return [Sighting(task, self.prompts, self.why) for task in self.tasks]
 
     def settle(self) -> None:
         """Puts the folders of the last look in their places, and removes those of the others."""
@@ -196,15 +208,17 @@ def _goes_on(one: _InProgress, least_gain: float) -> bool:
     if not one.tasks:
         return False
     served = {(task.point.id, task.seed): one.seen[task.id] for task in one.tasks}
+    found = looked(one.group, served, least_gain)
+    one.why = found.why
     try:
-        one.prompts = one.lookout.send(looked(one.group, served, least_gain))
+        one.prompts = one.lookout.send(found)
     except StopIteration:
         return False
     return True
 
 
 def looked(group: Together, served: Mapping[tuple[str, int], Served], least_gain: float) -> Looked:
-    """Returns how many times as long the simulations of a group have to be.
+    """Returns how many times as long the simulations of a group have to be, what is open most, and verdicts.
 
     Args:
         group: the group.
@@ -212,7 +226,8 @@ def looked(group: Together, served: Mapping[tuple[str, int], Served], least_gain
         least_gain: what a ratio must exceed 1 by to count.
     """
     read = Requests(Path(), served)
-    longer = 0.0
+    open_: list[tuple[float, str]] = []
+    decided: dict[str, object] = {}
     states = {}
     for point in group.points:
         seeds = [seed for name, seed in served if name == point.id]
@@ -220,15 +235,18 @@ def looked(group: Together, served: Mapping[tuple[str, int], Served], least_gain
             continue
         states[point.id] = state = read.traffic(point, seeds).get("state")
         if state == "still filling":
-            longer = max(longer, 1.0)
+            open_.append((1.0, f"still filling at {point.id}"))
         if state != "saturated":
             runs = [served[point.id, seed] for seed in seeds]
             found = loose(runs, point.config.run.precision)
-            longer = max([longer, *(each.longer for each in found)])
+            open_ += [(each.longer, f"{each.said} at {point.id}") for each in found]
     for point in group.points:
         if point.id in group.plain:
-            longer = max(longer, unsettled(read, point, group.plain[point.id], served, least_gain))
-    return Looked(longer)
+            gains = unsettled(read, point, group.plain[point.id], served, least_gain)
+            decided |= gains.decided
+            open_ += [(gains.longer, gains.why)] if gains.longer else []
+    longer, why = max(open_, key=lambda each: each[0], default=(0.0, "the same once more"))
+    return Looked(longer, decided=decided, why=why)
 
 
 def unsettled(
@@ -237,8 +255,8 @@ def unsettled(
     plain: Point,
     served: Mapping[tuple[str, int], Served],
     least_gain: float,
-) -> float:
-    """Returns how many times as long runs have to be to settle what a point gains; 0: it is settled.
+) -> Looked:
+    """Returns how many times as long runs have to be to settle what a point gains, and the verdicts.
 
     A verdict on P99 is settled too where both ends of the band of spreads are, and do not agree. What is not
     settled need not be known better than within the least gain that counts.
@@ -250,19 +268,30 @@ def unsettled(
         least_gain: what a ratio must exceed 1 by to count.
     """
     classes = {f"class:{name}:": 0.0 for name in point.config.workload.mix or {}}
-    rows = []
+    rows, names = [], []
     for one, other in [(point, plain), *((end, plain.at_end_of(end)) for end in point.ends)]:
         both = [seed for name, seed in served if name == one.id and (other.id, seed) in served]
         rows.append(read.gains(one, other, both, classes, least_gain) if both else {})
-    longer = 0.0
+        names.append(one.id)
+    longer, why = 0.0, ""
+    decided: dict[str, object] = {}
     for key in [key for key in rows[0] if key.endswith("_verdict")]:
         name = key.removesuffix("_verdict")
-        asked = rows if is_tail(name) else rows[:1]
-        verdicts = {row.get(key) for row in asked}
-        if "not settled" in verdicts and not {"pays", "does not"} <= verdicts:
-            open_yet = (row for row in asked if row.get(key) == "not settled")
-            longer = max([longer, *(_longer(row, name, least_gain) for row in open_yet)])
-    return longer
+        asked = dict(zip(names, rows, strict=True)) if is_tail(name) else {point.id: rows[0]}
+        verdicts = {at: row.get(key) for at, row in asked.items()}
+        decided |= {f"{name} at {at}": said for at, said in verdicts.items() if said in SETTLED}
+        if "not settled" in verdicts.values() and not set(verdicts.values()) >= SETTLED:
+            for at, row in asked.items():
+                more = _longer(row, name, least_gain) if row.get(key) == "not settled" else 0.0
+                if more > longer:
+                    longer, why = more, f"{_said(name)} not settled at {at}"
+    return Looked(longer, decided=decided, why=why)
+
+
+def _said(ratio: str) -> str:
+    """A ratio's column in words, such as `P99 TPOT`."""
+    words = ratio.removeprefix("speedup_").removeprefix("output_").replace("_", " ")
+    return re.sub(r"\b(p\d+|tpot|ttft|itl|e2el)\b", lambda found: found[0].upper(), words)
 
 
 def _longer(row: Mapping[str, object], name: str, least_gain: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from specfleet.experiments.run.check import CheckedFile, CheckedPoint
-from specfleet.experiments.words.values import named, text
+from specfleet.experiments.words.values import counted, named, text
 from specfleet.hardware.memory import GIB
 
 MANY = 12
@@ -15,7 +15,8 @@ MANY = 12
 def check_text(found: CheckedFile) -> str:
     """Returns the axes, the requests, and the memory of one GPU: whole once, then what is not the same."""
     replications = found.loaded.experiment.replications
-    parts = [f"{found.name}: {len(found.points)} points x {replications} replications"]
+    size = f"{counted(len(found.points), 'point')} x {counted(replications, 'replication')}"
+    parts = [f"{found.name}: {size}"]
     parts += [f"note: {notice}" for notice in found.loaded.notices]
     return "\n".join([*parts, "", *_points(found.points), "", *_memory(found.points)])
 

@@ -13,6 +13,11 @@ _LONGEST_LABEL = 30
 K = "num_speculative_tokens"
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns a number with its noun, `1 point` or `12 points`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def text(value: object) -> str:
     """Returns an axis' value as people write it."""
     if value is None:

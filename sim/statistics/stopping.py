@@ -107,14 +107,18 @@ class Looked:
     Attributes:
         longer: how many times as long a run has to be; 0: the answer is met.
         hopeless: whether no length would do.
+        decided: what the answer is, by name, of what was asked; one that the next look turns round was none.
+        why: what is not met, in words.
     """
 
     longer: float
     hopeless: bool = False
+    decided: Mapping[str, object] = field(default_factory=dict)
+    why: str = ""
 
 
 def go_on(look: Callable[[int], Looked], lengths: RunLengths) -> tuple[bool, int, int]:
-    """Looks at ever longer runs until an answer is met twice in a row.
+    """Looks at ever longer runs until an answer is met twice in a row, and is the same.
 
     Args:
         look: at runs of so many requests.
@@ -136,15 +140,22 @@ def go_on(look: Callable[[int], Looked], lengths: RunLengths) -> tuple[bool, int
 def going_on(lengths: RunLengths) -> Generator[int, Looked, tuple[bool, int, int]]:
     """Yields the lengths at which to look, each after what was seen at the one before; see `go_on`."""
     n, looks, met = lengths.least, 0, False
+    before: Mapping[str, object] = {}
     while True:
         found = yield n
         looks += 1
         again = met
-        met = not found.longer
+        met = not found.longer and not turned(before, found.decided)
+        before = found.decided
         if found.hopeless or n >= lengths.most or (met and again):
             return met, n, looks
         times = lengths.confirm if met else min(max(found.longer, lengths.growth), lengths.leap)
         n = min(ceil(n * times), lengths.most)
+
+
+def turned(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+    """Returns the names of what was decided before, and is decided otherwise now."""
+    return [name for name, answer in now.items() if before.get(name, answer) != answer]
 
 
 def times_as_long(found: Interval, boundary: float) -> float:
@@ -255,11 +266,8 @@ def settle_side(
     def look(n: int) -> Looked:
         found = observe(n)
         side = side_of(found, boundary)
-        turned = bool(said) and said[-1][0] * side < 0
         said.append((side, found))
-        if side:
-            return Looked(1.0 if turned else 0.0)
-        return Looked(times_as_long(found, boundary))
+        return Looked(0.0, decided={"side": side}) if side else Looked(times_as_long(found, boundary))
 
     _, used, looks = go_on(look, lengths)
     return Answered(*said[-1], used, looks)

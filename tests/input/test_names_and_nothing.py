@@ -102,6 +102,25 @@ def test_a_burstiness_that_spreads_nothing_is_said(file: Path, rate: str, said: 
     assert any("burstiness has no effect" in notice for notice in notices) == said
 
 
+@pytest.mark.parametrize(
+    ("warmups", "said"),
+    [("17", True), ("16", False), ("{per_concurrency: 5}", True), ("{per_concurrency: 4}", False)],
+)
+def test_more_warmups_than_requests_that_count_are_said(file: Path, warmups: str, said: bool) -> None:
+    notices = load(file, (f"workload.num_warmups={warmups}",)).notices
+    assert any("most of the run does not count" in notice for notice in notices) == said
+    found = RUNNER.invoke(app, ["check", str(file), f"workload.num_warmups={warmups}"])
+    assert found.exit_code == 0 and ("most of the run does not count" in found.output) == said
+
+
+def test_one_point_is_one_point(file: Path) -> None:
+    said = RUNNER.invoke(app, ["check", str(file)]).output
+    assert said.splitlines()[0].endswith(": 1 point x 1 replication")
+    swept = ["check", str(file), "sweep.axes.serve.max_num_seqs=[4, 8]", "replications=2"]
+    assert RUNNER.invoke(app, swept).output.splitlines()[0].endswith(": 2 points x 2 replications")
+    assert repr(sf.load(file)).endswith("1 point x 1 seed>")
+
+
 def test_no_draft_accepted_can_be_stated_in_both_ways(file: Path) -> None:
     by_position = (DRAFTS[0], "acceptance={by_position: [0, 0, 0], concentration: 18}")
     conditional = (DRAFTS[0], "acceptance={conditional_acceptance: 0, concentration: 18}")

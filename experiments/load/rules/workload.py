@@ -30,10 +30,25 @@ def workload_conflicts(config: Experiment) -> Iterator[Conflict]:
 
 
 def workload_notices(points: list[Experiment]) -> Iterator[str]:
-    """Says what of the workload has no effect in any point."""
+    """Says what of the workload has no effect in any point, and where most of a run does not count."""
     loads = [point.workload for point in points]
     if any(load.burstiness != 1.0 for load in loads) and all(_all_at_once(load) for load in loads):
         yield "workload.burstiness has no effect: no request_rate spreads the arrivals"
+    pairs = {(_asked(load, load.num_warmups), _asked(load, load.num_prompts)) for load in loads}
+    for warmups, counted in sorted((w, n) for w, n in pairs if 0 < n < w)[-1:]:
+        yield (
+            f"workload.num_warmups, {warmups}, is more than the {counted} requests of num_prompts: most of "
+            "the run does not count; raise num_prompts, or lower it"
+        )
+
+
+def _asked(load: Workload, asked: int | PerConcurrency | None) -> int:
+    """Requests of a point; 0 of phases, which hold their warm-ups, and of traces, which bring their own."""
+    if load.phases is not None or load.trace is not None:
+        return 0
+    if isinstance(asked, PerConcurrency):
+        return max(asked.per_concurrency * (load.max_concurrency or 0), asked.min)
+    return asked or 0
 
 
 def _all_at_once(workload: Workload) -> bool:

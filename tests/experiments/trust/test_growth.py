@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from math import inf
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import yaml
 from specfleet.experiments.load.config import load
 from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.run import growth
-from specfleet.experiments.run.growth import LOOKS, Together, groups, longest, looked
+from specfleet.experiments.run.growth import LOOKS, Sighting, Together, groups, longest, looked
 from specfleet.experiments.run.known import AT_MOST, NOT_KNOWN, Loose, loose
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.run.results import Row, number, read_results
@@ -26,6 +26,7 @@ from specfleet.experiments.run.traffic import Served
 from specfleet.experiments.schema.blocks.until import HalfWidths
 from specfleet.experiments.schema.yamlfile import Value
 from specfleet.experiments.words.run import run_text
+from specfleet.sim.statistics.stopping import RunLengths, going_on, turned
 
 FILE = """
 name: small
@@ -181,6 +182,58 @@ def test_a_ratio_at_the_least_gain_itself_is_not_run_after() -> None:
     group = Together((plain, drafting), {drafting.id: plain})
     seen = {(plain.id, 0): served(0.0102), (drafting.id, 0): served(0.01)}
     assert looked(group, seen, 0.02).longer == 0.0
+
+
+def two() -> tuple[Together, str, str]:
+    """A plain point and one that is compared with it, and their names."""
+    plain, drafting = expand(load(yaml.safe_load(FILE)).experiment)[:2]
+    return Together((plain, drafting), {drafting.id: plain}), plain.id, drafting.id
+
+
+def test_a_verdict_that_a_longer_run_turns_round_is_looked_at_again() -> None:
+    group, plain, drafting = two()
+    better = {(plain, 0): served(0.015), (drafting, 0): served(0.01)}
+    worse = {(plain, 0): served(0.01), (drafting, 0): served(0.015)}
+    looks = [looked(group, seen, 0.02) for seen in (better, worse, worse)]
+    assert [look.longer for look in looks] == [0.0] * 3
+    assert "pays" in looks[0].decided.values(), "or nothing could turn round"
+    assert turned(looks[0].decided, looks[1].decided)
+    lookout = going_on(RunLengths(1000, 100_000))
+    assert [next(lookout), *(lookout.send(look) for look in looks)] == [1000, 1250, 1875, 2344]
+    with pytest.raises(StopIteration) as ended:
+        lookout.send(looks[2])
+    assert ended.value.value == (True, 2344, 4)
+
+
+def test_what_keeps_a_run_going_is_named_with_its_point() -> None:
+    group, plain, drafting = two()
+    loose_ = {(plain, 0): served(0.01, others=0.05, n=100), (drafting, 0): served(0.01, n=100)}
+    found = looked(group, loose_, 0.02)
+    assert found.longer > 1.0 and re.fullmatch(rf"P99 \w+ .* at {plain}|.* at {drafting}", found.why)
+    near = {(plain, 0): served(0.0102, others=0.004), (drafting, 0): served(0.0102, others=0.0035)}
+    wide = looked(group, near, 0.0001)
+    assert wide.longer > 0.0 and wide.why.endswith((f"at {drafting}", f"at {plain}"))
+    task = SimpleNamespace(id=f"{drafting},seed=0")
+    assert Sighting(task, 3000, found.why).id == f"{task.id}, 3,000 requests, for {found.why}"  # type: ignore[arg-type]
+
+
+def test_the_simulations_of_a_run_say_in_progress_what_they_are_made_for(tmp_path: Path) -> None:
+    names: list[str] = []
+
+    class Heard(Reporter):
+        def finished(self, name: str) -> None:
+            names.append(name)
+
+    run = Run(yaml.safe_load(FILE), (("sweep.axes.workload.max_concurrency", (8,)),), tmp_path / "one")
+    todo = run.prepare(False)
+    run.execute(todo, 1, Heard(len(todo), quiet=True))
+    run.release()
+    first, later = (
+        [n for n in names if "2,000 requests" in n],
+        [n for n in names if "2,000 requests" not in n],
+    )
+    assert all(name.endswith("2,000 requests") for name in first)
+    assert later and all(re.search(r" requests, for (.+ at \S+|the same once more)$", n) for n in later)
 
 
 def test_what_is_said_of_a_loose_figure_is_never_what_was_asked_for() -> None:

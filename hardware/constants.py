@@ -13,7 +13,7 @@ from typing import Any
 _US = 1e-6
 _NS = 1e-9
 _MB = 1e6
-_FOLDER = Path(__file__).parent / "measured"
+FOLDER = Path(__file__).parent / "measured"
 _REFERENCE = "h100_sxm"
 _NVLINK_4 = ("h100_sxm", "h200_sxm")
 
@@ -102,7 +102,7 @@ _MOST = 1e18
 
 @cache
 def _measured() -> dict[str, Any]:
-    path = _FOLDER / "constants.json"
+    path = FOLDER / "constants.json"
     data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return data
 
@@ -196,7 +196,7 @@ def _check_numbers(values: Mapping[str, Any], key: str) -> None:
 @cache
 def _constants(pair: str) -> KernelConstants:
     gpu, _, engine = pair.partition("/")
-    table = _FOLDER / f"gemm_{gpu}_{engine or 'vllm'}_fp8_us.csv"
+    table = FOLDER / f"gemm_{gpu}_{engine or 'vllm'}_fp8_us.csv"
     return _of_entry(_measured()[pair], table if table.exists() else None)
 
 

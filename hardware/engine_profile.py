@@ -26,7 +26,8 @@ class EngineProfile:
     `arithmetic_rate` multiplies the GPU's FLOP rate in every GEMM (served GEMMs run below kernel benchmarks).
     `kernel_time_scale` multiplies everything but host time: what `specfleet calibrate` fits, 1 otherwise.
     `yarn_lengthens`: the factor of YaRN raises the longest sequence by itself.
-    `kernels` names the engine whose measured kernels run. `fp8_gemm_table` prices its FP8 GEMMs by the
+    `kernels` names the engine whose measured kernels run, `kernel_version` the release (of several measured
+    the first that is not older; "" is the newest). `fp8_gemm_table` prices its FP8 GEMMs by the
     measured table, which has tile cliffs; `fused_fp8_quantisation` means static scales: no pass that
     quantises a GEMM's input. `draft_launch_s` is what a drafter pass takes beyond its kernels.
     `cudagraph_max_tokens` 0 switches graphs, and so padding, off; `cudagraph_ladder` has the captured sizes
@@ -67,6 +68,7 @@ class EngineProfile:
     yarn_lengthens: bool = False
     kernel_time_scale: float = 1.0
     kernels: str = "vllm"
+    kernel_version: str = ""
     fused_fp8_quantisation: bool = False
     cudagraph_ladder: tuple[tuple[int, ...], ...] = tuple(map(tuple, VLLM_LADDER))
     cudagraph_counts_sequences: bool = False

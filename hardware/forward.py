@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from specfleet.hardware.constants import kernel_constants
-from specfleet.hardware.experts import expert_gemms
 from specfleet.hardware.gemmtable import GemmTable, read_table
 from specfleet.hardware.interconnect import all_reduce_s
 from specfleet.hardware.kernels import ELEMENTWISE_FLOOR_S, Array, GemmParts, Rates, elementwise_s, gemm
 from specfleet.hardware.layers.formats import SIXTEEN, weight_format
 from specfleet.hardware.layers.plain import LayerGroup
+from specfleet.hardware.mixture.experts import expert_gemms
 from specfleet.hardware.model import ModelSpec
 from specfleet.hardware.placement import Placement
 
@@ -90,7 +90,7 @@ def layer_stack(
     A layer is its GEMMs (four in a dense model), a norm before mixer and MLP (read and write hidden state and
     residual), one activation (read gate and up, write their product) and, on several GPUs, an all-reduce of
     the hidden state behind each of the two. `drafts`: of the 1 + drafts tokens of a sequence, how alike they
-    route (`experts.py`).
+    route (`mixture/experts.py`).
     """
     rows = rows_up_to(largest)
     total = [np.zeros_like(rows) for _ in Forward._fields]

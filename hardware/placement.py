@@ -11,6 +11,8 @@ from specfleet.hardware.constants import AllReduceLaw, KernelConstants, kernel_c
 from specfleet.hardware.engine_profile import EngineProfile
 from specfleet.hardware.interconnect import all_reduce_law
 from specfleet.hardware.layers.formats import SIXTEEN, weight_format
+from specfleet.hardware.mixture.table import measured as measured_experts
+from specfleet.hardware.mixture.table import mixture_of, stored_kind
 from specfleet.hardware.model import KV_BYTES, WEIGHT_BYTES, DrafterSpec, ModelSpec
 from specfleet.hardware.sglang.defaults import MAX_RUNNING_REQUESTS_WITH_DRAFTS, SglangDefaults
 
@@ -34,6 +36,8 @@ class Placement:
 
     `draft_pass_tokens` are the tokens a sequence brings into each drafter pass, where it drafts a tree of
     `num_speculative_tokens` nodes; () is a chain. `draft_tensor_parallel_size` is 1 or the target's.
+    `data_parallel_size` ranks, each with `tensor_parallel_size` GPUs for its own requests, share the experts;
+    `expert_parallel_size` groups of those GPUs hold different experts, and inside a group experts are cut.
     `c_q` is what one more query token a sequence adds to decode attention, relative to its time (0.03: a
     kernel that reads KV once; 1: one that does not).
     `routing_correlation` is the share of a draft token's experts that its sequence already uses: 1 + K tokens
@@ -58,6 +62,8 @@ class Placement:
     num_speculative_tokens: int = 0
     draft_pass_tokens: tuple[int, ...] = ()
     draft_tensor_parallel_size: int = 1
+    data_parallel_size: int = 1
+    expert_parallel_size: int = 1
     c_q: float = DEFAULT_C_Q
     routing_correlation: float = 0.3
     attention: str = "all"
@@ -70,6 +76,8 @@ class Placement:
         num_speculative_tokens: int = 0,
         draft_pass_tokens: tuple[int, ...] = (),
         draft_tensor_parallel_size: int | None = None,
+        data_parallel_size: int = 1,
+        expert_parallel_size: int = 1,
         async_scheduling: bool | None = None,
         max_num_seqs: int | None = None,
         max_num_batched_tokens: int | None = None,
@@ -110,6 +118,8 @@ class Placement:
             num_speculative_tokens=num_speculative_tokens,
             draft_pass_tokens=draft_pass_tokens,
             draft_tensor_parallel_size=_given(draft_tensor_parallel_size, tp),
+            data_parallel_size=data_parallel_size,
+            expert_parallel_size=expert_parallel_size,
             c_q=_given(c_q, kernels.query_cost.get(KV_TYPES[KV_BYTES.get(kv_cache_dtype, 2)], DEFAULT_C_Q)),
             routing_correlation=routing_correlation,
             attention=_given(attention, accelerator.attention),
@@ -237,9 +247,34 @@ class Placement:
                 "experts: distinct ones by uniform routing, "
                 f"correlation {self.routing_correlation:g} (assumed, {_range(ROUTING_CORRELATION_RANGE)})"
             )
+            said.append(self.expert_kernels)
         if self.num_speculative_tokens:
             said.append(f"one more query a sequence: c_q {self.c_q:g} of attention ({_range(C_Q_RANGE)})")
         return tuple(said)
+
+    @property
+    def expert_kernels(self) -> str:
+        """Whose times price the experts, in words for the reader."""
+        model, profile = self.model, self.profile
+        run = next(run for run in model.runs if run.experts)
+        assert run.experts is not None
+        split = self.expert_split(self.tensor_parallel_size)
+        mixture = mixture_of(run.experts, model.hidden_size, *split)
+        stored = stored_kind(model, model.format_of(run, "experts", self.quantization))
+        found = measured_experts(
+            self.accelerator.constants, profile.kernels, profile.kernel_version, stored, mixture
+        )
+        if found is None:
+            return "grouped GEMMs of the experts by a formula: no measured table"
+        like = (
+            ""
+            if found.mixture == mixture
+            else (
+                f" for {found.mixture.experts} experts of {found.mixture.hidden} x {found.mixture.width}, "
+                "the nearest that was"
+            )
+        )
+        return f"experts as measured in {profile.kernels} {found.line.version} on {found.constants}{like}"
 
     @property
     def unmeasured(self) -> tuple[str, ...]:
@@ -252,6 +287,13 @@ class Placement:
         stored = {model.format_of(run, role, self.quantization) for run, role in parts}
         weights = [f"{name} weights" for name in sorted(stored) if not weight_format(name).measured]
         return tuple(dict.fromkeys((*kinds, *(name for name in weights if name != "mxfp4 weights"))))
+
+    def expert_split(self, tp: int) -> tuple[int, int]:
+        """Ways in which an expert is cut, and groups that hold different experts; `tp` is a drafter's."""
+        if tp != self.tensor_parallel_size:
+            return tp, 1
+        gpus = tp * self.data_parallel_size
+        return gpus // self.expert_parallel_size, self.expert_parallel_size
 
     def all_reduce_law(self, gpus: int) -> AllReduceLaw | None:
         """The law of an all-reduce among `gpus` of these GPUs, None for one. ValueError if not measured."""

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from specfleet.hardware.experts import distinct_experts, effective_tokens
 from specfleet.hardware.kernels import Array
 from specfleet.hardware.layers.stack import as_projected
+from specfleet.hardware.mixture.routing import distinct_experts, effective_tokens
 from specfleet.hardware.model import DrafterSpec, ModelSpec
 from specfleet.hardware.placement import Placement
 from specfleet.hardware.stepcost import StepShape

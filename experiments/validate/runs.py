@@ -21,6 +21,7 @@ from specfleet.experiments.validate.points import (
 from specfleet.experiments.validate.sample import levelled_requests, matched
 from specfleet.hardware.closedform import closed_form_tpot
 from specfleet.hardware.memory import DoesNotFit
+from specfleet.hardware.placement import Placement
 from specfleet.hardware.stepcost import KernelCost, StepCost, StepShape
 from specfleet.sim.errors import SimulationError
 from specfleet.sim.metrics.columns import benchmark
@@ -111,7 +112,8 @@ def closed_form(point: MeasuredPoint) -> dict[str, float]:
     length = pooled_length(survival_table(spec, point.k)) if spec is not None else 1.0
     cost: StepCost = KernelCost(place)
     batch = min(point.concurrency, place.max_num_seqs)
-    plain = closed_form_tpot(cost, batch, prompt, output, place.max_num_batched_tokens)
+    alone = KernelCost(without_drafter(place)) if point.k else cost
+    plain = closed_form_tpot(alone, batch, prompt, output, place.max_num_batched_tokens)
     if point.k:
         cost = _Verifying(cost, point.k, drafter_passes(point), round((output - output / length) / 2))
     step = closed_form_tpot(
@@ -124,6 +126,11 @@ def closed_form(point: MeasuredPoint) -> dict[str, float]:
         "itl_mean_ms": 1e3 * step,
         "kv_pool_tokens": float(pool_tokens(point.placement)),
     }
+
+
+def without_drafter(place: Placement) -> Placement:
+    """Returns the same engine without drafts: its graphs, and routing of tokens that are no neighbours."""
+    return replace(place, drafter=None, num_speculative_tokens=0, draft_pass_tokens=())
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Mixtures of experts: routing, measured times, the price of a layer."""

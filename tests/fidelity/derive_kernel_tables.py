@@ -1,0 +1,134 @@
+"""Derives the tables of experts and latent attention in hardware/measured from aiconfigurator-core's.
+
+    pip download --no-deps aiconfigurator-core==0.12.0 -d WHEELS && unzip -d TREE WHEELS/*.whl
+    python tests/fidelity/derive_kernel_tables.py TREE            # needs pandas and pyarrow
+
+What is kept: H100, H200 and B200 SXM; shapes of models in the catalogue; groups of at most eight GPUs;
+routing by a power law of exponent 1.01, which touches as many experts as uniform routing does; the newest two
+versions of an engine. Milliseconds become microseconds. Where several kernels were timed for one line the
+fastest stands, as the engines choose it. Times over growing tokens are made to grow (pooled means of
+neighbours that do not, by least squares in the logarithm): single measurements scatter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+TO = ROOT / "hardware" / "measured"
+GPUS = ("h100_sxm", "h200_sxm", "b200_sxm")
+MOST_GPUS = 8
+DISTRIBUTION = "power_law_1.01"
+TOKENS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192, 16384)
+LEAST_TOKENS = 12
+"""A line with fewer numbers of tokens, or without a single one, is left out."""
+VERSIONS = {
+    "vllm": ("0.19.0", "0.24.0"),
+    "sglang": ("0.5.10", "0.5.14"),
+    "trtllm": ("1.3.0rc10", "1.3.0rc20"),
+}
+DTYPES = (
+    "bfloat16", "fp8", "fp8_block", "w4a16_mxfp4", "w4a8_mxfp4_mxfp8", "nvfp4", "int4_wo",
+)  # fmt: skip
+
+
+def growing(times: Sequence[float]) -> list[float]:
+    """The nearest sequence that never falls: neighbours that do are pooled (in the logarithm)."""
+    pools: list[tuple[float, int]] = []
+    for time in np.log(times):
+        pools.append((float(time), 1))
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            (a, n), (b, m) = pools[-2], pools[-1]
+            pools[-2:] = [((a * n + b * m) / (n + m), n + m)]
+    return [value for level, count in pools for value in [float(np.exp(level))] * count]
+
+
+def catalogue_shapes() -> dict[tuple[int, ...], int]:
+    """Matrices of an expert by (hidden, width, experts a token, experts), of the catalogue's mixtures."""
+    from specfleet.hardware import catalog
+
+    found: dict[tuple[int, ...], int] = {}
+    for name in catalog.names("models"):
+        model = catalog.model(name)
+        for run in model.runs:
+            if experts := run.experts:
+                hidden = experts.latent or model.hidden_size
+                shape = (hidden, experts.width, experts.per_token, experts.experts)
+                found[shape] = 3 if experts.gated else 2
+    return found
+
+
+def experts(tree: Path, gpu: str) -> Iterable[list[Any]]:
+    """Lines of one GPU's table."""
+    import pandas as pd
+
+    shapes = catalogue_shapes()
+    for engine, versions in VERSIONS.items():
+        for version in versions:
+            path = tree / gpu / "moe" / engine / version / "moe_perf.parquet"
+            if not path.exists():
+                continue
+            table = pd.read_parquet(path)
+            table = table[(table.distribution == DISTRIBUTION) & table.num_tokens.isin(TOKENS)]
+            table = table[(table.moe_tp_size * table.moe_ep_size <= MOST_GPUS) & table.moe_dtype.isin(DTYPES)]
+            keys = [
+                "moe_dtype",
+                "hidden_size",
+                "inter_size",
+                "topk",
+                "num_experts",
+                "moe_tp_size",
+                "moe_ep_size",
+            ]
+            for key, group in table.groupby(keys):
+                shape: tuple[Any, ...] = tuple(key[1:5])
+                if shape not in shapes:
+                    continue
+                fastest = group.groupby("num_tokens").latency.min()
+                tokens = [m for m in TOKENS if m in fastest.index]
+                if len(tokens) < LEAST_TOKENS or tokens[0] > 1:
+                    continue
+                smooth = dict(zip(tokens, growing([1e3 * fastest[m] for m in tokens]), strict=True))
+                cells = [f"{float(f'{smooth[m]:.3g}'):g}" if m in smooth else "" for m in TOKENS]
+                yield [engine, version, *key[:5], shapes[shape], *key[5:], *cells]
+
+
+def write(path: Path, head: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
+    """Writes a table and says how large it is."""
+    kept = list(lines)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(head)
+        writer.writerows(kept)
+    print(f"{path.name}: {len(kept)} lines, {path.stat().st_size:,} bytes")
+
+
+def main() -> None:
+    """Writes all tables."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("tree", type=Path, help="the unpacked wheel")
+    tree = parser.parse_args().tree / "aiconfigurator_core" / "systems" / "data"
+    for gpu in GPUS:
+        head = [
+            "engine",
+            "version",
+            "dtype",
+            "hidden",
+            "width",
+            "per_token",
+            "experts",
+            "matrices",
+            "tp",
+            "ep",
+        ]
+        write(TO / f"experts_{gpu}_us.csv", [*head, *(f"m{m}" for m in TOKENS)], experts(tree, gpu))
+
+
+if __name__ == "__main__":
+    main()

@@ -16,6 +16,7 @@ from specfleet.hardware.kernels import (
     decode_attention,
     latent_decode_attention,
     prefill_attention,
+    unmeasured_latent,
 )
 from specfleet.hardware.layers.attention import CompressedAttention, GroupedAttention, LatentAttention
 from specfleet.hardware.layers.stack import Mixer, Recurrent
@@ -67,11 +68,10 @@ def _rates(placement: Placement) -> Rates:
 def _decode(placement: Placement, mixer: Mixer, layers: int, within: int, tp: int) -> DecodeAttention:
     """One kind; what an indexer reads of every token comes on top."""
     constants = placement.constants.decode[KV_TYPES[placement.kv_element_bytes], placement.attention]
-    rates, element = _rates(placement), placement.kv_element_bytes
+    rates = _rates(placement)
     if isinstance(mixer, LatentAttention):
-        shape = LatentShape(layers, mixer.heads // tp, mixer.kv_rank, mixer.rope_dim, element, within)
-        law = latent_decode_attention(shape, constants, rates)
-    elif isinstance(mixer, GroupedAttention):
+        return _latent(placement, mixer, layers, within, tp)
+    if isinstance(mixer, GroupedAttention):
         law = decode_attention(
             _grouped(placement, mixer, layers, within, 0, tp), constants, rates.bytes_per_s
         )
@@ -88,6 +88,28 @@ def _decode(placement: Placement, mixer: Mixer, layers: int, within: int, tp: in
     return law
 
 
+def _latent(
+    placement: Placement, mixer: LatentAttention, layers: int, within: int, tp: int
+) -> DecodeAttention:
+    """Latent layers as measured; the floor of an indexer, where they have one, is in theirs."""
+    rates, element = _rates(placement), placement.kv_element_bytes
+    shape = LatentShape(layers, mixer.heads // tp, mixer.kv_rank, mixer.rope_dim, element, within)
+    index, found = mixer.index, placement.latent_constants(mixer.index is not None)
+    if found is not None:
+        law = latent_decode_attention(shape, found, rates)
+        each = index.key_bytes / (rates.bytes_per_s * found.index_share) if index else 0.0
+        return law._replace(kv_token_s=law.kv_token_s + layers * each)
+    constants = placement.constants.decode[KV_TYPES[element], placement.attention]
+    law = latent_decode_attention(shape, unmeasured_latent(constants), rates)
+    if index is None:
+        return law
+    rate = rates.bytes_per_s * constants.bandwidth_share
+    return law._replace(
+        floor_s=law.floor_s + layers * constants.floor_s,
+        kv_token_s=law.kv_token_s + layers * index.key_bytes / rate,
+    )
+
+
 def _grouped(
     placement: Placement, mixer: GroupedAttention, layers: int, within: int, window: int, tp: int
 ) -> AttentionShape:
@@ -101,7 +123,7 @@ def _compressed(placement: Placement, mixer: CompressedAttention, layers: int, t
     """Window and chosen entries are a constant a sequence; the rest of what a token leaves is read."""
     constants = placement.constants.decode[KV_TYPES[placement.kv_element_bytes], placement.attention]
     shape = LatentShape(layers, mixer.heads // tp, mixer.head_dim, 0, placement.kv_element_bytes, layers)
-    law = latent_decode_attention(shape, constants, _rates(placement))
+    law = latent_decode_attention(shape, unmeasured_latent(constants), _rates(placement))
     chosen = mixer.window + (mixer.index.topk if mixer.index else 0)
     cache = mixer.cache(tp, placement.kv_element_bytes)
     rate = placement.accelerator.hbm_bytes_per_s * constants.bandwidth_share

@@ -43,6 +43,19 @@ class DecodeConstants:
 
 
 @dataclass(frozen=True)
+class LatentConstants:
+    """Latent attention of a layer: floor in seconds, seconds a sequence, shares of bandwidth and of the dense
+    16-bit peak, and of the bandwidth at which an indexer reads its keys. The floor is what the layer takes
+    besides its projections; with an indexer that of choosing too."""
+
+    floor_s: float
+    sequence_s: float
+    bandwidth_share: float
+    peak_share: float
+    index_share: float
+
+
+@dataclass(frozen=True)
 class PrefillConstants:
     """Floor in seconds, share of peak, length in tokens at which efficiency halves, multiple of the bytes."""
 
@@ -137,6 +150,31 @@ def kernel_constants(name: str, engine: str = "vllm") -> KernelConstants:
     )
     links = other.all_reduce if same_links else base.all_reduce
     return replace(base, decode=other.decode, prefill=other.prefill, all_reduce=links, notes=(note,))
+
+
+@cache
+def _latent() -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((FOLDER / "latent.json").read_text(encoding="utf-8"))
+    return data
+
+
+def latent_constants(name: str, engine: str, kv_dtype: str, sparse: bool) -> LatentConstants | None:
+    """Measured constants of latent attention on a GPU entry under an engine; None where there are none.
+
+    `sparse` layers read a choice of tokens that they make themselves. A type of KV that was not measured
+    takes the constants of the 16-bit one.
+    """
+    kinds = _latent().get(name, {}).get(engine, {}).get("sparse" if sparse else "dense", {})
+    values = kinds.get(kv_dtype) or kinds.get("bfloat16")
+    if values is None:
+        return None
+    return LatentConstants(
+        floor_s=values["t0_us"] * _US,
+        sequence_s=values["per_b_ns"] * _NS,
+        bandwidth_share=values["eff_bw"],
+        peak_share=values["eff_peak"],
+        index_share=values.get("index_eff_bw", values["eff_bw"]),
+    )
 
 
 def measured_file(name: str) -> bool:

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from specfleet.hardware.accelerator import Accelerator
-from specfleet.hardware.constants import AllReduceLaw, KernelConstants, kernel_constants, measured_file
+from specfleet.hardware.constants import (
+    AllReduceLaw,
+    KernelConstants,
+    LatentConstants,
+    kernel_constants,
+    latent_constants,
+    measured_file,
+)
 from specfleet.hardware.engine_profile import EngineProfile
 from specfleet.hardware.interconnect import all_reduce_law
 from specfleet.hardware.layers.formats import SIXTEEN, weight_format
@@ -240,7 +247,7 @@ class Placement:
             said.append("GPUs do not reach each other: all-reduce through the host, fitted on one server")
         if unmeasured := self.unmeasured:
             said.append(f"no measured table, priced by the nearest law: {', '.join(unmeasured)}")
-        if self.model.kv_lora_rank:
+        if self.model.kv_lora_rank and self.latent_constants(False) is None:
             said.append("latent attention with the constants of grouped-query attention: not measured")
         if self.model.num_experts:
             said.append(
@@ -251,6 +258,11 @@ class Placement:
         if self.num_speculative_tokens:
             said.append(f"one more query a sequence: c_q {self.c_q:g} of attention ({_range(C_Q_RANGE)})")
         return tuple(said)
+
+    def latent_constants(self, sparse: bool) -> LatentConstants | None:
+        """Measured constants of latent attention here, None where none were; `sparse`: with an indexer."""
+        kv = KV_TYPES[self.kv_element_bytes]
+        return latent_constants(self.accelerator.constants, self.profile.kernels, kv, sparse)
 
     @property
     def expert_kernels(self) -> str:

@@ -232,7 +232,7 @@ def _listed(row: Evidence, name: str) -> str:
 _ATTENTION = {
     "full": "full attention",
     "windowed": "sliding-window attention (priced by the keys it sees, not measured)",
-    "latent": "latent attention (priced with the constants of grouped-query attention, not measured)",
+    "latent": "latent attention (priced by its kernels, no served steps measured)",
     "compressed": "compressed attention (priced by the keys it reads, not measured)",
     "recurrent": "layers that keep a state (priced by its bytes, not measured)",
 }

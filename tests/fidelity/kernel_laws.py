@@ -9,6 +9,7 @@ Where a mixture stands in the table its own times are priced, error 0. Errors ar
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -19,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from specfleet.hardware import catalog  # noqa: E402
+from specfleet.hardware.constants import FOLDER  # noqa: E402
 from specfleet.hardware.layers.formats import weight_format  # noqa: E402
 from specfleet.hardware.mixture import table as experttable  # noqa: E402
 from specfleet.hardware.mixture.experts import ExpertLaw  # noqa: E402
@@ -91,5 +93,22 @@ def main() -> None:
             )
 
 
+def latent() -> None:
+    """Prints how far the law of latent attention is from the tables that its constants were fitted on."""
+    print(
+        f"\n{'GPU':9s} {'engine':7s} {'attention':17s} KV       | law: median  worst | floor of a layer, us"
+    )
+    data = json.loads((FOLDER / "latent.json").read_text(encoding="utf-8"))
+    for gpu, engines in data.items():
+        for engine, kinds in engines.items():
+            for kind, types in kinds.items():
+                for kv, of in types.items():
+                    print(
+                        f"{gpu:9s} {engine:7s} {kind + ' latent':17s} {kv:8s} | {of['median_off_pct']:6.1f}"
+                        f" {of['worst_off_pct']:8.0f}       | {of['t0_us']:.0f}"
+                    )
+
+
 if __name__ == "__main__":
     main()
+    latent()

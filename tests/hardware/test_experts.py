@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specfleet.hardware import catalog
+from specfleet.hardware.attentioncost import decode_coefficients
 from specfleet.hardware.mixture.experts import PEAK_SHARE, ROUTING_KERNELS, expert_gemms, expert_law
 from specfleet.hardware.mixture.routing import distinct_experts, effective_tokens
 from specfleet.hardware.placement import Placement
@@ -173,9 +174,38 @@ def test_verification_with_latent_attention_becomes_arithmetic() -> None:
     assert eight > 1.1 * one
 
 
+def test_latent_attention_is_the_engine_s_own() -> None:
+    """Floors belong to an engine: vLLM's layer takes four times SGLang's besides its projections."""
+
+    def floor(engine: str, model: str = "deepseek-v3") -> float:
+        profile = catalog.engine_profile(engine)
+        here = Placement.of(
+            catalog.model(model), catalog.accelerator("h200"), profile, tensor_parallel_size=8
+        )
+        return 1e6 * decode_coefficients(here, here.model, 8).floor_s / here.model.num_layers
+
+    assert floor("vllm-0.33") == pytest.approx(66, abs=6)
+    assert floor("sglang") == pytest.approx(17, abs=3)
+    assert floor("trtllm") == pytest.approx(33, abs=3)
+    assert floor("vllm-0.33", "deepseek-v3.2") > 2 * floor("vllm-0.33"), "an indexer chooses, too"
+
+
+def test_where_latent_attention_was_not_measured_it_is_said() -> None:
+    a100 = place("deepseek-v2-lite", "a100-80gb")
+    assert a100.latent_constants(False) is None
+    assert "latent attention with the constants of grouped-query attention: not measured" in a100.notes
+    assert PLACEMENTS["latent"].latent_constants(False) is not None
+    assert not any("latent" in note for note in PLACEMENTS["latent"].notes)
+
+
 def test_the_summary_says_what_is_assumed() -> None:
     text = COSTS["mtp"].summary()
-    for said in ("latent attention", "correlation 0.3 (assumed, 0.2 to 0.5)", "c_q 0.03", "(0 to 0.15)"):
+    for said in (
+        "experts as measured in",
+        "correlation 0.3 (assumed, 0.2 to 0.5)",
+        "c_q 0.03",
+        "(0 to 0.15)",
+    ):
         assert said in text
 
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from specfleet.hardware.constants import kernel_constants
 from specfleet.hardware.kernels import (
-    LATENT_PEAK_SHARE,
     Array,
     AttentionShape,
     GemmParts,
@@ -23,6 +22,7 @@ from specfleet.hardware.kernels import (
     gemm,
     latent_decode_attention,
     prefill_attention,
+    unmeasured_latent,
     wave_quantisation,
 )
 
@@ -95,9 +95,9 @@ def test_a_factor_multiplies_every_part() -> None:
 
 def test_latent_attention_reads_576_values_once_and_can_be_bound_by_arithmetic() -> None:
     shape = LatentShape(layers=1, heads=128, latent=512, rope=64, kv_bytes=2)
-    law = latent_decode_attention(shape, H100.decode["bfloat16", "all"], RATES)
+    law = latent_decode_attention(shape, unmeasured_latent(H100.decode["bfloat16", "all"]), RATES)
     assert law.kv_token_s == pytest.approx(1152 / (BANDWIDTH * 0.896))
-    assert law.pair_s == pytest.approx(128 * 2 * (576 + 512) / (PEAK * LATENT_PEAK_SHARE))
+    assert law.pair_s == pytest.approx(128 * 2 * (576 + 512) / (PEAK * 0.6))
     assert law.pair_s > law.kv_token_s
 
 

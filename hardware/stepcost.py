@@ -91,6 +91,12 @@ class StepCost(Protocol):
         ...
 
 
+_Fixed = tuple[float, float, float, float, float, float, float, float, float, float, float]
+"""Weights, compute, communication, launch and host of a step, the last of its sequences and compute without
+their prefill attention; KV seconds of its sequences and of its queries; queries a sequence, and their price;
+the drafter's first pass and the others without sequences; what one pass takes for its sequences."""
+
+
 class KernelCost:
     """Sum of kernels with measured constants (`cost_model: kernels`)."""
 
@@ -131,53 +137,81 @@ class KernelCost:
             head_floor_s=head.floor_s,
         )
         self._lists = [table.tolist() for table in self._arrays]
+        self._decodes: dict[tuple[int, ...], _Fixed] = {}
         if self._drafter:
             self._draft_lists = [table.tolist() for table in self._drafter[:3]]
 
     def seconds(self, shape: StepShape) -> float:
         """Seconds of one step: `terms` for a single shape, and their sum."""
         tokens, decode, prefill, rows, drafts, kv_tokens, in_window, pairs, passes = shape
-        _, stream, extra, links, floor, head_stream, head_extra, head_links, head_floor = self._lists
-        weights = stream[tokens] + head_stream[rows]
-        compute = extra[tokens] + head_extra[rows]
-        communication = links[tokens] + head_links[rows]
-        launch = floor[tokens] + head_floor[rows]
+        key = tokens, decode, rows, drafts, passes
+        fixed = None if prefill else self._decodes.get(key)
+        if fixed is None:
+            fixed = self._fixed(tokens, decode, prefill, rows, drafts, passes)
+            if not prefill:
+                self._decodes[key] = fixed
+        weights, compute, communication, launch, host, sequences, queries, asked, shared, ahead, each = fixed
         kv = 0.0
         if decode:
-            queries = drafts / decode
-            read = decode * self._sequence_s + kv_tokens * self._kv_token_s
-            read = read + in_window * self._window_token_s + (decode + drafts) * self._query_token_s
-            arithmetic = kv_tokens * (1.0 + queries) * self._pair_s
-            arithmetic = arithmetic + in_window * (1.0 + queries) * self._window_pair_s
+            read = sequences + kv_tokens * self._kv_token_s
+            read = read + in_window * self._window_token_s + queries
+            arithmetic = kv_tokens * asked * self._pair_s
+            arithmetic = arithmetic + in_window * asked * self._window_pair_s
             if arithmetic > read:
                 read = arithmetic
-            kv = read + (read + self._decode_floor_s) * (self._c_q * queries)
-            launch = launch + self._decode_floor_s
+            kv = read + (read + self._decode_floor_s) * shared
         if prefill:
-            chunk = tokens - decode - drafts
-            compute = compute + _prefill_s(self._prefill, chunk, prefill, pairs)
-            launch = launch + self._prefill.floor_s
-        host = self._host_s + self._host_request_s * (decode + prefill)
-        drafter = self.drafter_s(shape) if passes else 0.0
+            compute = compute + _prefill_s(self._prefill, tokens - decode - drafts, prefill, pairs)
+        drafter = self._passes_s(shape, ahead, each) if passes else 0.0
         total: float = weights + kv + compute + communication + launch + host + drafter
         return total
 
-    def drafter_s(self, shape: StepShape) -> float:
-        """Seconds that the drafter adds to one step; zero where nothing drafts on the GPU."""
+    def _passes_s(self, shape: StepShape, ahead: float, each: float) -> float:
+        """Returns the drafter's seconds of a step with passes; `ahead`, `each`: as in `_Fixed`."""
         tokens, decode, prefill, _, drafts, kv_tokens, in_window, pairs, passes = shape
-        tables = self._drafter
-        if not passes or tables is None:
+        if (tables := self._drafter) is None:
             return 0.0
-        first, later, each = self._draft_lists
-        requests = decode + prefill
-        row = self._lists[0][tokens] + tables.first_extra_rows * requests
-        drafter: float = first[row] + (passes - 1) * later[requests]
         read = kv_tokens * tables.kv_token_s + in_window * tables.window_token_s
-        drafter = drafter + passes * (each[requests] + read)
+        drafter = ahead + passes * (each + read)
         if prefill:
             chunk = tokens - decode - drafts
             drafter = drafter + (tables.prefill.floor_s + _prefill_s(tables.prefill, chunk, prefill, pairs))
         return drafter
+
+    def drafter_s(self, shape: StepShape) -> float:
+        """Seconds that the drafter adds to one step; zero where nothing drafts on the GPU."""
+        tokens, decode, prefill, rows, drafts, *_, passes = shape
+        if not passes:
+            return 0.0
+        return self._passes_s(shape, *self._fixed(tokens, decode, prefill, rows, drafts, passes)[-2:])
+
+    def _fixed(self, tokens: int, decode: int, prefill: int, rows: int, drafts: int, passes: int) -> _Fixed:
+        """Returns what KV lengths do not change of a step."""
+        _, stream, extra, links, floor, head_stream, head_extra, head_links, head_floor = self._lists
+        launch = floor[tokens] + head_floor[rows]
+        if decode:
+            launch = launch + self._decode_floor_s
+        if prefill:
+            launch = launch + self._prefill.floor_s
+        each, requests = drafts / max(decode, 1), decode + prefill
+        ahead = each_pass = 0.0
+        if passes and self._drafter is not None:
+            first, later, passes_s = self._draft_lists
+            row = self._lists[0][tokens] + self._drafter.first_extra_rows * requests
+            ahead, each_pass = first[row] + (passes - 1) * later[requests], passes_s[requests]
+        return (
+            stream[tokens] + head_stream[rows],
+            extra[tokens] + head_extra[rows],
+            links[tokens] + head_links[rows],
+            launch,
+            self._host_s + self._host_request_s * requests,
+            decode * self._sequence_s,
+            (decode + drafts) * self._query_token_s,
+            1.0 + each,
+            self._c_q * each,
+            ahead,
+            each_pass,
+        )
 
     def terms(self, columns: Mapping[str, NDArray[np.int64]]) -> dict[str, Array]:
         """Seconds by term, a row a step; the same operations in the same order as `seconds`."""

@@ -199,7 +199,8 @@ class CalendarCrowd:
         if block.side is not None:
             calendar.side[entry : entry + high - low] += block.side[low:high]
         if len(calendar.outcomes):
-            calendar.expect_outcomes(entry, None if block.gains is None else block.gains[low:high], rounds)
+            drawn = min(rounds, self.at.until - it - 1)
+            calendar.expect_outcomes(entry, None if block.gains is None else block.gains[low:high], drawn)
         if self.tracks:
             self.newcomers += 1
             self.refs.append((it + high - low - 1, it, place, block))
@@ -319,6 +320,7 @@ class CalendarCrowd:
         calendar.add_together(drawn, i)
         if isinstance(books, TermBooks):
             self.lives.go_over(k)
+            self.at.until = books.until
             if len(calendar.outcomes):
                 calendar.expect_all(i, *books.outcomes())
         if watch is not None:
@@ -348,23 +350,25 @@ class CalendarCrowd:
         return rules.blocks(end) - begun.held > free
 
     def change_k(self, k: int) -> None:
-        """Draws everybody again at another K, from the next iteration on."""
+        """Draws everybody again from the next iteration on: at another K, or since they end beyond it."""
         books, calendar, acc, it, i = self.books, self.calendar, self.at.acc, self.at.it, self.at.i
         assert isinstance(books, TermBooks)
         self.kv.before_change(it)
         standing = books.close(it, self.refs)
         self.refs.clear()
         books.go_over(it, k)
-        self.lives.go_over(k)
+        if k != self.at.k:
+            self.lives.go_over(k)
         calendar.clear(i)
         if self.begun is not None:
             acc -= self.footprints.prefilling(self.begun.held)
             self.begun.stay = self.lives.fresh(self.begun.stay.place)
         calendar.row[i] = -acc
-        calendar.add_together(books.draw_term(standing, it), i)
+        calendar.add_together(books.draw_term(standing, it, self.kv.asks_ends), i)
+        self.at.until = books.until
         if len(calendar.outcomes):
             calendar.expect_all(i, *books.outcomes())
         if self.ends.watch is not None:
-            self.ends.watch.move(books.ends())
+            self.ends.watch.move(books.ends(), it)
         self.kv.after_change(it, i)
         self.at.k = k

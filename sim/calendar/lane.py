@@ -76,6 +76,8 @@ class Lane:
                 waiting.see(at.now)
             if at.i >= calendar.edge:
                 calendar.move_to_front(at)
+            if at.it >= at.until:
+                crowd.change_k(at.k)
             at.acc = acc = at.acc + entry[at.i]
             if has_side:
                 calendar.side_sum += calendar.side.item(at.i)

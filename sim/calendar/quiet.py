@@ -72,7 +72,7 @@ class Quiet:
         notes, low, passes = self.footprints.notes_unused, self.footprints.notes_low, self.passes_at[k]
         wide, low_mask = pack.wide, self.footprints.low_mask
         table = None if self.plans is None else self.plans.table
-        first, stop, edge = it, self._stop(it), calendar.edge
+        first, stop, edge = it, min(self._stop(it), at.until), calendar.edge
         while now < limit and it < stop and i < edge:
             if stop - it > WINDOW and limit - now > WINDOW * step_s:
                 most = min(stop - it, edge - i)

@@ -50,6 +50,8 @@ class Calendar:
         self.side: I64 = np.zeros(size if footprints.has_side else 0, dtype=np.int64)
         self.side_sum = 0
         self.outcomes: I64 = np.zeros((size if learns else 0, footprints.k + 2), dtype=np.int64)
+        self._flat: I64 = self.outcomes.reshape(-1)
+        self._firsts: I64 = np.arange(0, self._flat.size, footprints.k + 2)
         self.entry, self.unused_entry = self.row.data, self.unused.data
         self.edge = size - longest_row - LONGEST_WINDOW - 2
 
@@ -97,12 +99,15 @@ class Calendar:
             return
         if gains is None:
             self.outcomes[i : i + rounds, 1] += 1
-        else:
-            self.outcomes[np.arange(i, i + rounds), gains[:rounds]] += 1
+        elif rounds > 0:
+            self._flat[self._firsts[i : i + rounds] + gains[:rounds]] += 1
 
     def expect_all(self, i: int, rounds: I64, tokens: npt.NDArray[np.integer]) -> None:
         """Notes what many rounds will show: the tokens sampled, by iterations after entry `i`."""
-        np.add.at(self.outcomes, (rounds + i, tokens), 1)
+        if len(rounds):
+            width = self.outcomes.shape[1]
+            counts = np.bincount(rounds * width + tokens)
+            self._flat[i * width : i * width + len(counts)] += counts
 
     def keep_blocks(self, kept: Mapping[int, int], shift: int) -> None:
         """Lets blocks stay that a leaving sequence would take with it.

@@ -35,6 +35,7 @@ class Watch:
         self._due: list[int] = []
         self._ends_due: list[int] = []
         self._ends: dict[int, list[tuple[int, int]]] = {}
+        self._far: dict[int, int] = {}
         self._begins: dict[int, list[tuple[int, int]]] = {}
         self._leaves: dict[int, list[int]] = {}
         self._talking: list[int] = []
@@ -44,12 +45,14 @@ class Watch:
         self._admissions = 0
 
     def expect(self, it: int, place: int, rounds: int) -> None:
-        """Notes a prefill that ends in `it`, and an end `rounds` iterations later."""
+        """Notes a prefill that ends in `it`, and an end `rounds` iterations later (`NEVER`: not known)."""
         order = self._admissions
         self._admissions = order + 1
         end = it + rounds
         there = self._ends.get(end)
-        if there is None:
+        if rounds == NEVER:
+            self._far[place] = order
+        elif there is None:
             self._ends[end] = [(order, place)]
             heappush(self._ends_due, end)
             if self.ranks:
@@ -63,19 +66,28 @@ class Watch:
 
     def unexpect(self, place: int, end: int, last: int) -> None:
         """Takes an end back: the request was thrown out after its chunk of iteration `last`."""
-        self._ends[end] = [entry for entry in self._ends[end] if entry[1] != place]
+        if self._far.pop(place, None) is None:
+            self._ends[end] = [entry for entry in self._ends[end] if entry[1] != place]
         if self.ranks:
             self._leaves.setdefault(last, []).append(self._order_of[place])
             heappush(self._due, last)
 
-    def move(self, ends: Mapping[int, int]) -> None:
-        """Moves the ends of some places: K has changed."""
-        moved: dict[int, list[tuple[int, int]]] = {}
-        for end, entries in self._ends.items():
-            for entry in entries:
-                moved.setdefault(ends.get(entry[1], end), []).append(entry)
-        for entries in moved.values():
-            entries.sort()
+    def move(self, ends: Mapping[int, int], it: int) -> None:
+        """Moves the ends of all who run in iteration `it`: K has changed.
+
+        Args:
+            ends: by place, as far as they are known. it: ends before it stay.
+        """
+        far, moved = self._far, {end: there for end, there in self._ends.items() if end < it}
+        for end, there in self._ends.items():
+            if end >= it:
+                for order, place in there:
+                    far[place] = order
+        for place, end in ends.items():
+            moved.setdefault(end, []).append((far.pop(place), place))
+        for end, there in moved.items():
+            if end >= it:
+                there.sort()
         self._ends, self._ends_due = moved, sorted(moved)
         if self.ranks:
             self._due = sorted({*self._begins, *self._leaves, *moved})
@@ -85,6 +97,8 @@ class Watch:
         for end in [end for end in self._ends if end > last]:
             for _, place in list(self._ends[end]):
                 self.unexpect(place, end, last)
+        for place in list(self._far):
+            self.unexpect(place, NEVER, last)
 
     def report(self, ended: Ended) -> None:
         """Notes an end that somebody else has seen, to be told at the next call."""

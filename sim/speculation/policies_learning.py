@@ -27,17 +27,21 @@ class SurvivalEstimate:
 
     def learn(self, seen: Seen) -> None:
         """Moves the averages by what one step showed, position by position as far as it was reached."""
-        tried = [0] * len(self.conditional)
-        passed = [0] * len(self.conditional)
+        deepest = len(self.conditional)
+        lost, kept = [0] * (deepest + 1), [0] * (deepest + 1)
         for drafts, tokens, rows in seen.rounds:
-            for position in range(min(tokens, drafts)):
-                tried[position] += rows
-                passed[position] += rows * (position < tokens - 1)
-        for position, count in enumerate(tried):
-            if count:
-                share = passed[position] / count
-                weight = 1.0 - (1.0 - self.weight) ** count
+            if min(drafts, deepest) < tokens:
+                kept[min(drafts, deepest)] += rows  # all its drafts were accepted
+            else:
+                lost[tokens] += rows  # the draft at this position, from 1, was rejected
+        passed = kept[-1]
+        for position in range(deepest - 1, -1, -1):
+            tried = passed + lost[position + 1]
+            if tried:
+                share = passed / tried
+                weight = 1.0 - (1.0 - self.weight) ** tried
                 self.conditional[position] += weight * (share - self.conditional[position])
+            passed = tried + kept[position]
 
     def expected_tokens(self, k: int) -> float:
         """Returns tokens a round at k drafts."""
@@ -73,11 +77,11 @@ class Goodput(OneForAll):
         """Returns argmax over k of expected tokens / step time at this batch and context."""
         if not rows:
             return self.k
-        best, chosen, seconds = -inf, 0, self.cost.seconds
+        best, chosen, seconds, new_shape = -inf, 0, self.cost.seconds, tuple.__new__
         for k, expected in enumerate(self.estimate.expected_by_k(self.k)):
             tokens = rows * (1 + k)
-            shape = StepShape(tokens, rows, 0, tokens, rows * k, kv_tokens, kv_tokens, 0, k or 1)
-            goodput = rows * expected / seconds(shape)
+            fields = (tokens, rows, 0, tokens, rows * k, kv_tokens, kv_tokens, 0, k or 1)
+            goodput = rows * expected / seconds(new_shape(StepShape, fields))
             if goodput > best:
                 best, chosen = goodput, k
         return chosen

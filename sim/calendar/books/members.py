@@ -22,8 +22,11 @@ from specfleet.sim.calendar.footprints import differences, unused_places
 from specfleet.sim.calendar.luck import I64, U8
 from specfleet.sim.calendar.stay import Stay, StayRef
 from specfleet.sim.calendar.trajectories import BLOCK, LifeBatch, Trajectories
-from specfleet.sim.rules import reaches_max_tokens
+from specfleet.sim.rules import NEVER, reaches_max_tokens
 from specfleet.workloads.requests import RequestTable
+
+SHORT_REACH = 64
+"""Rounds that are drawn for everybody rather than asking how many each is likely to need."""
 
 
 class Standing(NamedTuple):
@@ -56,6 +59,7 @@ class Term:
         standing: of each at the beginning.
         rounds, starts: that each needs at this K; its first flat place.
         gains, footprint: as in `LifeBatch`; gains is None at K = 0 (one token each).
+        whole: it is drawn to its end; the others go on behind their `rounds`.
         kept: tokens kept of the last round, if it has one.
         unused: place, from its first, of its row none of whose drafts can be used, or -1.
     """
@@ -64,6 +68,7 @@ class Term:
     standing: Standing
     rounds: I64
     starts: I64
+    whole: npt.NDArray[np.bool_]
     gains: U8 | None
     footprint: I64
     kept: I64
@@ -205,6 +210,7 @@ class Members:
         computed = np.where(some, before + gains[last], np.concatenate([was.computed, prompt[old:]]))
         held = (prints[last] >> pack.blocks) & pack.blocks_mask
         over = had == rounds
+        over[:old] &= term.whole
         standing = Standing(
             place,
             np.where(over, final, computed),
@@ -255,12 +261,19 @@ class Members:
         assert self.ledger is not None
         self.ledger.book_flat(self.lane, its, tokens, gains if k else None, np.repeat(self.order[place], had))
 
-    def draw(self, now: int, k: int, standing: Standing) -> Drawn:
-        """Seats sequences at a K, from iteration `now` on."""
+    def draw(self, now: int, k: int, standing: Standing, reach: int = NEVER) -> Drawn:
+        """Seats sequences at a K, from iteration `now` on.
+
+        Args:
+            now, k: as above. standing: where they stand.
+            reach: most rounds of each: from `now + reach` on, what is drawn means nothing.
+        """
         place, computed, known, asked, held = standing
         rules, lag = self.rules[k], self.rules[k].lag
         final, prompt, most = self.final[place], self.prompt[place], self.most[place]
-        gains, lows, starts, before, rounds = self._draw(k, place, final - computed)
+        gains, lows, starts, before, rounds = self._draw(k, place, final - computed, reach)
+        whole = rounds <= reach
+        rounds = np.minimum(rounds, reach)
         lengths = np.diff(lows, append=len(before) - 1)
         contexts = before[:-1] + np.repeat(computed - before[starts], lengths)
         last, earlier = starts + np.maximum(rounds - 1, 0), starts + np.maximum(rounds - 2, 0)
@@ -279,7 +292,7 @@ class Members:
         if rules.notes_unused:
             unused = unused_places(lag, rounds, known_last, known_earlier, most, certain)
         kept = final - contexts[last]
-        self.term = Term(now, standing, rounds, starts, gains, footprint, kept, unused)
+        self.term = Term(now, standing, rounds, starts, whole, gains, footprint, kept, unused)
         return Drawn(offsets, row[places], None if side is None else side[places], unused[unused >= 0])
 
     def outcomes(self) -> tuple[I64, I64 | U8]:
@@ -319,17 +332,20 @@ class Members:
     def nobody(self, now: int) -> None:
         """Begins a term without anybody."""
         none = np.zeros(0, dtype=np.int64)
-        self.term = Term(now, Standing.nobody(), none, none, None, none, none, none)
+        self.term = Term(now, Standing.nobody(), none, none, none == 1, None, none, none, none)
 
-    def _draw(self, k: int, place: I64, wanted: I64) -> tuple[U8 | None, I64, I64, I64, I64]:
-        """As `Trajectories._rounds`, from each request's next verification on; and where each begins."""
-        luck = self.luck[k]
+    def _draw(self, k: int, place: I64, wanted: I64, reach: int) -> tuple[U8 | None, I64, I64, I64, I64]:
+        """As `Trajectories._rounds`, from each request's next verification on; and where each begins.
+
+        Of those who need more than `reach` rounds, as many are drawn, and more are said to be needed.
+        """
+        luck, most = self.luck[k], np.minimum(wanted, reach)
         if luck is None:
-            lengths = wanted + 2
+            lengths = most + 2
             starts = np.cumsum(lengths) - lengths
             return None, starts, starts, np.arange(int(lengths.sum()) + 1), wanted
         ids, past = self.order[place], self.verifications[place]
-        draw = luck.rounds_to_draw(ids, wanted)
+        draw = most if reach <= SHORT_REACH else np.minimum(luck.rounds_to_draw(ids, wanted), reach)
         while True:
             hashes = (draw + 4) // 2
             gains = luck.gains(ids, hashes, past // 2)
@@ -338,7 +354,7 @@ class Members:
             lows = 2 * (np.cumsum(hashes) - hashes)
             starts = lows + (past & 1)
             rounds = np.searchsorted(before, before[starts] + wanted) - starts
-            short = rounds > draw
+            short = (rounds > draw) & (draw < most)
             if not short.any():
                 return gains, lows, starts, before, rounds
-            draw = np.where(short, wanted, draw)
+            draw = np.where(short, most, draw)

@@ -14,6 +14,10 @@ from specfleet.sim.calendar.books.members import Drawn, Members, Standing
 from specfleet.sim.calendar.packing import Packing
 from specfleet.sim.calendar.stay import Counts, Left, StayRef
 from specfleet.sim.calendar.trajectories import Trajectories
+from specfleet.sim.rules import NEVER
+
+LEAST_REACH = 16
+"""Rounds that everybody is drawn ahead at least: fewer cost as many numpy calls."""
 
 
 class TermBooks(Books):
@@ -26,6 +30,7 @@ class TermBooks(Books):
 
     Attributes:
         k: drafts of a row, from the present term on.
+        until: the iteration before which its sequences have to be drawn again.
     """
 
     k_varies = True
@@ -33,6 +38,7 @@ class TermBooks(Books):
     def __init__(self, by_k: list[Trajectories], engine: int, log: Log, members: Members) -> None:
         super().__init__(by_k[-1], members.ledger, engine, log, members)
         self.k = by_k[-1].rules.k
+        self.until = NEVER
         passes = by_k[-1].rules.scheduler
         self.passes_at = tuple(passes.passes(k, False) for k in range(len(by_k)))
         self._stay_of: dict[int, int] = {}
@@ -94,34 +100,50 @@ class TermBooks(Books):
     ) -> tuple[Drawn, list[StayRef], list[int]]:
         """As `Books.draw_running`; the sequences are the new term's."""
         self.go_over(it, k)
-        drawn = self.draw_term(standing, it)
+        drawn = self.draw_term(standing, it, ahead=False)
         for place, goes_on in zip(standing.place.tolist(), alive, strict=True):
             if goes_on:
                 self._stay_of[place] = len(self.log.stays)
                 self.log.stays.append([place, it - 1, -int(self._members.rounds[place]), newcomers])
-        return drawn, [], self._members.term.rounds.tolist()
+        term = self._members.term
+        return drawn, [], np.where(term.whole, term.rounds, NEVER).tolist()
 
     def close(self, it: int, refs: Rows[StayRef]) -> Standing:
         """Ends the term before iteration `it`; returns who is left."""
         return self._members.close(it, self.k, refs)
 
-    def draw_term(self, standing: Standing, it: int) -> Drawn:
-        """Begins a term at the present K in iteration `it`."""
+    def draw_term(self, standing: Standing, it: int, ahead: bool) -> Drawn:
+        """Begins a term at the present K in iteration `it`.
+
+        Whoever is drawn is drawn again when K changes. So they are drawn twice as far as the last term
+        lasted, and on from there if this one lasts longer.
+
+        Args:
+            standing: where they stand. it: the iteration.
+            ahead: somebody has to know of all of them when they will end.
+        """
         members = self._members
+        lasted = it - members.term.begin
+        self.until = NEVER
         if not len(standing.place):
             members.nobody(it)
             return Drawn.nobody()
-        return members.draw(it, self.k, standing)
+        reach = NEVER if ahead else max(2 * lasted, LEAST_REACH)
+        drawn = members.draw(it, self.k, standing, reach)
+        if not members.term.whole.all():
+            self.until = it + reach
+        return drawn
 
     def outcomes(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.integer]]:
         """As `Members.outcomes`, of the present term."""
         return self._members.outcomes()
 
     def ends(self) -> dict[int, int]:
-        """Returns the iteration in which each sequence of the present term ends, by place."""
+        """Returns the iteration in which sequences of the present term end, as far as is known, by place."""
         term = self._members.term
-        ends = (term.rounds + term.begin - 1).tolist()
-        return dict(zip(term.standing.place.tolist(), ends, strict=True))
+        known = term.whole & (term.rounds > 0)
+        ends = (term.rounds[known] + term.begin - 1).tolist()
+        return dict(zip(term.standing.place[known].tolist(), ends, strict=True))
 
     def leaves(self, pack: Packing, lag: int) -> dict[int, tuple[int, int]]:
         """Returns when each sequence of the present term leaves, and with how many blocks, by place."""

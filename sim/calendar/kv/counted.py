@@ -18,10 +18,10 @@ class CountedKV:
         crowd: who runs.
 
     Attributes:
-        told: it has to be told who joins.
+        told: it has to be told who joins. asks_ends: it has to know when everybody ends.
     """
 
-    told = False
+    told = asks_ends = False
 
     def __init__(self, crowd: CalendarCrowd) -> None:
         self.crowd = crowd

@@ -37,10 +37,11 @@ class KV(Protocol):
     """The KV blocks of an engine, as those who run need them.
 
     Attributes:
-        told: it has to be told who joins.
+        told: it has to be told who joins. asks_ends: it has to know when everybody ends.
     """
 
     told: bool
+    asks_ends: bool
 
     def in_turn(self, step: Step, it: int) -> Iterator[Candidate[Fresh | Entrant]]:
         """Yields who waits, in turn, with known and computed tokens, blocks found, and those nobody holds."""

@@ -35,6 +35,8 @@ class SharedKV(CountedKV):
         pool: the blocks in vLLM's order.
     """
 
+    asks_ends = True
+
     def __init__(self, crowd: CalendarCrowd, prompts: Prompts) -> None:
         super().__init__(crowd)
         self.prompts = prompts

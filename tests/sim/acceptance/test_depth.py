@@ -1,0 +1,107 @@
+"""Acceptance at K's that were not measured: laws of any drafter, then the shared curves left out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from acceptance_depth import curves, fitted, scores
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specfleet.sim.speculation.depth import CountedAt, Depth, at_k, known
+from specfleet.sim.speculation.families import EAGLE, FAMILIES, DrafterFamily
+
+FAMILY = st.sampled_from(sorted(set(FAMILIES.values()), key=lambda family: family.name))
+K = st.integers(1, 12)
+
+
+@st.composite
+def drafters(draw: st.DrawFn) -> Depth:
+    """A drafter of some family, each number within two deviations of its mean."""
+    family = draw(FAMILY)
+    ends = zip(family.means, family.deviations, strict=True)
+    a, b, c, d = (mean + sd * draw(st.floats(-2, 2)) for mean, sd in ends)
+    return known(replace(family, means=(a, b, c, d)), [])
+
+
+@given(drafters(), K)
+def test_survival_never_rises_with_the_position_nor_with_k(drafter: Depth, k: int) -> None:
+    here, deeper = (np.array(drafter.by_position(each)) for each in (k, k + 1))
+    assert np.all((here >= 0) & (here <= 1)) and np.all(np.diff(here) <= 0)
+    assert np.all(deeper[:k] <= here + 1e-12), "a larger K passes easy stretches in fewer rounds"
+
+
+@given(st.lists(st.floats(-3, 3), min_size=3, max_size=3), K)
+def test_text_that_is_equally_hard_everywhere_gives_a_product_of_positions(
+    values: list[float], k: int
+) -> None:
+    first, step, slope = values
+    drafter = known(replace(EAGLE, means=(-6.0, first, step, slope)), [])
+    logits = [first, *(first + step + i * slope for i in range(k))]
+    product = np.multiply.accumulate([1 / (1 + math.exp(-x)) for x in logits[:k]])
+    assert np.allclose(drafter.by_position(k), product, rtol=1e-4)
+
+
+@given(drafters(), K)
+def test_a_curve_is_itself_at_the_k_it_was_measured_at(drafter: Depth, k: int) -> None:
+    curve = drafter.by_position(k)
+    assert at_k(known(drafter.family, [CountedAt(k, curve)]), curve, k) == pytest.approx(curve)
+
+
+@settings(max_examples=25)
+@given(drafters(), st.integers(1, 6), K)
+def test_counting_more_narrows_and_another_data_set_widens(drafter: Depth, counted: int, k: int) -> None:
+    told = known(drafter.family, [CountedAt(counted, drafter.by_position(counted), rounds=1000)])
+    more = told.after(counted, 5000)
+    assert more.deviation(k) <= told.deviation(k) + 1e-9 <= told.elsewhere().deviation(k) + 2e-9
+    one, all_ = told.length(k), told.elsewhere().length(k)
+    assert 1.0 <= all_.low <= one.low <= one.value <= one.high <= all_.high <= k + 1.0
+
+
+@given(drafters(), K)
+def test_half_the_chance_lies_above_what_is_predicted_and_none_above_every_draft(
+    drafter: Depth, k: int
+) -> None:
+    assert drafter.reaches(k, 1.0) == 1.0
+    length = drafter.length(k)
+    assert drafter.reaches(k, length.value) == pytest.approx(0.5) or length.value == k + 1.0
+    if length.high < k + 1.0:
+        assert drafter.reaches(k, length.high) == pytest.approx(0.05, abs=1e-6)
+
+
+@settings(max_examples=25)
+@given(drafters(), st.integers(2, 5))
+def test_a_drafter_of_its_family_is_found_again_beyond_what_was_counted(drafter: Depth, counted: int) -> None:
+    told = known(drafter.family, [CountedAt(counted, drafter.by_position(counted), rounds=1e7)])
+    for k in (1, counted + 1):
+        found, true = told.length(k), 1.0 + sum(drafter.by_position(k))
+        assert found.value == pytest.approx(true, rel=0.12)
+
+
+def test_a_count_without_its_positions_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs 3 positions"):
+        known(EAGLE, [CountedAt(3, (0.7, 0.5))])
+
+
+def test_the_constants_are_those_of_the_fit_to_the_shared_curves(shared: Path) -> None:
+    mine = [curve for curve in curves(shared) if curve.family == "draft models"]
+    [(name, law)] = fitted(mine).items()
+    shipped: DrafterFamily = FAMILIES["draft_model"]
+    assert name == shipped.name and law.drafters == shipped.drafters
+    assert law.means == pytest.approx(shipped.means, abs=2e-3)
+    assert law.deviations == pytest.approx(shipped.deviations, abs=2e-3)
+
+
+def test_draft_models_left_out_are_predicted_better_than_by_carrying_on_the_last_ratio(
+    shared: Path,
+) -> None:
+    given_ = [curve for curve in curves(shared) if curve.family == "draft models"]
+    own = [one for one in scores(given_) if one.seen]
+    between = [one for one in own if one.k < one.seen]
+    assert np.mean([abs(one.error) for one in between]) <= 0.015
+    assert np.mean([abs(one.error) for one in own]) < 0.02
+    assert np.mean([one.inside for one in own]) >= 0.85

@@ -12,82 +12,19 @@ from array import array
 from collections import deque
 from math import inf
 
+import numpy as np
+
 from specfleet.hardware.stepcost import StepCost, StepShape, prefill_pairs, shape_fields
+from specfleet.sim.columns.luck import ColumnNotes
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.errors import Breach, Stall
 from specfleet.sim.laws.names import ONE_BATCH
 from specfleet.sim.recorder import Recorder
+from specfleet.sim.requests import Request as Request
 from specfleet.sim.scheduler import Scheduler
-from specfleet.sim.sequence import FINISHED, NEVER, Batch, Sequence
+from specfleet.sim.sequence import FINISHED, NEVER, Batch, Head, Sequence
 from specfleet.sim.sglang.scheduler import SglangScheduler
-from specfleet.sim.speculation.policy import Policy
-
-
-class Request(Sequence):
-    """A sequence with its luck and what the run notes about it.
-
-    Args:
-        accepted: drafts accepted in its successive verifications, at full depth.
-        proposals: whether its successive samplings find drafts; None = always.
-        counted: it belongs to the measured part of the run.
-        temperature: of its sampling.
-        confidence: survival by position that its drafter expects of its own drafts.
-        by_output_position: accepted and proposals belong to output tokens written, not to successive rounds.
-    """
-
-    __slots__ = (
-        "accepted",
-        "accepted_tokens",
-        "admitted_s",
-        "arrived_s",
-        "by_output_position",
-        "cached_tokens",
-        "chunks",
-        "confidence",
-        "counted",
-        "draft_tokens",
-        "first_chunk_rank",
-        "first_iteration",
-        "first_token_s",
-        "last_iteration",
-        "proposals",
-        "samplings",
-        "temperature",
-        "verifications",
-    )
-
-    def __init__(
-        self,
-        id: int,
-        prompt_tokens: int,
-        max_tokens: int,
-        stop_at: int = NEVER,
-        priority: int = 0,
-        segments: tuple[tuple[object, int], ...] | None = None,
-        accepted: bytes = b"",
-        proposals: bytes | None = None,
-        counted: bool = True,
-        temperature: float = 0.0,
-        confidence: tuple[float, ...] = (),
-        by_output_position: bool = False,
-    ) -> None:
-        super().__init__(id, prompt_tokens, max_tokens, stop_at, priority, segments)
-        self.accepted = accepted
-        self.proposals = proposals
-        self.counted = counted
-        self.temperature = temperature
-        self.confidence = confidence
-        self.by_output_position = by_output_position
-        self.arrived_s = self.admitted_s = self.first_token_s = inf
-        self.first_chunk_rank = 0
-        self.first_iteration = -1
-        self.cached_tokens = 0
-        self.chunks = 0
-        self.samplings = 0
-        self.verifications = 0
-        self.draft_tokens = 0
-        self.accepted_tokens = 0
-        self.last_iteration = -1
+from specfleet.sim.speculation.policy import Policy, tell
 
 
 class Flight:
@@ -146,6 +83,9 @@ class Engine:
         self.policy = policy
         make = SglangScheduler if config.sglang is not None else Scheduler
         self.scheduler: Scheduler | SglangScheduler = make(config, policy)
+        self._notes: ColumnNotes | None = None
+        if isinstance(self.scheduler, Scheduler):
+            self._notes = ColumnNotes(self, self.scheduler.crowd.columns)
         self.inbox: deque[Request] = deque()
         self.finished: list[tuple[Request, int]] = []
         self.aborted: list[Request] = []
@@ -194,7 +134,7 @@ class Engine:
             batch = scheduler.schedule(now)
             if batch.aborted:
                 self._give_up(batch)
-            if not batch.sequences:
+            if not batch.rows:
                 if batch.preempted and not (flights and self.config.sglang is not None):
                     continue
                 break
@@ -225,7 +165,8 @@ class Engine:
     def has_preempted(self) -> bool:
         """Whether a sequence that is here was thrown out before."""
         scheduler = self.scheduler
-        return any(row.num_preemptions for row in (*scheduler.running, *scheduler.waiting))
+        running = scheduler.crowd.running if isinstance(scheduler, Scheduler) else scheduler.running
+        return any(row.num_preemptions for row in (*running, *scheduler.waiting))
 
     @property
     def flight(self) -> Flight | None:
@@ -270,18 +211,22 @@ class Engine:
         Raises:
             Breach: the price is no time, so that the clock would stand still or go back.
         """
-        flight.sampled = self._sample(flight.batch)
-        shape = self._shape(flight.batch)
+        batch, head = flight.batch, flight.batch.head
+        if head is not None and self._notes is not None:
+            self._notes.sample(head, self.recorder.rounds_by_accepted)
+        flight.sampled = self._sample(batch.tail)
+        shape = self._shape(batch)
         seconds = self.cost.seconds(shape)
         if self.config.speculative and self.config.speculative.reroll_on_reject:
-            verified = sum(1 for d in flight.batch.num_drafts if d)
-            accepted = sum(n - 1 for n, d in zip(flight.sampled, flight.batch.num_drafts, strict=True) if d)
-            if verified and accepted < shape.draft_tokens:
+            accepted = sum(n - 1 for n, d in zip(flight.sampled, batch.tail.num_drafts, strict=True) if d)
+            if head is not None:
+                accepted += int(head.new.sum()) - head.n
+            if accepted < shape.draft_tokens:
                 flight.reroll = 1
                 seconds += self.cost.seconds(shape._replace(draft_passes=0))
         if not seconds >= 0.0:
             said = f"a step of {shape.tokens} tokens takes {seconds} s"
-            raise Breach(ONE_BATCH, said, flight.batch.sequences[0].id, now, self.replica)
+            raise Breach(ONE_BATCH, said, batch.sequences[0].id, now, self.replica)
         flight.shape = shape
         flight.start_s = now
         flight.end_s = now + seconds
@@ -314,16 +259,21 @@ class Engine:
 
     def _shape(self, batch: Batch) -> StepShape:
         """Returns the integers a step is priced by: sums over its rows."""
-        rows, drafts = len(batch.sequences), sum(batch.num_drafts)
-        passes, window = self._draft_passes(batch), self.config.sliding_window
-        if batch.total_tokens == rows + drafts:
+        tail, total, head = batch.tail, batch.total_tokens, batch.head
+        rows, drafts = len(tail.sequences), sum(tail.num_drafts)
+        passes, window = self._draft_passes(batch), self.config.sliding_window or NEVER
+        decodes = kv = seen = pairs = 0
+        if head is not None:
+            rows, drafts, decodes = rows + head.n, drafts + head.num_drafts, head.n
+            seen = kv = int(np.add.reduce(head.ends))
+            if self.config.sliding_window:
+                seen = int(np.minimum(head.ends, window).sum())
+        elif total == rows + drafts:
             seen = kv = sum([sequence.num_computed_tokens for sequence in batch.sequences])
-            if window:
+            if self.config.sliding_window:
                 seen = sum([min(sequence.num_computed_tokens, window) for sequence in batch.sequences])
             return StepShape(*shape_fields(rows, drafts, kv, seen, 0, 0, 0, passes))
-        window = window or NEVER
-        decodes = kv = seen = pairs = 0
-        for sequence, n, d in zip(batch.sequences, batch.num_tokens, batch.num_drafts, strict=True):
+        for sequence, n, d in zip(tail.sequences, tail.num_tokens, tail.num_drafts, strict=True):
             end = sequence.num_computed_tokens
             if n == 1 + d:
                 decodes += 1
@@ -331,7 +281,7 @@ class Engine:
                 seen += min(end, window)
             else:
                 pairs += prefill_pairs(n, end - n)
-        chunk = batch.total_tokens - decodes - drafts
+        chunk = total - decodes - drafts
         return StepShape(*shape_fields(decodes, drafts, kv, seen, rows - decodes, chunk, pairs, passes))
 
     def _draft_passes(self, batch: Batch) -> int:
@@ -343,23 +293,34 @@ class Engine:
         if batch.drafter_too_short:
             self.steps_without_drafter += 1
             return 0
-        planned = None if batch.planned_drafts is None else max(batch.planned_drafts, default=0)
+        planned = None
+        if batch.tail.planned_drafts is not None:
+            planned = max(batch.tail.planned_drafts, default=0)
+        if batch.head is not None and batch.head.planned is not None:
+            planned = max(planned or 0, int(np.max(batch.head.planned)))
         return self.scheduler.rules.passes(planned, batch.skips_drafts)
 
     def _commit(self, flight: Flight) -> None:
         """Takes a finished batch in: the scheduler's books first, then the notes of the run."""
-        batch, now = flight.batch, flight.end_s
-        outcome = self.scheduler.commit(batch, flight.sampled)
+        batch, head, now, tail = flight.batch, flight.batch.head, flight.end_s, flight.batch.tail
+        scheduler = self.scheduler
+        if isinstance(scheduler, Scheduler) and head is not None:
+            outcome = scheduler.commit_rows(batch, flight.sampled)
+        else:
+            outcome = scheduler.commit(batch, flight.sampled)
         if flight.noted:
             return
         if self.policy is not None:
             heard = [new if kept else 0 for new, kept in zip(flight.sampled, outcome.kept, strict=True)]
-            self.policy.observe(batch, heard, now - flight.start_s)
+            tell(self.policy, batch, heard, now - flight.start_s)
         if self._proposes:
             self._propose(batch)
         gaps = [0] * (self.config.num_speculative_tokens + 2)
         rank, previous, current = 0, self.iterations - 1, self.iterations
-        for sequence, kept in zip(batch.sequences, outcome.kept, strict=True):
+        tokens = sum(outcome.kept)
+        if head is not None:
+            rank, tokens = head.n, tokens + self._note_head(head, gaps)
+        for sequence, kept in zip(tail.sequences, outcome.kept, strict=True):
             if not kept:
                 continue
             assert isinstance(sequence, Request)
@@ -379,12 +340,15 @@ class Engine:
             sequence.last_iteration = current
             if sequence.state == FINISHED:
                 self.finished.append((sequence, rank))
-        self._record(flight, rank, sum(outcome.kept), gaps)
+        self._record(flight, rank, tokens, gaps)
         self._ends_s.append(now)
         self.iterations += 1
 
     def _propose(self, batch: Batch) -> None:
         """Hands the drafts of a synchronous step over: K for each row that sampled and found some."""
+        if batch.head is not None:
+            self._propose_head(batch.head)
+        batch = batch.tail
         planned = batch.planned_drafts or [self.config.num_speculative_tokens] * len(batch.sequences)
         counts = []
         for sequence, samples, drafts in zip(batch.sequences, batch.samples, planned, strict=True):
@@ -396,6 +360,28 @@ class Engine:
                 found = step < len(sequence.proposals) and bool(sequence.proposals[step])
             counts.append(drafts if found else 0)
         self.scheduler.propose(batch, counts)
+
+    def _propose_head(self, head: Head) -> None:
+        """As `_propose`, for the rows that are columns."""
+        scheduler, planned = self.scheduler, head.planned
+        assert isinstance(scheduler, Scheduler) and self._notes is not None
+        if planned is None:
+            planned = self.config.num_speculative_tokens
+        elif not isinstance(planned, int):
+            planned = head.of_those_left(planned)
+        scheduler.propose_head(self._notes.proposed(planned, head.n - len(head.left)))
+
+    def _note_head(self, head: Head, gaps: list[int]) -> int:
+        """Notes the chunks of rows that are columns; returns their tokens."""
+        assert self._notes is not None
+        self._notes.gaps(head, gaps)
+        for place in head.left:
+            request = head.members[place]
+            assert isinstance(request, Request)
+            request.chunks += 1
+            request.last_iteration = self.iterations
+            self.finished.append((request, place + 1))
+        return int(np.add.reduce(head.kept))
 
     def _record(self, flight: Flight, chunks: int, output_tokens: int, gaps: list[int]) -> None:
         """Writes the iteration's row."""

@@ -63,10 +63,14 @@ class ListedCrowd:
         Drafts are part of the gap, so they come out of the budget first come, first served: the
         tail of the list loses drafts first, then everything.
         """
+        self._close(self._serve_each(0, self.step.tokens))
+
+    def _serve_each(self, index: int, budget: int) -> int:
+        """Serves running sequences from a place in the list on; returns what is left of the budget."""
         running, rules, config, kv = self.running, self.rules, self.config, self.kv
         batch, step, piece, draft_slots = self.batch, self.step, self.rules.piece, self.rules.draft_slots
         trims, caches = config.trims_drafts_to_max_tokens, config.enable_prefix_caching
-        budget, cap, lookahead, index = step.tokens, step.cap, rules.lookahead, 0
+        cap, lookahead = step.cap, rules.lookahead
         layout = rules.layout is not None
         k = rules.num_speculative_tokens  # a decode row is whole where neither budget nor positions end
         whole, charge, longest = 1 + k if cap > k else 0, rules.row_charge(k), rules.max_model_len - 2 - k
@@ -103,7 +107,13 @@ class ListedCrowd:
             batch.place(sequence, tokens, drafts)
             budget -= tokens + draft_slots
             index += 1
-        step.tokens, step.rows = budget, len(batch.sequences)
+        return budget
+
+    def _close(self, budget: int) -> None:
+        """Says what is left for those who wait."""
+        running, rules, kv, batch, step = self.running, self.rules, self.kv, self.batch, self.step
+        step.tokens = budget
+        step.rows = len(batch.sequences) + (batch.head.n if batch.head is not None else 0)
         step.seats, step.free_blocks = rules.max_num_seqs - len(running), kv.free_blocks
         step.given = budget, step.seats, step.free_blocks
         step.preempted, step.beside = bool(batch.preempted), bool(running)

@@ -2,10 +2,78 @@
 
 from __future__ import annotations
 
-from specfleet.sim.engine import Request
-from specfleet.sim.sequence import NEVER
+from math import inf
+
+from specfleet.sim.sequence import NEVER, Sequence
 from specfleet.sim.speculation.lives import Lives
 from specfleet.workloads.requests import RequestTable
+
+
+class Request(Sequence):
+    """A sequence with its luck and what the run notes about it.
+
+    Args:
+        accepted: drafts accepted in its successive verifications, at full depth.
+        proposals: whether its successive samplings find drafts; None = always.
+        counted: it belongs to the measured part of the run.
+        temperature: of its sampling.
+        confidence: survival by position that its drafter expects of its own drafts.
+        by_output_position: accepted and proposals belong to output tokens written, not to successive rounds.
+    """
+
+    __slots__ = (
+        "accepted",
+        "accepted_tokens",
+        "admitted_s",
+        "arrived_s",
+        "by_output_position",
+        "cached_tokens",
+        "chunks",
+        "confidence",
+        "counted",
+        "draft_tokens",
+        "first_chunk_rank",
+        "first_iteration",
+        "first_token_s",
+        "last_iteration",
+        "proposals",
+        "samplings",
+        "temperature",
+        "verifications",
+    )
+
+    def __init__(
+        self,
+        id: int,
+        prompt_tokens: int,
+        max_tokens: int,
+        stop_at: int = NEVER,
+        priority: int = 0,
+        segments: tuple[tuple[object, int], ...] | None = None,
+        accepted: bytes = b"",
+        proposals: bytes | None = None,
+        counted: bool = True,
+        temperature: float = 0.0,
+        confidence: tuple[float, ...] = (),
+        by_output_position: bool = False,
+    ) -> None:
+        super().__init__(id, prompt_tokens, max_tokens, stop_at, priority, segments)
+        self.accepted = accepted
+        self.proposals = proposals
+        self.counted = counted
+        self.temperature = temperature
+        self.confidence = confidence
+        self.by_output_position = by_output_position
+        self.arrived_s = self.admitted_s = self.first_token_s = inf
+        self.first_chunk_rank = 0
+        self.first_iteration = -1
+        self.cached_tokens = 0
+        self.chunks = 0
+        self.samplings = 0
+        self.verifications = 0
+        self.draft_tokens = 0
+        self.accepted_tokens = 0
+        self.last_iteration = -1
 
 
 class RequestMaker:

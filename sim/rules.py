@@ -63,6 +63,17 @@ def reaches_max_tokens(
     return known + in_flight >= max_tokens
 
 
+def last_output(max_tokens: int, stop_at: int, positions: int) -> int:
+    """Returns the output tokens that a request writes: as asked for, up to a stop token or the last position.
+
+    Args:
+        max_tokens: most output tokens.
+        stop_at: the n-th is a stop token.
+        positions: that the model has for its output.
+    """
+    return min(max_tokens, stop_at, positions)
+
+
 @overload
 def leaves_drafts_unused(known: int, in_flight: int, max_tokens: int) -> bool: ...
 @overload
@@ -232,6 +243,10 @@ class SchedulerRules:
             computed: tokens whose KV is there. known: tokens that are known.
         """
         return min(computed, known - self.hash_lookahead) // self.block_size
+
+    def keyed_blocks_each(self, computed: I64, known: I64) -> I64:
+        """As `keyed_blocks`, for many."""
+        return np.asarray(np.minimum(computed, known - self.hash_lookahead) // self.block_size)
 
     def blocks_reserved(self, known: int) -> int:
         """Returns the blocks that must be free or found before a request of so many known tokens enters."""

@@ -15,15 +15,18 @@ from collections.abc import Sequence as Rows
 from itertools import repeat
 from typing import NamedTuple
 
+import numpy as np
+
+from specfleet.sim.columns.crowd import ColumnCrowd
+from specfleet.sim.columns.head import ColumnBatch
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.crowd import schedule
 from specfleet.sim.errors import Breach
 from specfleet.sim.kvcache import KVCache, PrefixCache
 from specfleet.sim.laws.names import BLOCKS, ENDS_ONCE, LIMITS
-from specfleet.sim.listed import ListedCrowd
-from specfleet.sim.rules import SchedulerRules
-from specfleet.sim.sequence import FINISHED, RUNNING, Batch, Sequence
-from specfleet.sim.speculation.policy import Policy
+from specfleet.sim.rules import I64, SchedulerRules, last_output, leaves_drafts_unused
+from specfleet.sim.sequence import FINISHED, RUNNING, Batch, Head, Sequence
+from specfleet.sim.speculation.policy import Plan, Policy, plan_of
 
 
 class Outcome(NamedTuple):
@@ -51,7 +54,7 @@ class Scheduler:
         self.policy = policy
         self.rules = SchedulerRules.of(config)
         self.kv = _kv_cache(config, self.rules)
-        self.crowd = ListedCrowd(config, self.rules, self.kv, policy is not None)
+        self.crowd = ColumnCrowd(config, self.rules, self.kv, policy is not None)
         self.waiting = self.crowd.waiting
         speculative = config.speculative
         limit = speculative.drafter_max_model_len if speculative else None
@@ -61,11 +64,12 @@ class Scheduler:
     @property
     def running(self) -> list[Sequence]:
         """Sequences that have been admitted, in that order."""
+        self.crowd.refresh()
         return self.crowd.running
 
     def __len__(self) -> int:
         """Unfinished sequences."""
-        return len(self.running) + len(self.waiting)
+        return len(self.crowd.running) + len(self.waiting)
 
     def add(self, sequence: Sequence, computed_tokens: int = 0) -> None:
         """Puts a sequence into the waiting queue.
@@ -82,7 +86,7 @@ class Scheduler:
     @property
     def num_running(self) -> int:
         """Sequences that have been admitted."""
-        return len(self.running)
+        return len(self.crowd.running)
 
     def rest(self) -> None:
         """Learns that there is nothing to do: vLLM keeps nothing that an idle time would change."""
@@ -117,6 +121,7 @@ class Scheduler:
 
     def abort(self, request_id: int) -> bool:
         """Drops a sequence and frees its blocks; False if it is not here."""
+        self.crowd.dissolve()
         for sequence in [*self.running, *self.waiting]:
             if sequence.id == request_id:
                 self.kv.free(sequence)
@@ -133,14 +138,33 @@ class Scheduler:
         """
         batch = self.crowd.begin()
         schedule(self.crowd)
-        if self.policy is None:
-            self._advance(batch, None)
+        if self.policy is not None:
+            self._hand_out(batch, plan_of(self.policy, self._whole(batch), len(self.waiting), now))
+        self._advance(batch, batch.planned_drafts)
+        whole, batch.head = self._whole(batch), None
+        return whole
+
+    def _whole(self, batch: Batch) -> Batch:
+        """Returns a step with the rows that are columns."""
+        crowd = self.crowd
+        return (
+            batch
+            if batch.head is None
+            else ColumnBatch(batch.head, batch, crowd.refresh, crowd.columns.notes)
+        )
+
+    def _hand_out(self, batch: Batch, planned: Plan | I64) -> None:
+        """Notes the drafts that a policy wants after a step."""
+        head, rows = batch.head, len(batch.sequences)
+        if isinstance(planned, int):
+            batch.planned_drafts = [planned] * rows
         else:
-            planned = self.policy.plan(batch, len(self.waiting), now)
-            rows = len(batch.sequences)
-            batch.planned_drafts = [planned] * rows if isinstance(planned, int) else planned
-            self._advance(batch, batch.planned_drafts)
-        return batch
+            first = head.n if head is not None else 0
+            rest = planned[first:]
+            batch.planned_drafts = rest if isinstance(rest, list) else rest.tolist()
+        if head is not None:
+            several = None if isinstance(planned, int) else np.array(planned[: head.n], dtype=np.int64)
+            head.planned = planned if isinstance(planned, int) else several
 
     def _advance(self, batch: Batch, planned: list[int] | None) -> None:
         """Advances computed tokens optimistically and, asynchronously, assumes every draft accepted.
@@ -153,6 +177,8 @@ class Scheduler:
         samples = batch.samples
         wanted = iter(planned) if planned is not None else repeat(drafts_next)
         unused = self.rules.skips_unused_drafts
+        if batch.head is not None:
+            unused = self._advance_head(batch.head, unused)
         rows = zip(batch.sequences, batch.num_tokens, batch.num_drafts, wanted, strict=False)
         for sequence, tokens, drafts, following in rows:
             if unused:
@@ -173,15 +199,25 @@ class Scheduler:
         if self._drafter_limit is not None:
             self._check_drafter(batch, self._drafter_limit)
 
+    def _advance_head(self, head: Head, unused: bool) -> bool:
+        """As `_advance`, for rows that are columns; returns whether all drafts after them are in vain."""
+        self.crowd.flying, columns = head, self.crowd.columns
+        if not unused or columns.most[head.n - 1] > columns.written[head.n - 1] + 1:
+            return False
+        return bool(leaves_drafts_unused(columns.written[: head.n], 0, columns.most[: head.n]).all())
+
     def _check_drafter(self, batch: Batch, limit: int) -> None:
         """Notes whether the drafter's positions suffice; if not, the drafts it leaves behind are void.
 
         vLLM zeroes the drafts of such a step; the next step still verifies them.
         """
         longest = max((sequence.num_computed_tokens for sequence in batch.sequences), default=0)
+        if batch.head is not None:
+            longest = max(longest, int(batch.head.ends.max()))
         batch.drafter_too_short = longest + self.rules.num_speculative_tokens > limit
         for sequence in batch.sequences:
             sequence.drafts_are_void = batch.drafter_too_short
+        self.crowd.columns.void = batch.drafter_too_short
 
     def commit(self, batch: Batch, sampled: Rows[int]) -> Outcome:
         """Takes the output of the oldest batch in: rejections, new tokens, ends.
@@ -193,8 +229,26 @@ class Scheduler:
         Returns:
             What was kept, and who finished.
         """
+        head = batch.head
+        if head is None:
+            return self.commit_rows(batch, sampled)
+        head.new = np.array(sampled[: head.n], dtype=np.int64)
+        outcome = self.commit_rows(batch, sampled[head.n :])
+        return Outcome(head.kept.tolist() + outcome.kept, outcome.finished)
+
+    def commit_rows(self, batch: Batch, sampled: Rows[int]) -> Outcome:
+        """As `commit`, where rows that are columns have their tokens already.
+
+        Args:
+            batch: the oldest batch not yet committed.
+            sampled: of the other rows.
+
+        Returns:
+            What was kept of the other rows, and who finished.
+        """
         kept: list[int] = []
-        finished: list[Sequence] = []
+        finished = [] if batch.head is None else self._commit_head(batch.head)
+        batch = batch.tail
         registers = self.config.enable_prefix_caching
         rows = zip(batch.sequences, batch.num_tokens, batch.num_drafts, sampled, strict=True)
         for sequence, tokens, drafts, new in rows:
@@ -212,9 +266,8 @@ class Scheduler:
                 sequence.num_computed_tokens -= drafts + 1 - new if drafts else 0
                 if placeholders:
                     sequence.num_output_placeholders = placeholders - 1 - drafts
-            left = min(
-                sequence.max_tokens, sequence.stop_at, self.config.max_model_len - sequence.prompt_tokens
-            )
+            positions = self.config.max_model_len - sequence.prompt_tokens
+            left = last_output(sequence.max_tokens, sequence.stop_at, positions)
             left -= sequence.num_tokens - sequence.prompt_tokens
             ends = new >= left
             if ends:
@@ -233,18 +286,54 @@ class Scheduler:
             self._forget(finished)
         return Outcome(kept, finished)
 
+    def _commit_head(self, head: Head) -> list[Sequence]:
+        """As `commit_rows`, for the rows that are columns; returns who finished."""
+        crowd, columns, n = self.crowd, self.crowd.columns, head.n
+        crowd.flying = None
+        columns.grow(head.new)
+        written, last = columns.written[:n], columns.last[:n]
+        ended = np.flatnonzero(written >= last)
+        head.kept = head.new
+        if len(ended):
+            surplus = written[ended] - last[ended]
+            head.kept = head.new.copy()
+            head.kept[ended] -= surplus
+            written[ended] -= surplus
+            columns.context[ended] -= surplus
+        if self.config.enable_prefix_caching and self.rules.num_speculative_tokens:
+            crowd.key(head, self.rules.keyed_blocks_each(columns.context[:n], columns.context[:n] + 1))
+        if not len(ended):
+            return []
+        head.left = ended.tolist()
+        finished = [head.members[place] for place in head.left]
+        for sequence, place in zip(finished, head.left, strict=True):
+            columns.refresh(sequence, place)
+            self.kv.free(sequence)
+            sequence.state = FINISHED
+        columns.drop(head.left)
+        return finished
+
     def propose(self, batch: Batch, drafts: Rows[int]) -> None:
         """Hands over the drafts proposed after a committed batch, a count a row (synchronous engines)."""
+        head = batch.head
+        if head is not None:
+            self.propose_head(head.of_those_left(np.array(drafts[: head.n], dtype=np.int64)))
+            batch, drafts = batch.tail, drafts[head.n :]
         for sequence, count in zip(batch.sequences, drafts, strict=True):
             if sequence.state == RUNNING:
                 sequence.num_drafts = 0 if sequence.is_prefill_chunk else count
 
+    def propose_head(self, drafts: int | I64) -> None:
+        """As `propose`, for those aboard, a number a row that goes on, or one for all."""
+        columns = self.crowd.columns
+        columns.drafts[: columns.n] = drafts
+
     def _forget(self, finished: list[Sequence]) -> None:
         """Removes ended sequences from the running list and, where they had been preempted, the queue."""
-        if len(finished) == 1 and finished[0] in self.running:
-            self.running.remove(finished[0])
+        crowd, before = self.crowd, len(self.crowd.running)
+        crowd.running = [sequence for sequence in crowd.running if sequence.state != FINISHED]
+        if before - len(crowd.running) == len(finished):
             return
-        self.crowd.running = [sequence for sequence in self.running if sequence.state != FINISHED]
         self.waiting.discard(finished)
 
     def check(self) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from specfleet.sim.rules import NEVER as NEVER
-from specfleet.sim.rules import leaves_drafts_unused
+import numpy as np
+import numpy.typing as npt
 
+from specfleet.sim.rules import I64, leaves_drafts_unused
+from specfleet.sim.rules import NEVER as NEVER
+
+BOOLS = npt.NDArray[np.bool_]
 WAITING, RUNNING, PREEMPTED, FINISHED = "W", "R", "P", "F"
 
 
@@ -113,6 +117,60 @@ class Sequence:
         return leaves_drafts_unused(self.num_tokens - self.prompt_tokens, in_flight, self.max_tokens)
 
 
+class Head:
+    """The first rows of a step: each decodes and gets all it asks for.
+
+    Attributes:
+        members: the sequences, and perhaps more behind them; only what never changes may be read here.
+        n: rows.
+        ids, written: of the requests, and their output tokens when the step was scheduled, under a policy.
+        drafts: to verify, by row. num_drafts: their sum.
+        ends: computed tokens when the step has run.
+        void: the drafts are placeholders.
+        planned: drafts wanted next: one number for all, or one a row; None is K.
+        new: tokens sampled, by row, once the step has started. kept: of which kept, once it is committed.
+        left: places of those who ended, once it is committed.
+        counted: which rows are measured; None: all.
+    """
+
+    __slots__ = (
+        "counted",
+        "drafts",
+        "ends",
+        "ids",
+        "kept",
+        "left",
+        "members",
+        "n",
+        "new",
+        "num_drafts",
+        "planned",
+        "void",
+        "written",
+    )
+
+    def __init__(self, members: list[Sequence], drafts: I64, ends: I64, void: bool) -> None:
+        self.members = members
+        self.n = len(drafts)
+        self.drafts = drafts
+        self.ends = ends
+        self.num_drafts = int(np.add.reduce(drafts))
+        self.void = void
+        self.planned: int | I64 | None = None
+        self.ids = self.written = self.new = self.kept = drafts
+        self.left: list[int] = []
+        self.counted: npt.NDArray[np.bool_] | None = None
+
+    def of_those_left(self, values: I64) -> I64:
+        """Returns the values of rows whose sequences go on."""
+        return np.delete(values, self.left) if self.left else values
+
+    def cut(self, n: int) -> None:
+        """Leaves the first `n` rows."""
+        self.n, self.drafts, self.ends = n, self.drafts[:n], self.ends[:n]
+        self.num_drafts = int(np.add.reduce(self.drafts))
+
+
 class Batch:
     """One step's decision: parallel lists, a place a scheduled sequence, in scheduling order.
 
@@ -131,12 +189,14 @@ class Batch:
         prompts: a row computes a piece of a prompt.
         aborted: sequences ended with an error, for lack of KV blocks; in `preempted` too.
         planned_drafts: drafts a policy wants proposed after the step, a number a row; None is K for all.
+        head: rows that are columns and come before these; None if there are none.
     """
 
     __slots__ = (
         "aborted",
         "cached",
         "drafter_too_short",
+        "head",
         "new",
         "num_drafts",
         "num_tokens",
@@ -169,6 +229,71 @@ class Batch:
         self.prompts = False
         self.drafter_too_short = False
         self.planned_drafts: list[int] | None = None
+        self.head: Head | None = None
+
+    @property
+    def rows(self) -> int:
+        """Returns the number of rows."""
+        return len(self.sequences)
+
+    def member(self, row: int) -> Sequence:
+        """Returns the sequence of a row; only what never changes may be read of it."""
+        return self.sequences[row]
+
+    def ids(self) -> I64:
+        """Returns the request of each row."""
+        return np.array([sequence.id for sequence in self.sequences], dtype=np.int64)
+
+    def drafts(self) -> I64:
+        """Returns the drafts that each row verifies, placeholders left out."""
+        rows = zip(self.sequences, self.num_drafts, strict=True)
+        return np.array([0 if s.id in self.void else drafts for s, drafts in rows], dtype=np.int64)
+
+    def voids(self) -> BOOLS:
+        """Returns whether the drafts of each row are placeholders."""
+        return np.array([sequence.id in self.void for sequence in self.sequences], dtype=np.bool_)
+
+    def written(self) -> I64:
+        """Returns the output tokens that each row's sequence had when the step was scheduled."""
+        return np.array([sequence.num_output_tokens for sequence in self.sequences], dtype=np.int64)
+
+    def assumed(self) -> I64:
+        """As `written`, with those that the batch in flight brings if it accepts every draft."""
+        rows = [s.num_output_tokens + s.num_output_placeholders for s in self.sequences]
+        return np.array(rows, dtype=np.int64)
+
+    def will_sample(self) -> BOOLS:
+        """Returns whether each row samples; asked before the step is taken into account."""
+        rows = zip(self.sequences, self.num_tokens, strict=True)
+        known = [
+            s.num_computed_tokens + tokens >= s.num_tokens + s.num_output_placeholders for s, tokens in rows
+        ]
+        return np.array(known, dtype=np.bool_)
+
+    def luck_after(self, rounds: I64) -> I64:
+        """Returns the drafts that each row will accept so many verifications from now; 0 beyond."""
+        luck = []
+        for sequence, more in zip(self.sequences, rounds.tolist(), strict=True):
+            nth, accepted = getattr(sequence, "verifications", 0) + more, getattr(sequence, "accepted", b"")
+            luck.append(accepted[nth] if nth < len(accepted) else 0)
+        return np.array(luck, dtype=np.int64)
+
+    def skip_luck(self, rows: I64) -> None:
+        """Takes the luck of the next verification out of the lives of some rows' sequences."""
+        for row in rows.tolist():
+            sequence = self.sequences[row]
+            luck: bytes = getattr(sequence, "accepted", b"")
+            passed = getattr(sequence, "verifications", 0)
+            sequence.accepted = luck[:passed] + luck[passed + 1 :]
+
+    def kv_tokens(self) -> int:
+        """Returns the tokens computed of all rows together; asked before the step is taken into account."""
+        return sum([sequence.num_computed_tokens for sequence in self.sequences])
+
+    @property
+    def tail(self) -> Batch:
+        """Returns the rows that are no columns: here all of them."""
+        return self
 
     def place(self, sequence: Sequence, num_tokens: int, num_drafts: int) -> None:
         """Adds a row."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from collections.abc import Sequence as Rows
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,8 +21,10 @@ from numpy.typing import NDArray
 
 from specfleet.hardware.kernels import Array
 from specfleet.hardware.stepcost import StepCost, StepShape
+from specfleet.sim.rules import I64
 from specfleet.sim.scenario import Scenario
 from specfleet.sim.sequence import Batch, Sequence
+from specfleet.sim.speculation.policy import ById, Columnwise, FromRequest
 
 BOUNDED = ("output_throughput", "request_throughput", "total_token_throughput")
 """Figures that no policy has better than the oracle."""
@@ -67,7 +68,7 @@ def foreseen(scenario: Scenario) -> Scenario:
     return replace(scenario, cost=FreeDrafts(scenario.cost))
 
 
-class Oracle:
+class Oracle(Columnwise):
     """Drafts exactly what will be accepted.
 
     Where nothing will be, it drafts nothing and passes that verification over, as a policy that had drafted
@@ -79,50 +80,42 @@ class Oracle:
 
     def __init__(self, k: int) -> None:
         self.k = k
-        self._passed_over: deque[list[Sequence]] = deque()
-        self._ahead: dict[int, int] = {}
+        self._passed_over: deque[I64] = deque()
+        self._ahead = ById(0)
         self._written: dict[int, int] = {}
+        self._most = FromRequest(lambda request: min(request.max_tokens, request.stop_at))
+        self._by_place = FromRequest(lambda request: bool(getattr(request, "by_output_position", False)))
 
-    def plan(self, batch: Batch, waiting: int, now: float) -> list[int]:
+    def plan_rows(self, batch: Batch, waiting: int, now: float) -> I64:
         """Returns what each row's next verification will accept; 0 for a row that samples nothing yet."""
-        passed: list[Sequence] = []
-        plan = []
-        rows = zip(batch.sequences, batch.num_tokens, batch.num_drafts, strict=True)
+        ids, drafts, samples = batch.ids(), batch.drafts(), batch.will_sample()
+        if not len(ids):  # an empty batch is not run, and nobody hears of it
+            return ids
         for sequence in batch.resumed:  # what was in flight is lost
             self._written.pop(sequence.id, None)
-        for sequence, tokens, drafts in rows:
-            known = sequence.num_tokens + sequence.num_output_placeholders
-            if sequence.num_computed_tokens + tokens < known:
-                plan.append(0)
-                continue
-            drafts = 0 if sequence.id in batch.void else drafts
-            written = sequence.num_output_tokens + sequence.num_output_placeholders + 1 + drafts
-            useful = max(min(sequence.max_tokens, sequence.stop_at) - written - 1, 0)
-            if getattr(sequence, "by_output_position", False):
-                plan.append(min(self._leap(sequence, drafts), useful))
-                continue
-            accepted: bytes = getattr(sequence, "accepted", b"")
-            ahead = self._ahead.get(sequence.id, 0)
-            turn = getattr(sequence, "verifications", 0) + ahead + (drafts > 0)
-            luck = min(accepted[turn], self.k, useful) if turn < len(accepted) else 0
-            if not luck:
-                passed.append(sequence)
-                self._ahead[sequence.id] = ahead + 1
-            plan.append(luck)
-        if plan:  # an empty batch is not run, and nobody hears of it
-            self._passed_over.append(passed)
+        self._ahead.cover(ids)
+        useful = np.maximum(self._most.of(batch) - (batch.assumed() + 1 + drafts) - 1, 0)
+        by_place = np.flatnonzero(samples & (self._by_place.of(batch) > 0))
+        luck = np.minimum(np.minimum(batch.luck_after(self._ahead.of[ids] + (drafts > 0)), self.k), useful)
+        passed = samples & (luck == 0)
+        passed[by_place] = False
+        self._ahead.of[ids] += passed
+        self._passed_over.append(np.flatnonzero(passed))
+        plan: I64 = np.where(samples, luck, 0)
+        if len(by_place):
+            sequences = batch.sequences
+            for row in by_place.tolist():
+                plan[row] = min(self._leap(sequences[row], int(drafts[row])), int(useful[row]))
         return plan
 
-    def observe(self, batch: Batch, sampled: Rows[int], seconds: float) -> None:
+    def observe_rows(self, batch: Batch, sampled: I64, seconds: float) -> None:
         """Passes over what was not worth a draft: the step that follows this batch has no verification.
 
         The luck of one is taken out of the request's life, so that its next verification has the next one's.
         """
-        for sequence in self._passed_over.popleft():
-            luck: bytes = getattr(sequence, "accepted", b"")
-            passed = getattr(sequence, "verifications", 0)
-            sequence.accepted = luck[:passed] + luck[passed + 1 :]  # type: ignore[attr-defined]
-            self._ahead[sequence.id] -= 1
+        rows = self._passed_over.popleft()
+        batch.skip_luck(rows)
+        self._ahead.of[batch.ids()[rows]] -= 1
 
     def _leap(self, sequence: Sequence, drafts: int) -> int:
         """Returns the drafts that lead furthest in two rounds, where luck belongs to output positions.

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Rows
 
 from specfleet.hardware.stepcost import StepCost
+from specfleet.sim.rules import I64
 from specfleet.sim.sequence import Batch, Sequence
 from specfleet.sim.speculation.oracle import Oracle
 from specfleet.sim.speculation.policies_learning import (
@@ -20,7 +21,7 @@ from specfleet.sim.speculation.policies_learning import (
     Goodput,
     SloBudget,
 )
-from specfleet.sim.speculation.policy import OneForAll, Plan, Policy, PolicySpec, Silent
+from specfleet.sim.speculation.policy import Columnwise, FromRequest, OneForAll, Policy, PolicySpec, Silent
 
 
 class Static(OneForAll):
@@ -77,7 +78,7 @@ class DisableAboveQueue(OneForAll):
         return 0 if waiting >= self.queue else self.k
 
 
-class EarlyStop(Silent):
+class EarlyStop(Silent, Columnwise):
     """Stops drafting for a request when its drafter expects the draft to be lost.
 
     Args:
@@ -88,18 +89,18 @@ class EarlyStop(Silent):
     def __init__(self, k: int, threshold: float = 0.3) -> None:
         self.k = k
         self.threshold = threshold
+        self._confident = FromRequest(self._drafts)
 
-    def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
+    def _drafts(self, request: Sequence) -> int:
+        confidence: tuple[float, ...] = getattr(request, "confidence", ())
+        return sum(1 for survival in confidence[: self.k] if survival >= self.threshold)
+
+    def plan_rows(self, batch: Batch, waiting: int, now: float) -> I64:
         """Returns, row by row, the positions whose expected survival reaches the threshold."""
-        return [_confident(sequence, self.k, self.threshold) for sequence in batch.sequences]
+        return self._confident.of(batch)
 
 
-def _confident(sequence: Sequence, k: int, threshold: float) -> int:
-    confidence: tuple[float, ...] = getattr(sequence, "confidence", ())
-    return sum(1 for survival in confidence[:k] if survival >= threshold)
-
-
-class TemperatureGate(Silent):
+class TemperatureGate(Silent, Columnwise):
     """No drafts for requests sampled too hot.
 
     Args:
@@ -110,10 +111,14 @@ class TemperatureGate(Silent):
     def __init__(self, k: int, limit: float = 1.0) -> None:
         self.k = k
         self.limit = limit
+        self._cool = FromRequest(self._drafts)
 
-    def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
+    def _drafts(self, request: Sequence) -> int:
+        return self.k if getattr(request, "temperature", 0.0) <= self.limit else 0
+
+    def plan_rows(self, batch: Batch, waiting: int, now: float) -> I64:
         """Returns K for cool requests, 0 for hot ones."""
-        return [self.k if getattr(s, "temperature", 0.0) <= self.limit else 0 for s in batch.sequences]
+        return self._cool.of(batch)
 
 
 POLICIES: dict[str, Callable[..., Policy]] = {

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence as Rows
 from math import inf
 
+import numpy as np
+
 from specfleet.hardware.stepcost import StepCost, StepShape
-from specfleet.sim.sequence import FINISHED, Batch, Sequence
-from specfleet.sim.speculation.policy import OneForAll, Plan, Seen
+from specfleet.sim.rules import I64
+from specfleet.sim.sequence import Batch, Sequence
+from specfleet.sim.speculation.policy import ById, Columnwise, FromRequest, OneForAll, Seen
 
 
 class SurvivalEstimate:
@@ -144,7 +146,7 @@ class AdaptiveTiers(OneForAll):
             self.current = self.tiers[place - 1]
 
 
-class AcceptanceGate:
+class AcceptanceGate(Columnwise):
     """Turns drafting off for a stream that accepts too little, for a while.
 
     Args:
@@ -156,35 +158,43 @@ class AcceptanceGate:
 
     def __init__(self, k: int, window: int = 16, threshold: float = 0.3, cooldown: int = 64) -> None:
         self.k, self.window, self.threshold, self.cooldown = k, window, threshold, cooldown
-        self._seen: dict[int, deque[tuple[int, int]]] = {}
-        self._closed: dict[int, int] = {}
+        self._closed = ById(0)
+        self._rounds = ById(0)
+        self._window = ById(0, shape=(window, 2))  # drafts verified and accepted in the last rounds
+        self._sums = ById(0, shape=(2,))
 
-    def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
+    def plan_rows(self, batch: Batch, waiting: int, now: float) -> I64:
         """Returns K for open streams, 0 for closed ones."""
-        return [self._drafts(sequence.id) for sequence in batch.sequences]
+        ids = batch.ids()
+        self._closed.cover(ids)
+        left = self._closed.of[ids]
+        self._closed.of[ids] = np.maximum(left - 1, 0)
+        return np.where(left > 0, 0, self.k)
 
-    def _drafts(self, stream: int) -> int:
-        left = self._closed.get(stream, 0)
-        if left:
-            self._closed[stream] = left - 1
-            return 0
-        return self.k
-
-    def observe(self, batch: Batch, sampled: Rows[int], seconds: float) -> None:
+    def observe_rows(self, batch: Batch, sampled: I64, seconds: float) -> None:
         """Moves each stream's window and closes gates."""
-        for sequence, drafts, new in zip(batch.sequences, batch.num_drafts, sampled, strict=True):
-            if not drafts or not new or sequence.id in batch.void:
-                continue
-            seen = self._seen.setdefault(sequence.id, deque(maxlen=self.window))
-            seen.append((drafts, new - 1))
-            if len(seen) == self.window:
-                share = sum(a for _, a in seen) / sum(d for d, _ in seen)
-                if share < self.threshold:
-                    self._closed[sequence.id] = self.cooldown
-                    seen.clear()
+        drafts = batch.drafts()
+        rows = np.flatnonzero((drafts > 0) & (sampled > 0))
+        if not len(rows):
+            return
+        ids = batch.ids()[rows]
+        for kept in (self._closed, self._rounds, self._window, self._sums):
+            kept.cover(ids)
+        rounds, window = self._rounds.of[ids], self._window.of
+        shown = np.stack((drafts[rows], sampled[rows] - 1), axis=1)
+        place = rounds % self.window
+        sums = self._sums.of[ids] + shown - window[ids, place]
+        window[ids, place] = shown
+        self._sums.of[ids] = sums
+        self._rounds.of[ids] = rounds + 1
+        bad = (rounds + 1 >= self.window) & (sums[:, 1] / sums[:, 0] < self.threshold)
+        if bad.any():
+            shut = ids[bad]
+            self._closed.of[shut] = self.cooldown
+            self._rounds.of[shut], self._window.of[shut], self._sums.of[shut] = 0, 0, 0
 
 
-class SloBudget:
+class SloBudget(Columnwise):
     """Drafts go first to requests behind their TPOT target, the rest of the budget by expected survival.
 
     Args:
@@ -195,41 +205,31 @@ class SloBudget:
 
     def __init__(self, k: int, tpot_s: float, budget: int) -> None:
         self.k, self.tpot_s, self.budget = k, tpot_s, budget
-        self._started: dict[int, float] = {}
+        self._started = ById(inf, np.float64)
+        self._survival = FromRequest(self._expected, np.float64, (k,))
 
-    def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
+    def _expected(self, request: Sequence) -> list[float]:
+        """Returns what the drafter expects by position; 0 beyond the deepest that it speaks of."""
+        confidence: tuple[float, ...] = getattr(request, "confidence", ())
+        return [*confidence[: self.k], *[0.0] * (self.k - len(confidence))]
+
+    def plan_rows(self, batch: Batch, waiting: int, now: float) -> I64:
         """Returns K for those behind, then position by position for the most confident."""
-        rows = batch.sequences
-        drafts = [0] * len(rows)
-        left = self.budget
-        for row, sequence in enumerate(rows):
-            started = self._started.setdefault(sequence.id, now)
-            behind = now - started > sequence.num_output_tokens * self.tpot_s
-            if behind and left:
-                drafts[row] = min(self.k, left)
-                left -= drafts[row]
+        ids = batch.ids()
+        self._started.cover(ids)
+        self._started.of[ids] = started = np.minimum(self._started.of[ids], now)
+        behind = now - started > batch.written() * self.tpot_s
+        before = self.k * (np.cumsum(behind) - behind)
+        drafts: I64 = np.where(behind, np.clip(self.budget - before, 0, self.k), 0)
+        left = self.budget - int(drafts.sum())
+        survival = self._survival.of(batch)
         for position in range(self.k):
-            candidates = [
-                (_expected_survival(sequence, position), row)
-                for row, sequence in enumerate(rows)
-                if drafts[row] == position
-            ]
-            for _, row in sorted(candidates, reverse=True)[:left]:
-                drafts[row] += 1
-                left -= 1
+            rows = np.flatnonzero(drafts == position)
+            if len(rows) > left:  # the most confident, of equal ones the last
+                rows = rows[np.argsort(survival[rows, position], kind="stable")[len(rows) - left :]]
+            drafts[rows] += 1
+            left -= len(rows)
         return drafts
-
-    def observe(self, batch: Batch, sampled: Rows[int], seconds: float) -> None:
-        """Forgets requests that have ended."""
-        for sequence in batch.sequences:
-            if sequence.state == FINISHED:
-                self._started.pop(sequence.id, None)
-
-
-def _expected_survival(sequence: Sequence, position: int) -> float:
-    """Returns what the drafter expects of a position; 0 beyond the deepest that it speaks of."""
-    confidence: tuple[float, ...] = getattr(sequence, "confidence", ())
-    return confidence[position] if position < len(confidence) else 0.0
 
 
 class Bandit(OneForAll):

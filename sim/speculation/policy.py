@@ -6,13 +6,16 @@ temperature; never what will be accepted and never how long an output will be.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
-from specfleet.sim.sequence import Batch
+import numpy as np
+import numpy.typing as npt
+
+from specfleet.sim.rules import I64
+from specfleet.sim.sequence import Batch, Sequence
 
 Plan = int | list[int]
 """Drafts to propose after a step: one number for all rows, or one a row."""
@@ -63,11 +66,113 @@ class Seen(NamedTuple):
 
     @classmethod
     def of(cls, batch: Batch, sampled: Rows[int], seconds: float) -> Seen:
-        """Sums a batch up; drafts that were placeholders do not count."""
-        rows = zip(batch.sequences, batch.num_drafts, sampled, strict=True)
-        counts = Counter((drafts, new) for row, drafts, new in rows if new and row.id not in batch.void)
-        rounds = tuple((drafts, new, count) for (drafts, new), count in counts.items())
-        return cls(rounds, len(batch.sequences), batch.prompts, seconds)
+        """Sums a batch up; rows whose drafts were placeholders do not count."""
+        return cls.of_rows(batch, np.asarray(sampled, dtype=np.int64), seconds)
+
+    @classmethod
+    def of_rows(cls, batch: Batch, sampled: I64, seconds: float) -> Seen:
+        """As `of`."""
+        counts = sampled > 0
+        counts &= ~batch.voids()
+        new, drafts = sampled[counts], batch.drafts()[counts]
+        width = int(new.max(initial=0)) + 1
+        found = np.bincount(drafts * width + new)
+        which = np.flatnonzero(found)
+        rounds = zip((which // width).tolist(), (which % width).tolist(), found[which].tolist(), strict=True)
+        return cls(tuple(rounds), batch.rows, batch.prompts, seconds)
+
+
+class Columnwise:
+    """A policy that looks at single requests, at all of them at once.
+
+    `plan` and `observe` do the same with lists.
+    """
+
+    def plan_rows(self, batch: Batch, waiting: int, now: float) -> I64:
+        """As `Policy.plan`, a number a row."""
+        raise NotImplementedError
+
+    def observe_rows(self, batch: Batch, sampled: I64, seconds: float) -> None:
+        """As `Policy.observe`."""
+
+    def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
+        """As `Policy.plan`."""
+        return self.plan_rows(batch, waiting, now).tolist()  # type: ignore[no-any-return]
+
+    def observe(self, batch: Batch, sampled: Rows[int], seconds: float) -> None:
+        """As `Policy.observe`."""
+        self.observe_rows(batch, np.asarray(sampled, dtype=np.int64), seconds)
+
+
+def plan_of(policy: Policy, batch: Batch, waiting: int, now: float) -> Plan | I64:
+    """Asks a policy for its plan, all rows at once where it can and nobody has overridden `plan`."""
+    if isinstance(policy, Columnwise) and type(policy).plan is Columnwise.plan:
+        return policy.plan_rows(batch, waiting, now)
+    return policy.plan(batch, waiting, now)
+
+
+def tell(policy: Policy, batch: Batch, heard: list[int], seconds: float) -> None:
+    """Lets a policy learn what a step brought; `heard`: tokens of the rows that are no columns."""
+    observe: object = type(policy).observe
+    head = batch.head
+    if observe is Silent.observe:
+        return
+    if isinstance(policy, Columnwise) and observe is Columnwise.observe:
+        sampled = np.array(heard, dtype=np.int64)
+        policy.observe_rows(batch, sampled if head is None else np.concatenate((head.new, sampled)), seconds)
+    elif not (isinstance(policy, OneForAll) and observe is OneForAll.observe and not policy.learns):
+        policy.observe(batch, heard if head is None else head.new.tolist() + heard, seconds)
+
+
+class ById:
+    """A number, or a row of numbers, for each request that was seen.
+
+    Args:
+        start: before anything is known of a request.
+        shape: of what is kept of one.
+
+    Attributes:
+        of: the numbers by request id.
+    """
+
+    def __init__(self, start: float, dtype: type = np.int64, shape: tuple[int, ...] = ()) -> None:
+        self.start = start
+        self.of: npt.NDArray[Any] = np.full((0, *shape), start, dtype=dtype)
+
+    def cover(self, ids: I64) -> None:
+        """Makes room for requests."""
+        most = int(ids.max(initial=-1)) + 1
+        if most > len(self.of):
+            more = max(most, 2 * len(self.of)) - len(self.of)
+            added = np.full((more, *self.of.shape[1:]), self.start, dtype=self.of.dtype)
+            self.of = np.concatenate((self.of, added))
+
+
+class FromRequest:
+    """Numbers that follow from a request as it was sent; asked for once.
+
+    Args:
+        ask: returns them. shape: of them. dtype: theirs.
+    """
+
+    def __init__(
+        self, ask: Callable[[Sequence], object], dtype: type = np.int64, shape: tuple[int, ...] = ()
+    ) -> None:
+        self.ask = ask
+        self._asked = ById(0, np.bool_)
+        self._said = ById(0, dtype, shape)
+
+    def of(self, batch: Batch) -> npt.NDArray[Any]:
+        """Returns them for the rows of a batch."""
+        ids = batch.ids()
+        self._asked.cover(ids)
+        self._said.cover(ids)
+        new = np.flatnonzero(~self._asked.of[ids]) if len(ids) else ids
+        for row in new.tolist():
+            self._said.of[ids[row]] = self.ask(batch.member(row))
+        self._asked.of[ids[new]] = True
+        said: npt.NDArray[Any] = self._said.of[ids]
+        return said
 
 
 class OneForAll:
@@ -96,8 +201,7 @@ class OneForAll:
 
     def plan(self, batch: Batch, waiting: int, now: float) -> Plan:
         """As `Policy.plan`."""
-        kv = sum([row.num_computed_tokens for row in batch.sequences]) if self.reads_kv else 0
-        return self.choose(len(batch.sequences), kv, waiting)
+        return self.choose(batch.rows, batch.kv_tokens() if self.reads_kv else 0, waiting)
 
     def observe(self, batch: Batch, sampled: Rows[int], seconds: float) -> None:
         """As `Policy.observe`."""

@@ -1,0 +1,142 @@
+"""What is known of each decoding sequence, as columns.
+
+A sequence that is *aboard* has its counts here and not in itself: `refresh` writes them back, and whoever
+leaves has had that done. Those aboard are the first ones of the running list, in its order.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from specfleet.sim.rules import last_output
+from specfleet.sim.sequence import Sequence
+
+I64 = npt.NDArray[np.int64]
+
+CONTEXT, WRITTEN, DRAFTS, BLOCKS, LAST, MOST, KEYED = range(7)
+BASE, VERIFIED, FOUND, SAMPLED, DRAFTED, ACCEPTED, BY_PLACE, COUNTED, SINCE, ID = range(7, 17)
+NUM_FIELDS = 17
+
+
+class Notes(Protocol):
+    """Whoever keeps more of a sequence than its token counts: an engine."""
+
+    def ready(self, sequence: Sequence) -> bool:
+        """Whether a sequence that decodes may come aboard."""
+        ...
+
+    def enter(self, sequence: Sequence) -> list[int]:
+        """Returns the fields from `BASE` to `SINCE`."""
+        ...
+
+    def luck_after(self, rounds: I64) -> I64:
+        """As `Batch.luck_after`, for the first of those aboard."""
+        ...
+
+    def skip_luck(self, places: I64) -> None:
+        """As `Batch.skip_luck`, for some of those aboard."""
+        ...
+
+    def refresh(self, sequence: Sequence, values: list[int]) -> None:
+        """Writes them, as they are now, into the sequence."""
+        ...
+
+
+class Columns:
+    """Counts of those aboard, a column a field, a place a sequence.
+
+    Args:
+        capacity: most sequences.
+        block_size, max_model_len: of the engine.
+
+    Attributes:
+        n: sequences aboard.
+        context: tokens whose KV stays whatever becomes of the batch in flight: all known ones but the last.
+        written: output tokens known.
+        drafts: to verify next.
+        blocks: KV blocks held. num_blocks: their sum.
+        last, most: the output token that ends it; the last one that it may ask for.
+        keyed: blocks with a key in the prefix cache.
+        base, verified: where its luck begins; verifications so far. found, sampled: the same of its look-ups.
+        drafted, accepted: drafts verified and accepted.
+        by_place: whether its luck belongs to places in the output. counted: it is measured. since: its chunks
+            less the iterations of the engine, which is as many as long as it has one in each.
+        ids: of the requests.
+        longest: no context is longer.
+        void: the drafts of all are placeholders.
+        notes: keeps the rest.
+    """
+
+    def __init__(self, capacity: int, block_size: int, max_model_len: int) -> None:
+        self.capacity = capacity
+        self.block_size = block_size
+        self.max_model_len = max_model_len
+        self.n = 0
+        self.num_blocks = 0
+        self.longest = 0
+        self.void = False
+        self.notes: Notes | None = None
+        self._table: I64 = np.zeros((NUM_FIELDS, 0), dtype=np.int64)
+        self._name_fields()
+
+    def _name_fields(self) -> None:
+        table = self._table
+        self.context, self.written, self.drafts, self.blocks = table[:4]
+        self.last, self.most, self.keyed = table[LAST], table[MOST], table[KEYED]
+        self.base, self.verified, self.found, self.sampled = table[BASE : SAMPLED + 1]
+        self.drafted, self.accepted = table[DRAFTED], table[ACCEPTED]
+        self.by_place, self.counted, self.since, self.ids = table[BY_PLACE : ID + 1]
+
+    def board(self, sequence: Sequence) -> None:
+        """Takes a sequence in that decodes, behind the others; nothing of it is in flight."""
+        if self.n == self._table.shape[1]:
+            grown = np.zeros((NUM_FIELDS, min(max(2 * self.n, 64), self.capacity)), dtype=np.int64)
+            grown[:, : self.n] = self._table
+            self._table = grown
+            self._name_fields()
+        context, written = sequence.num_computed_tokens, sequence.num_tokens - sequence.prompt_tokens
+        last = last_output(sequence.max_tokens, sequence.stop_at, self.max_model_len - sequence.prompt_tokens)
+        own = self.notes.enter(sequence) if self.notes is not None else [0] * (ID - BASE)
+        counts = (context, written, sequence.num_drafts, sequence.num_blocks, last, sequence.max_tokens, 0)
+        self._table[:, self.n] = (*counts, *own, sequence.id)
+        self.n += 1
+        self.num_blocks += sequence.num_blocks
+        self.longest = max(self.longest, context)
+
+    def refresh(self, sequence: Sequence, place: int, in_flight: int = 0) -> None:
+        """Writes the counts of the sequence at a place back into it; `in_flight`: tokens of its row."""
+        values = self._table[:, place].tolist()
+        sequence.num_computed_tokens = values[CONTEXT] + in_flight
+        sequence.num_in_flight_tokens = in_flight
+        sequence.num_tokens = sequence.prompt_tokens + values[WRITTEN]
+        sequence.num_drafts = values[DRAFTS]
+        sequence.num_blocks = values[BLOCKS]
+        sequence.slots = values[BLOCKS] * self.block_size
+        sequence.drafts_are_void = self.void
+        if self.notes is not None:
+            self.notes.refresh(sequence, values[BASE:ID])
+
+    def grow(self, new: I64) -> None:
+        """Adds tokens, a number for each of the first ones."""
+        self._table[: WRITTEN + 1, : len(new)] += new
+
+    def drop_last(self) -> None:
+        """Lets the last one go."""
+        self.n -= 1
+        self.num_blocks -= int(self.blocks[self.n])
+
+    def drop(self, places: list[int]) -> None:
+        """Lets those at places go, which are in order; who stands behind them moves up."""
+        table, n = self._table, self.n
+        for place in reversed(places):
+            self.num_blocks -= int(self.blocks[place])
+            table[:, place : n - 1] = table[:, place + 1 : n]
+            n -= 1
+        self.n = n
+
+    def clear(self) -> None:
+        """Lets all go."""
+        self.n = self.num_blocks = self.longest = 0

@@ -28,10 +28,10 @@ from specfleet.experiments.breakeven.search import ALWAYS, AT, EQUAL, NEVER, UNM
 from specfleet.experiments.breakeven.search import QUESTIONS as ASKED
 from specfleet.experiments.point.build import acceptance_specs
 from specfleet.experiments.run.cells import text_cell
+from specfleet.experiments.run.columnfiles import write_json
 from specfleet.experiments.run.files import write_whole
 from specfleet.experiments.run.known import AT_MOST
 from specfleet.experiments.run.results import is_number, number
-from specfleet.experiments.run.runner import write_json
 from specfleet.experiments.words.acceptance import BOTH_RIGHT
 from specfleet.experiments.words.answer import compared, lead, load_said
 from specfleet.experiments.words.band import BANDS, has_bands, settling

@@ -28,9 +28,9 @@ from specfleet.experiments.plan.rollout import rollout
 from specfleet.experiments.plan.search import Entry
 from specfleet.experiments.plan.sensitivity import Changed
 from specfleet.experiments.plan.speculation import crossover, gains, schedule
+from specfleet.experiments.run.columnfiles import write_json
 from specfleet.experiments.run.files import write_text, write_whole
 from specfleet.experiments.run.gains import judge as judge_gain
-from specfleet.experiments.run.runner import write_json
 from specfleet.sim.statistics.interval import Interval
 from specfleet.sim.statistics.verdict import LEAST_GAIN
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specfleet.hardware.stepcost import TERMS, StepCost, StepShape
-from specfleet.sim.metrics.latency import DECODE_PARTS, latency_split, without_drafts
+from specfleet.sim.metrics.latency import BLOCK, DECODE_PARTS, latency_split, without_drafts
 from specfleet.sim.metrics.sums import Counted
 from specfleet.sim.recorder import FINISHED, Columns
 from specfleet.sim.simulation import RunResult, Scenario
@@ -14,6 +14,8 @@ from specfleet.sim.speculation.oracle import foreseen
 
 F64 = npt.NDArray[np.float64]
 Shapes = dict[str, npt.NDArray[np.int64]]
+Terms = dict[str, F64]
+Chosen = npt.NDArray[np.bool_]
 
 
 def decode_shapes(iterations: Columns) -> Shapes:
@@ -45,22 +47,42 @@ class StepTotals:
 
     def add(self, iterations: Columns) -> None:
         """Takes in iterations (columns as `RunResult.iterations`)."""
-        shapes = decode_shapes(iterations)
-        if not len(shapes["tokens"]):
+        decoding = iterations["decode_sequences"] > 0
+        if not decoding.any():
             return
-        self._steps += len(shapes["tokens"])
-        self._decoding += int(shapes["decode_sequences"].sum())
-        terms = self._cost.terms(shapes)
+        self._steps += int(np.count_nonzero(decoding))
+        self._decoding += int(iterations["decode_sequences"].sum(dtype=np.int64))
+        terms, plain = self._priced(iterations, decoding)
         for name in TERMS:
             self._terms[name] += float(terms[name].sum())
-        if self._plain_cost is not None:
-            pure = {name: column[shapes["prefill_sequences"] == 0] for name, column in shapes.items()}
-            self._any_pure |= bool(len(pure["tokens"]))
-            self._all += self._sides(self._plain_cost, shapes)
-            self._pure += self._sides(self._plain_cost, pure)
+        if plain is not None:
+            pure = iterations["prefill_sequences"][decoding] == 0
+            self._any_pure |= bool(pure.any())
+            self._all += self._sides(terms, plain)
+            self._pure += self._sides(
+                *({name: side[name][pure] for name in TERMS} for side in (terms, plain))
+            )
 
-    def _sides(self, plain_cost: StepCost, shapes: Shapes) -> F64:
-        terms, plain = self._cost.terms(shapes), plain_cost.terms(without_drafts(shapes))
+    def _priced(self, iterations: Columns, chosen: Chosen) -> tuple[Terms, Terms | None]:
+        """Returns the terms of the chosen steps, and of the same without drafts, priced a block at a time."""
+        steps = int(np.count_nonzero(chosen))
+        terms = {name: np.empty(steps) for name in TERMS}
+        plain = None if self._plain_cost is None else {name: np.empty(steps) for name in TERMS}
+        done = 0
+        for start in range(0, len(chosen), BLOCK):
+            block = slice(start, start + BLOCK)
+            shapes = decode_shapes({name: iterations[name][block] for name in StepShape._fields})
+            found = self._cost.terms(shapes)
+            less = None if self._plain_cost is None else self._plain_cost.terms(without_drafts(shapes))
+            here = slice(done, done + len(shapes["tokens"]))
+            for name in TERMS:
+                terms[name][here] = found[name]
+                if plain is not None and less is not None:
+                    plain[name][here] = less[name]
+            done = here.stop
+        return terms, plain
+
+    def _sides(self, terms: Terms, plain: Terms) -> F64:
         verify = sum(float(terms[name].sum()) for name in TERMS if name != "drafter")
         return np.array([sum(float(plain[name].sum()) for name in TERMS), verify, terms["drafter"].sum()])
 

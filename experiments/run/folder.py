@@ -17,11 +17,11 @@ from pathlib import Path
 
 from specfleet import __version__
 from specfleet.experiments.load.config import resolved
+from specfleet.experiments.run.columnfiles import write_json
 from specfleet.experiments.run.files import FolderFault, read_object, write_whole
 from specfleet.experiments.run.inputs import changed_files, input_files
 from specfleet.experiments.run.lock import NAME as LOCK_NAME
 from specfleet.experiments.run.lock import Lock
-from specfleet.experiments.run.runner import write_json
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.given import said
 from specfleet.experiments.schema.overrides import Override

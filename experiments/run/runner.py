@@ -7,9 +7,6 @@ goes on from them.
 
 from __future__ import annotations
 
-import csv
-import json
-import math
 import os
 import shutil
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -23,6 +20,7 @@ import numpy as np
 from specfleet.experiments.load.sweep import Point
 from specfleet.experiments.point.build import Built, build, counted_requests, requests, source, workload_spec
 from specfleet.experiments.run.analysis import StepTotals, intervals, tpot_split
+from specfleet.experiments.run.columnfiles import write_json, write_requests
 from specfleet.experiments.run.files import naming
 from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.schema.blocks.experiment import Experiment
@@ -30,7 +28,7 @@ from specfleet.sim.metrics.columns import benchmark, by_class, by_replica, engin
 from specfleet.sim.metrics.figures import ClassFigures, EngineLoad, Figures, Value
 from specfleet.sim.metrics.sums import Counted
 from specfleet.sim.recorder import FINISHED, Columns
-from specfleet.sim.simulation import RunResult, simulate
+from specfleet.sim.simulation import simulate
 from specfleet.sim.speculation.spec import unfit_for_tails
 from specfleet.sim.summarise import summarise
 
@@ -146,8 +144,8 @@ def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> F
     due = np.where(measured, table.arrival_s, 0.0)[measured & (result.requests["status"] == FINISHED)]
     lists = {
         "rtfx": 0.0,
-        "latencies": counted.e2el_s.tolist(),
-        "queue_times": (counted.sent_s - due).tolist(),
+        "latencies": counted.e2el_s,
+        "queue_times": counted.sent_s - due,
     }
     figures_of = by_class(result, table.class_names) if len(table.class_names) > 1 else {}
     load = engine_load(result)
@@ -171,7 +169,7 @@ def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> F
     return {
         "bench.json": partial(write_json, content=bench_json(config, figures, int(measured.sum())) | lists),
         "engine.json": partial(write_json, content=engine),
-        "requests.csv": partial(write_requests, result=result),
+        "requests.csv": partial(write_requests, columns=result.requests),
     }
 
 
@@ -260,36 +258,6 @@ def _by_class(classes: Mapping[str, ClassFigures]) -> dict[str, float]:
         for name, figures in classes.items()
         for figure, value in figures.as_dict().items()
     }
-
-
-def write_requests(path: Path, result: RunResult) -> None:
-    """Writes a row a request: counts as they are, times in milliseconds."""
-    columns = result.requests
-    order = ["request_id", "class_id", "counted", "status", "replica", "prompt_tokens", "max_tokens"]
-    times = [name for name in columns if name.endswith("_s")]
-    counts = [name for name in columns if name not in order and name not in times]
-    header = [*order, *counts, *(f"{name[:-2]}_ms" for name in times)]
-    values: list[list[object]] = [columns[name].astype(np.int64).tolist() for name in [*order, *counts]]
-    values += [[f"{1e3 * t:.6f}" if t == t else "" for t in columns[name].tolist()] for name in times]
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(zip(*values, strict=True))
-
-
-def write_json(path: Path, content: object) -> None:
-    """Writes JSON with a final newline; infinities, which JSON lacks, as vLLM writes them ("inf")."""
-    path.write_text(json.dumps(_finite(content), indent=1, allow_nan=False) + "\n")
-
-
-def _finite(content: object) -> object:
-    if isinstance(content, float) and math.isinf(content):
-        return "inf" if content > 0 else "-inf"
-    if isinstance(content, Mapping):
-        return {key: _finite(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_finite(value) for value in content]
-    return content
 
 
 def run_tasks(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from specfleet.experiments.run.columnfiles import read_numbers
 from specfleet.experiments.schema.blocks.workload import Workload
 from specfleet.sim.config import Slo
 from specfleet.sim.recorder import FINISHED, Columns
@@ -54,17 +54,7 @@ class Served:
     @classmethod
     def read(cls, path: Path) -> Served:
         """Reads a `requests.csv`."""
-        with path.open(newline="") as file:
-            rows = csv.reader(file)
-            place = {name: i for i, name in enumerate(next(rows))}
-            wanted = [place[name] for name in COLUMNS]
-            counted, status = place["counted"], place["status"]
-            chosen = [
-                [float(row[i]) for i in wanted]
-                for row in rows
-                if row[counted] == "1" and row[status] == str(FINISHED)
-            ]
-        table = np.array(chosen, dtype=np.float64).reshape(-1, len(wanted))
+        table = read_numbers(path, COLUMNS, {"counted": 1, "status": FINISHED})
         table = table[np.argsort(table[:, 0], kind="stable")]
         return cls(*table[:, :3].T, *(table[:, 3:].T / 1e3))
 

@@ -49,6 +49,11 @@ DECODE_PARTS = (
 )
 """The parts that make up TPOT."""
 
+ITERATION_PARTS = ("plain", "others_prefill", "verify", "draft", "host")
+"""What an iteration's time is split into."""
+BLOCK = 32_768
+"""Iterations that are priced at one time."""
+
 
 def without_prompts(shapes: Shapes) -> Shapes:
     """Returns the same steps with their decoding rows alone."""
@@ -94,23 +99,30 @@ def iteration_parts(result: RunResult, plain_cost: StepCost) -> dict[str, F64]:
         the time since the iteration before.
     """
     rows = result.iterations
+    steps = len(rows["decode_sequences"])
+    found = {name: np.zeros(steps) for name in ITERATION_PARTS}
+    for start in range(0, steps, BLOCK):
+        block = slice(start, start + BLOCK)
+        portion = {name: rows[name][block] for name in (*StepShape._fields, "reroll")}
+        for name, seconds in _parts_of(portion, result.scenario.cost, plain_cost).items():
+            found[name][block] = seconds
+    return found
+
+
+def _parts_of(rows: Columns, cost: StepCost, plain_cost: StepCost) -> dict[str, F64]:
+    """Splits some iterations, as `iteration_parts` does."""
     shapes = {name: rows[name].astype(np.int64) for name in StepShape._fields}
     decoding = rows["decode_sequences"] > 0
     shapes = {name: np.where(decoding, column, 0) for name, column in shapes.items()}
-    cost = result.scenario.cost
     pure = without_prompts(shapes)
     whole, no_prompts = _kernels(cost, shapes), _kernels(cost, pure)
     plain = _kernels(plain_cost, without_drafts(pure))
     terms = cost.terms(shapes)
     again = np.where(rows["reroll"] > 0, whole + terms["host"], 0.0)
-    parts = {
-        "plain": plain,
-        "others_prefill": whole - no_prompts,
-        "verify": no_prompts - plain + again,
-        "draft": np.asarray(terms["drafter"]),
-        "host": np.asarray(terms["host"]),
+    parts = (plain, whole - no_prompts, no_prompts - plain + again, terms["drafter"], terms["host"])
+    return {
+        name: np.where(decoding, seconds, 0.0) for name, seconds in zip(ITERATION_PARTS, parts, strict=True)
     }
-    return {name: np.where(decoding, seconds, 0.0) for name, seconds in parts.items()}
 
 
 def latency_split(result: RunResult, plain_cost: StepCost) -> dict[str, F64]:
@@ -123,7 +135,7 @@ def latency_split(result: RunResult, plain_cost: StepCost) -> dict[str, F64]:
     """
     requests = result.requests
     done = requests["status"] == FINISHED
-    each = {name: column[done] for name, column in requests.items()}
+    each = requests if done.all() else {name: column[done] for name, column in requests.items()}
     sums = _decode_sums(result, plain_cost, each, np.flatnonzero(done))
     output = each["output_tokens"].astype(np.float64)
     rounds = np.maximum(each["chunks"] - 1, 0)

@@ -195,6 +195,9 @@ def step_gaps(iterations: Columns, before_s: float = inf) -> F64:
 
 def parts(columns: Columns, key: str, count: int) -> Iterator[Columns]:
     """Yields the rows in which the column `key` is 0, 1, ... `count` - 1; each part in its old order."""
+    if count == 1 and not columns[key].any():
+        yield columns
+        return
     order = np.argsort(columns[key], kind="stable")
     bounds = np.searchsorted(columns[key][order], np.arange(count + 1))
     for low, high in itertools.pairwise(bounds.tolist()):

@@ -88,7 +88,10 @@ def _kernels(cost: StepCost, shapes: Shapes) -> F64:
 
 
 def iteration_parts(result: RunResult, plain_cost: StepCost) -> dict[str, F64]:
-    """Splits every iteration with a decoding row; the others are zero (nobody waits for them decoding).
+    """Splits every iteration that somebody waits for decoding; the others are zero.
+
+    Those are the iterations with a decoding row, and those in which who was preempted gets its next token at
+    once, from the recomputed prompt.
 
     Args:
         result: a finished run.
@@ -103,7 +106,7 @@ def iteration_parts(result: RunResult, plain_cost: StepCost) -> dict[str, F64]:
     found = {name: np.zeros(steps) for name in ITERATION_PARTS}
     for start in range(0, steps, BLOCK):
         block = slice(start, start + BLOCK)
-        portion = {name: rows[name][block] for name in (*StepShape._fields, "reroll")}
+        portion = {name: rows[name][block] for name in (*StepShape._fields, "reroll", "gaps_by_tokens")}
         for name, seconds in _parts_of(portion, result.scenario.cost, plain_cost).items():
             found[name][block] = seconds
     return found
@@ -112,7 +115,7 @@ def iteration_parts(result: RunResult, plain_cost: StepCost) -> dict[str, F64]:
 def _parts_of(rows: Columns, cost: StepCost, plain_cost: StepCost) -> dict[str, F64]:
     """Splits some iterations, as `iteration_parts` does."""
     shapes = {name: rows[name].astype(np.int64) for name in StepShape._fields}
-    decoding = rows["decode_sequences"] > 0
+    decoding = (rows["decode_sequences"] > 0) | (rows["gaps_by_tokens"].sum(axis=1) > 0)
     shapes = {name: np.where(decoding, column, 0) for name, column in shapes.items()}
     pure = without_prompts(shapes)
     whole, no_prompts = _kernels(cost, shapes), _kernels(cost, pure)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sim_toys import SPREAD, World, drafting, worlds
 
 from specfleet.hardware.stepcost import TERMS, StepShape
-from specfleet.sim.config import ClientConfig, LoadConfig
+from specfleet.sim.config import ClientConfig, EngineConfig, LoadConfig
 from specfleet.sim.metrics.latency import DECODE_PARTS, PARTS, iteration_parts, latency_split
 from specfleet.sim.metrics.sums import Counted, step_gaps
 from specfleet.sim.recorder import FINISHED
@@ -63,6 +63,33 @@ def end_to_end_s(result: RunResult) -> F64:
 def run(world: World, seed: int = 0) -> RunResult:
     """Runs a world with the split price."""
     return replace(world, cost=SplitCost()).run(seed)  # type: ignore[arg-type]
+
+
+def test_a_recomputed_prompt_that_gives_the_next_token_at_once_is_part_of_decoding() -> None:
+    engine = EngineConfig(
+        max_num_seqs=3,
+        max_num_batched_tokens=64,
+        num_gpu_blocks=8,
+        max_model_len=200,
+        enable_prefix_caching=False,
+        async_scheduling=True,
+    )
+    output = [1, 1, 3, 1, 4, 11, 6, 1]
+    world = World(
+        [1, 1, 1, 1, 1, 39, 44, 1],
+        output,
+        arrival_s=[0.0] * 8,
+        engine=engine,
+        client=ClientConfig(chunk_s=0.05),
+        load=LoadConfig(max_concurrency=2),
+    )
+    result = run(world)
+    preempted = np.flatnonzero(result.requests["preemptions"])
+    assert preempted.tolist() == [6] and not len(result.odd_gaps["gap_s"])
+    recomputed = int(result.requests["last_iteration"][6])
+    assert result.iterations["decode_sequences"][recomputed] == 0
+    split = latency_split(result, SplitCost(0.0))
+    np.testing.assert_allclose(sum(split.values()), end_to_end_s(result), rtol=0, atol=1e-9)
 
 
 @settings(max_examples=60, deadline=None)

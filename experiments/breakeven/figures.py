@@ -46,25 +46,31 @@ _DODGE_POINTS = 3.0
 """Between the bars of two questions, sideways."""
 
 
-def draw_breakeven(this: Breakeven) -> list[Path]:
-    """Draws both figures into `plots/` of the search's folder, each as PNG and SVG; returns the paths."""
+def draw_breakeven(this: Breakeven, formats: Sequence[str] | None = None) -> list[Path]:
+    """Draws both figures into `plots/` of the search's folder; returns the paths.
+
+    Args:
+        this: the search.
+        formats: of the files; None is those of its `report.formats`.
+    """
+    asked = formats or this.loaded.experiment.report.formats
     drawn = (("speedup_map", heat_map(this)), ("break_even", break_even(this)))
     with styled():
         return [
             path
             for name, figure in drawn
             if figure is not None
-            for path in save(figure, this.folder / "plots", name)
+            for path in save(figure, this.folder / "plots", name, asked)
         ]
 
 
-def drawn_again(folder: Path) -> list[Path]:
+def drawn_again(folder: Path, formats: Sequence[str] | None = None) -> list[Path]:
     """Draws the figures of a search that has ended, from what its folder holds; returns the paths.
 
     Raises:
         FolderFault: it is not whole, or was made of other files or with another release.
     """
-    return draw_breakeven(Breakeven.read(located(folder)))
+    return draw_breakeven(Breakeven.read(located(folder)), formats)
 
 
 def _setting(this: Breakeven) -> tuple[Shown, Horizontal]:

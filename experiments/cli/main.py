@@ -24,10 +24,10 @@ from specfleet.experiments.cli.base import (
 )
 from specfleet.experiments.cli.door import Engine, Gpu, Line, Models, experiment_from, init
 from specfleet.experiments.cli.endings import ended_alike
+from specfleet.experiments.cli.figures import draw, plot, report, say_stale
 from specfleet.experiments.cli.results import results
 
 if TYPE_CHECKING:
-    from specfleet.experiments.run.processes import Workers
     from specfleet.experiments.run.results import Row
     from specfleet.experiments.run.run import Run
 
@@ -96,6 +96,10 @@ def run(
         reporter.say(f"note: {notice}")
     interrupted = False
     with Workers(jobs or worthwhile(todo, default_jobs())) as workers:
+        if plots:
+            from specfleet.experiments.figures.run import ready_to_draw
+
+            workers.afterwards(ready_to_draw)
         try:
             this.execute(todo, workers, reporter)
         except KeyboardInterrupt:
@@ -106,7 +110,7 @@ def run(
                 if rows := this.summary():
                     _answer(this, rows, as_json)
                     if plots and this.whole:
-                        _draw(this.folder, workers)
+                        draw(this.folder, workers)
         finally:
             this.release()
     if not as_json:
@@ -132,22 +136,6 @@ def _answer(this: Run, rows: Sequence[Row], as_json: bool) -> None:
     else:
         say(run_text(this, rows))
         sys.stdout.flush()
-
-
-def _draw(folder: Path, workers: Workers | None = None) -> list[Path]:
-    from specfleet.experiments.figures.run import draw_run
-
-    return draw_run(folder, workers)
-
-
-def _say_stale(*runs: Path) -> None:
-    """Says on stderr what changed since the runs were made."""
-    from specfleet.experiments.run.results import read_results
-
-    for run in runs:
-        found = read_results(run)
-        for said in found.stale:
-            print(f"note: {found.folder}: {said}", file=sys.stderr)
 
 
 @app.command()
@@ -197,30 +185,6 @@ def explain(
 
 
 @app.command()
-def plot(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="results/NAME, its latest, or results/NAME/2.")],
-) -> None:
-    """Draw the figures of a finished run, break-even search or plan again, from what its folder holds."""
-    from specfleet.experiments.page.study import kind_of
-
-    with plain_errors():
-        kind = kind_of(run)
-        if kind == "breakeven":
-            from specfleet.experiments.breakeven.figures import drawn_again
-
-            drawn = drawn_again(run)
-        elif kind == "plan":
-            from specfleet.experiments.plan.again import drawn_again as plan_drawn_again
-
-            drawn = plan_drawn_again(run)
-        else:
-            _say_stale(run)
-            drawn = _draw(run)
-        for path in drawn:
-            print(path)
-
-
-@app.command()
 def compare(
     runs: Annotated[
         list[Path], typer.Argument(metavar="A B", help="Two runs of the same workload and seeds; or one.")
@@ -247,7 +211,7 @@ def compare(
     a, b = runs
     with plain_errors():
         try:
-            _say_stale(a, b)
+            say_stale(a, b)
             say(compare_text(a, b))
             if html is not None:
                 from specfleet.experiments.page.compare import write_comparison
@@ -262,28 +226,11 @@ def _compare_measured(run: Path, files: list[Path], format_: str | None) -> None
     from specfleet.experiments.words.width import say
 
     with plain_errors():
-        _say_stale(run)
+        say_stale(run)
         text, drawn = measured_command(run, files, format_)
         say(text)
         for path in drawn:
             print(path)
-
-
-@app.command()
-def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="results/NAME, its latest, or results/NAME/2.")],
-    out: Annotated[Path | None, typer.Option("--out", help="The page (default: RUN/report.html).")] = None,
-) -> None:
-    """Write a finished run, a plan or a break-even search as one self-contained HTML page."""
-    from specfleet.experiments.page.study import kind_of, write_study
-    from specfleet.experiments.page.write import write_report
-
-    with plain_errors():
-        if kind_of(run) != "run":
-            print(write_study(run, out))
-        else:
-            _say_stale(run)
-            print(write_report(run, out))
 
 
 @app.command()
@@ -353,6 +300,8 @@ def schema() -> None:
 
 for _study in (
     init,
+    plot,
+    report,
     cli_studies.validate,
     cli_studies.calibrate,
     cli_studies.measure,

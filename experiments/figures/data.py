@@ -49,6 +49,7 @@ class Shown:
         fixed: axes that are neither horizontal nor lines, at the value shown, such as `gpu = h100-sxm`.
         setting: model, GPU, drafter and workload in a few words; without what is swept.
         limits_ms: `ttft`, `tpot`, `e2el` -> the limit of the SLO, where one holds for all points.
+        formats: of the figures' files; PNG where the run is from before there was a choice.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Shown:
     fixed: str
     setting: str
     limits_ms: Mapping[str, float]
+    formats: tuple[str, ...] = ("png",)
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -103,7 +105,7 @@ def shown(
     baseline = _mapping(report.get("baseline"))
     others = {key: _chosen(rows, key, baseline) for key in axes if key not in (along, lines)}
     mine = [row for row in rows if all(row[key] == value for key, value in others.items())]
-    y = report.get("y")
+    y, formats = report.get("y"), report.get("formats")
     return Shown(
         name=name,
         along=along,
@@ -118,6 +120,7 @@ def shown(
         fixed=", ".join(named(key, value) for key, value in others.items()),
         setting=_setting(config, axes),
         limits_ms=_limits_ms(config, axes),
+        formats=tuple(map(str, formats)) if isinstance(formats, list | tuple) else ("png",),
     )
 
 

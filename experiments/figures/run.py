@@ -40,35 +40,49 @@ COVERED = ("output_throughput", *TAILS)
 """Metrics with a figure of their own name or kind."""
 
 
-def draw_run(folder: Path, workers: Workers | None = None) -> list[Path]:
-    """Draws a finished run's figures into `plots/`, each as PNG and SVG, and returns the paths.
+def draw_run(
+    folder: Path, workers: Workers | None = None, formats: Sequence[str] | None = None
+) -> list[Path]:
+    """Draws a finished run's figures into `plots/`, and returns the paths.
 
     Figures without a point to show are left out.
 
     Args:
         folder: of the run.
         workers: draw side by side where some are at work already; starting them would take longer.
+        formats: of the files; None is those of the run's `report.formats`.
 
     Raises:
         FileNotFoundError: if `folder` is not the folder of a finished run.
     """
-    names = list(_makers(read(folder)))
+    shown = read(folder)
+    names, formats = list(_makers(shown)), shown.formats if formats is None else formats
     if workers is None or not workers.started:
-        return draw_some((folder, names))
-    drawn = workers.in_order(draw_some, [(folder, [name]) for name in names])
+        return draw_some((folder, names, formats))
+    drawn = workers.in_order(draw_some, [(folder, [name], formats) for name in names])
     return [path for paths in drawn for path in paths]
 
 
-def draw_some(asked: tuple[Path, Sequence[str]]) -> list[Path]:
-    """Draws the figures of a finished run that are named; returns the paths."""
-    folder, names = asked
+def ready_to_draw() -> None:
+    """Imports what figures need, so that a process that has nothing else to do draws sooner later on."""
+    import matplotlib.backends.backend_agg
+    import matplotlib.figure
+    import matplotlib.font_manager
+    import pandas  # noqa: F401
+
+    matplotlib.font_manager.findfont("DejaVu Sans")
+
+
+def draw_some(asked: tuple[Path, Sequence[str], Sequence[str]]) -> list[Path]:
+    """Draws the figures of a finished run that are named, in these formats; returns the paths."""
+    folder, names, formats = asked
     makers = _makers(read(folder))
     with styled():
         return [
             path
             for name in names
             if (figure := makers[name]()) is not None
-            for path in save(figure, located(folder) / "plots", name)
+            for path in save(figure, located(folder) / "plots", name, formats)
         ]
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.transforms import Transform
 
 DOTS_PER_INCH = 150
+PNG, SVG = "png", "svg"
 MOST_TICKS = 12
 """Tested values named on an axis; of more, every second or third."""
 
@@ -262,8 +263,8 @@ def halo() -> list[AbstractPathEffect]:
     return [withStroke(linewidth=2.2, foreground="white")]
 
 
-def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Writes NAME.png and NAME.svg, each whole or not at all; the same figure gives the same bytes.
+def save(figure: Figure, folder: Path, name: str, formats: Sequence[str]) -> list[Path]:
+    """Writes NAME.png, NAME.svg or both, each whole or not at all; the same figure gives the same bytes.
 
     The SVG holds text as text and no date. The figure is laid out once, and drawn once a file:
     `savefig` would draw it twice for each.
@@ -272,11 +273,17 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{name}.png", folder / f"{name}.svg"]
     figure.set_dpi(DOTS_PER_INCH)
-    write_whole(paths[0], lambda path: FigureCanvasAgg(figure).print_png(path))  # type: ignore[no-untyped-call]
-    figure.set_layout_engine("none")
-    undated = {"Date": None}
-    svg = FigureCanvasSVG(figure)
-    write_whole(paths[1], lambda path: svg.print_svg(path, metadata=undated))  # type: ignore[no-untyped-call]
+    pixels = FigureCanvasAgg(figure)
+    paths = []
+    if PNG in formats:
+        paths.append(folder / f"{name}.png")
+        write_whole(paths[-1], lambda path: pixels.print_png(path))  # type: ignore[no-untyped-call]
+    if SVG in formats:
+        if PNG not in formats:
+            figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        undated, svg = {"Date": None}, FigureCanvasSVG(figure)
+        paths.append(folder / f"{name}.svg")
+        write_whole(paths[-1], lambda path: svg.print_svg(path, metadata=undated))  # type: ignore[no-untyped-call]
     return paths

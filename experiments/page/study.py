@@ -19,6 +19,7 @@ ANSWERS = {"plan": "plan.json", "breakeven": "breakeven.json"}
 TITLES = {"plan": "plan", "breakeven": "break-even"}
 SAID = ("answer", "verdicts")
 """What stands as sentences above."""
+MEDIA_TYPES = {".png": "image/png", ".svg": "image/svg+xml"}
 LONG = 60
 """Rows of a table; what has more is left to the file."""
 
@@ -59,7 +60,8 @@ def _page(folder: Path, kind: str, found: Mapping[str, object]) -> str:
     )
     beside = found.get("verdicts")
     sentences += [str(one) for one in beside] if isinstance(beside, list) else []
-    figures = sorted((folder / "plots").glob("*.svg"))
+    plots = {path.stem: path for ending in ("png", "svg") for path in (folder / "plots").glob(f"*.{ending}")}
+    figures = [plots[name] for name in sorted(plots)]
     rollout = folder / "rollout.md"
     sections = {"answer": "Answer", "figures": "Figures", "found": "What was found", "rollout": "Rollout"}
     if not figures:
@@ -93,10 +95,10 @@ def _page(folder: Path, kind: str, found: Mapping[str, object]) -> str:
 
 
 def _figure(path: Path) -> Html:
-    """A figure as it was drawn, inside the page."""
+    """A figure as it was drawn, inside the page; as SVG where there is one."""
     data = base64.b64encode(path.read_bytes()).decode()
-    name = path.stem.replace("_", " ")
-    return tag("figure", tag("img", src=f"data:image/svg+xml;base64,{data}", alt=name, class_="drawn"))
+    name, source = path.stem.replace("_", " "), f"data:{MEDIA_TYPES[path.suffix]};base64,{data}"
+    return tag("figure", tag("img", src=source, alt=name, class_="drawn"))
 
 
 def _facts(found: Mapping[str, object], keys: Sequence[str]) -> Iterator[Html]:

@@ -31,7 +31,7 @@ class _Kept(Laboratory):
         return missing
 
 
-def drawn_again(folder: Path) -> list[Path]:
+def drawn_again(folder: Path, formats: Sequence[str] | None = None) -> list[Path]:
     """Draws the figures of a finished plan again; returns the paths.
 
     Raises:
@@ -46,4 +46,4 @@ def drawn_again(folder: Path) -> list[Path]:
     planned = planner.made_in(_Kept(place / "simulations", Workers(1)), lambda _: None)
     if planned.winner is None:
         raise UserError(f"{folder}: nothing meets the SLO, so there are no figures")
-    return draw_plan(planned, place)
+    return draw_plan(planned, place, formats)

@@ -35,8 +35,14 @@ MOST_BARS = 14
 """Candidates drawn, one K of each engine."""
 
 
-def draw_plan(this: Planned, folder: Path) -> list[Path]:
-    """Draws the figures of a plan into `plots/`, each as PNG and SVG; returns the paths."""
+def draw_plan(this: Planned, folder: Path, formats: Sequence[str] | None = None) -> list[Path]:
+    """Draws the figures of a plan into `plots/`; returns the paths.
+
+    Args:
+        this: the plan.
+        folder: that `plots/` is in.
+        formats: of the files; None is those of its `report.formats`.
+    """
     with styled():
         drawn = (
             ("cost", cost(this)),
@@ -48,7 +54,7 @@ def draw_plan(this: Planned, folder: Path) -> list[Path]:
             path
             for name, figure in drawn
             if figure is not None
-            for path in save(figure, folder / "plots", name)
+            for path in save(figure, folder / "plots", name, formats or this.experiment.report.formats)
         ]
 
 

@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from multiprocessing.connection import wait
 from types import TracebackType
 from typing import Self, TypeVar
@@ -51,6 +52,7 @@ class Workers:
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
         self._pool: ProcessPoolExecutor | None = None
+        self._afterwards: Callable[[], object] | None = None
         self._others = set(multiprocessing.active_children())
 
     def __enter__(self) -> Self:
@@ -65,6 +67,10 @@ class Workers:
     def started(self) -> bool:
         """Whether processes are there to work in."""
         return self._pool is not None
+
+    def afterwards(self, prepare: Callable[[], object]) -> None:
+        """What a process is to do when there is nothing left to begin while others still work."""
+        self._afterwards = prepare
 
     def stop(self, at_once: bool) -> None:
         """Ends the processes: when they are done with what they do, or in the middle of it."""
@@ -124,6 +130,11 @@ class Workers:
                 future = Future()
                 future.set_exception(error)
             futures[future] = at
+        if self._afterwards is not None:
+            prepare, self._afterwards = self._afterwards, None
+            with suppress(BrokenExecutor):
+                for _ in range(self._jobs):
+                    self._pool.submit(prepare)
         return futures
 
     def _outcome(self, future: Future[Result]) -> Result | Exception:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specfleet.experiments.figures.style import COLOURS, DOTS_PER_INCH, MARKERS, save, styled
+from specfleet.experiments.figures.style import COLOURS, DOTS_PER_INCH, MARKERS, PNG, SVG, save, styled
 from specfleet.experiments.validate.runs import Scored
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def draw_validation(scored: Sequence[Scored], path: Path) -> list[Path]:
         figure = validation_figure(scored)
         FigureCanvasAgg(figure)
         if path.suffix.lower() not in (".png", ".svg", ".pdf"):
-            return save(figure, path.parent, path.name)
+            return save(figure, path.parent, path.name, (PNG, SVG))
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=DOTS_PER_INCH)
     return [path]

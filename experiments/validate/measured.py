@@ -78,7 +78,7 @@ def measured_command(run: Path, files: Sequence[Path], format_: str | None = Non
     parts += [text for one in results for text in _texts(shown, one)]
     with styled():
         figure = measured(shown, results)
-        drawn = save(figure, located(run) / "plots", "measured") if figure is not None else []
+        drawn = save(figure, located(run) / "plots", "measured", shown.formats) if figure is not None else []
     return "\n\n".join(parts), drawn
 
 

@@ -75,7 +75,7 @@ def test_the_command_prints_a_table_a_file_and_draws_the_figure(
     assert ended.value.code == 0
     assert "bench.json: concurrency 8, K = 3" in said and "other.json: concurrency 500, K = 3" in said
     assert said.count("outside what was run") == 6
-    assert (run / "plots/measured.png").is_file() and str(run / "plots/measured.svg") in said
+    assert (run / "plots/measured.png").is_file() and str(run / "plots/measured.png") in said
 
 
 def test_a_result_that_does_not_say_its_drafts_stands_beside_every_line(

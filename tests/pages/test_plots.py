@@ -17,6 +17,7 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from report_runs import judged
 
+from specfleet.experiments.cli.main import main
 from specfleet.experiments.figures.answer import answer, stretches
 from specfleet.experiments.figures.data import Shown, read, shown
 from specfleet.experiments.figures.lines import bounds
@@ -110,17 +111,18 @@ def said(figure: Figure) -> str:
     return figure.get_suptitle()
 
 
-def test_every_figure_is_written_as_png_and_as_the_same_svg_each_time(tmp_path: Path) -> None:
+def test_every_figure_is_written_as_asked_and_as_the_same_svg_with_and_without_png(tmp_path: Path) -> None:
     axes = {LOAD: LOADS, K: KS}
-    runs = [folder(tmp_path / name, grid(replications=2), axes) for name in ("a", "b")]
-    drawn = [draw_run(run) for run in runs]
-    assert [path.name for path in drawn[0]] == [f"{n}.{end}" for n in NAMES for end in ("png", "svg")]
-    assert all(path.parent == runs[0] / "plots" and path.stat().st_size > 1000 for path in drawn[0])
-    for one, other in zip(*drawn, strict=True):
-        if one.suffix == ".svg":
-            assert one.read_bytes() == other.read_bytes()
-            assert "<text" in one.read_text()
-            assert "<dc:date>" not in one.read_text()
+    asked = {"a": ["png", "svg"], "b": ["svg"]}
+    runs = [folder(tmp_path / name, grid(replications=2), axes, formats=asked[name]) for name in ("a", "b")]
+    both, alone = (draw_run(run) for run in runs)
+    assert [path.name for path in both] == [f"{n}.{end}" for n in NAMES for end in ("png", "svg")]
+    assert [path.name for path in alone] == [f"{n}.svg" for n in NAMES]
+    assert all(path.parent == runs[0] / "plots" and path.stat().st_size > 1000 for path in both)
+    for one, other in zip(both[1::2], alone, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+        assert "<text" in one.read_text()
+        assert "<dc:date>" not in one.read_text()
 
 
 def test_figures_drawn_side_by_side_are_those_drawn_alone(tmp_path: Path) -> None:
@@ -137,7 +139,7 @@ def test_figures_drawn_side_by_side_are_those_drawn_alone(tmp_path: Path) -> Non
 def test_a_point_without_axes_gets_the_split_of_its_step_only(tmp_path: Path) -> None:
     row = {key: value for key, value in point(8, 3).items() if key not in (LOAD, K)}
     run = folder(tmp_path / "run", [row], {}, x=None, lines=None, baseline=None)
-    assert [path.name for path in draw_run(run)] == ["step_time.png", "step_time.svg"]
+    assert [path.name for path in draw_run(run)] == ["step_time.png"], "PNG where nothing is asked"
 
 
 def test_a_plain_run_gets_no_figure_about_speculation() -> None:
@@ -361,3 +363,19 @@ def test_a_run_read_back_is_the_run_that_was_arranged(tmp_path: Path) -> None:
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="not the folder of a finished run"):
         draw_run(tmp_path)
+
+
+def test_figures_come_later_from_a_run_made_without_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = folder(tmp_path / "run", grid(), {LOAD: LOADS, K: KS}, formats=["svg"])
+    drawn = []
+    for command in (["plot", "--format", "png"], ["report"], ["report", "--figures"]):
+        with pytest.raises(SystemExit) as ended:
+            main([*command, str(run)])
+        assert ended.value.code == 0
+        drawn.append({path.name for path in (run / "plots").iterdir()})
+    assert drawn == [{f"{n}.png" for n in NAMES}] * 2 + [{f"{n}.{e}" for n in NAMES for e in ("png", "svg")}]
+    said = capsys.readouterr().out.splitlines()
+    assert said[-len(NAMES) :] == [str(run / "plots" / f"{name}.svg") for name in NAMES]
+    assert said[-len(NAMES) - 1] == str(run / "report.html")

@@ -59,6 +59,11 @@ def test_a_study_has_a_page_that_needs_nothing_else(
     answered = page.partition('id="answer"')[2].partition('class="lead"')[2]
     begins = {"plan": "both", "breakeven": "Yes, up to 8: &lt;script"}[kind]
     assert begins in answered[:80], "the answer in one sentence stands first"
+    (folder / "plots/cost.svg").unlink()
+    with pytest.raises(SystemExit):
+        main(["report", str(folder)])
+    assert "data:image/png;base64," in (folder / "report.html").read_text(), "PNG where there is no SVG"
+    (folder / "plots/cost.svg").write_text(SVG)
     first = page
     with pytest.raises(SystemExit):
         main(["report", str(folder)])

@@ -60,8 +60,11 @@ class Sweep(Block):
 
 
 def _one_or_several(value: object) -> object:
-    """A lone metric is a list of one."""
+    """A lone metric or format is a list of one."""
     return (value,) if isinstance(value, str) else value
+
+
+FigureFormat: TypeAlias = Literal["png", "svg"]
 
 
 class Report(Block):
@@ -81,6 +84,10 @@ class Report(Block):
     """Metrics, one plot each."""
     baseline: dict[str, object] | None = None
     """Axis -> the value that the others are compared with; plain decoding on an axis if left out."""
+    formats: Annotated[tuple[FigureFormat, ...], BeforeValidator(_one_or_several), Field(min_length=1)] = (
+        "png",
+    )
+    """Of the figures: png, svg or both."""
     least_gain: Annotated[float, Field(ge=0, lt=1)] = 0.02
     """A gain counts where its whole 95 % interval lies beyond 1 + this; 0.02 is 2 %."""
     requests: Literal["all", "none"] = "all"

@@ -12,6 +12,7 @@ import mutants
 import pytest
 from calls import Map, Seen, imports, seen
 from mutants import mutants_of, mutated, sample
+from mutate import likeliest
 from swap import Functions
 
 from specfleet.sim.rules import blocks_for
@@ -122,6 +123,13 @@ def test_the_map_gives_the_fastest_test_first_and_forgets_a_test_that_changed(tm
     kept = next((tmp_path / "map").glob("*.json"))
     kept.write_text(kept.read_text().replace('"digest": "', '"digest": "x'))
     assert not Map(tmp_path / "map", 20, 8.0).knows(f"{here}::quick")
+
+
+def test_who_noticed_before_and_the_fastest_of_each_file_come_first() -> None:
+    tests = [("a::1", 0.1), ("a::2", 0.1), ("a::3", 0.1), ("b::1", 0.15), ("b::2", 1.0)]
+    assert [name for name, _ in likeliest(tests, "x.py", {})] == ["a::1", "b::1", "a::2", "a::3", "b::2"]
+    noticed = {("x.py", "b::2"): 20, ("y.py", "a::3"): 20}
+    assert [name for name, _ in likeliest(tests, "x.py", noticed)][:2] == ["b::2", "a::1"]
 
 
 def test_constants_alone_are_tried_by_the_tests_of_who_imports_them() -> None:

@@ -50,7 +50,8 @@ def tower_parameters(config: Config, name: str, hidden: int) -> int:
     named = block(config, "vision_config") or (
         style if sees and style in ("llama4", "step", "siglip") else {}
     )
-    total = _tower({**DEFAULTS[style], **vision}, style, hidden) if named else 0
+    said = {key: value for key, value in vision.items() if value is not None}
+    total = _tower({**DEFAULTS[style], **said}, style, hidden) if named else 0
     audio = block(config, "audio_config")
     return total + (_plain(audio, hidden) if audio else 0)
 
@@ -62,7 +63,7 @@ def _tower(tower: Config, style: str, hidden: int) -> int:
         width, out = count(tower, "hidden_size"), count(tower, "out_hidden_size", hidden)
         layer = 4 * width**2 + 3 * width * out
         merger = out * (out + 4 * width) + 3 * out * count(tower, "intermediate_size")
-        return count(tower, "depth") * layer + merger + width * 6 * count(tower, "patch_size", 14) ** 2
+        return count(tower, "depth") * layer + merger + width * 6 * count(tower, "patch_size") ** 2
     if style in ("qwen", "qwen3"):
         return _qwen(tower, style, hidden)
     if style == "kimi":
@@ -73,7 +74,7 @@ def _tower(tower: Config, style: str, hidden: int) -> int:
         layer = 4 * width * heads + 2 * width * wide + 6 * width
         return deep * layer + merged * (merged + hidden) + width * 4700
     width, deep = count(tower, "hidden_size"), count(tower, "num_hidden_layers")
-    wide, patch = count(tower, "intermediate_size"), 3 * count(tower, "patch_size", 14) ** 2
+    wide, patch = count(tower, "intermediate_size"), 3 * count(tower, "patch_size") ** 2
     layer = 4 * width**2 + 2 * width * wide
     if style == "llama4":
         out, inner = count(tower, "vision_output_dim"), count(tower, "projector_output_dim")
@@ -87,12 +88,10 @@ def _tower(tower: Config, style: str, hidden: int) -> int:
     if style in ("pixtral", "gemma4"):
         gated = deep * (4 * width**2 + 3 * width * wide)
         if style == "gemma4":
-            return (
-                gated + width * (patch + 2 * count(tower, "position_embedding_size", 10_240)) + hidden * width
-            )
+            return gated + width * (patch + 2 * count(tower, "position_embedding_size")) + hidden * width
         return gated + width * patch + 4 * width * width + hidden * (width + hidden)
     if style == "siglip":
-        positions = (count(tower, "image_size", 896) // count(tower, "patch_size", 14)) ** 2
+        positions = (count(tower, "image_size") // count(tower, "patch_size")) ** 2
         return deep * (layer + 9 * width) + width * (patch + positions + hidden)
     return _plain(tower, hidden)
 
@@ -100,15 +99,11 @@ def _tower(tower: Config, style: str, hidden: int) -> int:
 def _qwen(tower: Config, style: str, hidden: int) -> int:
     """Qwen2-VL to Qwen3.5: patches over two frames, a merger of 2 x 2, mergers of deeper layers."""
     deep = count(tower, first(tower, "depth", "num_hidden_layers"))
-    width = (
-        count(tower, "embed_dim", count(tower, "hidden_size"))
-        if "embed_dim" in tower
-        else count(tower, "hidden_size")
-    )
-    wide = count(tower, "intermediate_size", 4 * width) if "embed_dim" not in tower else 4 * width
-    merged = width * count(tower, "spatial_merge_size", 2) ** 2
+    width = count(tower, first(tower, "embed_dim", "hidden_size"))
+    wide = 4 * width if "embed_dim" in tower else count(tower, "intermediate_size")
+    merged = width * count(tower, "spatial_merge_size") ** 2
     out = count(tower, "out_hidden_size", hidden) if "embed_dim" not in tower else hidden
-    patches = width * 3 * count(tower, "temporal_patch_size", 2) * count(tower, "patch_size", 14) ** 2
+    patches = width * 3 * count(tower, "temporal_patch_size") * count(tower, "patch_size") ** 2
     gates = 3 if style == "qwen" and "embed_dim" not in tower else 2
     mergers = 1 + len(tower.get("deepstack_visual_indexes") or ())
     places = width * count(tower, "num_position_embeddings", 0)

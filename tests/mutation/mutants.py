@@ -86,9 +86,10 @@ def mutated(source: str, number: int) -> ast.Module:
     return ast.fix_missing_locations(tree)
 
 
-def sample(count: int, seed: int) -> list[Mutant]:
-    """Returns so many mutants of all, each as likely; the same for the same seed and source."""
-    every = [mutant for file in files() for mutant in mutants_of((ROOT / file).read_text(), file)]
+def sample(count: int, seed: int, under: str = "") -> list[Mutant]:
+    """Returns so many mutants of all, or of those under a path; the same for the same seed and source."""
+    inside = [file for file in files() if file.startswith(under)]
+    every = [mutant for file in inside for mutant in mutants_of((ROOT / file).read_text(), file)]
     return random.Random(seed).sample(every, min(count, len(every)))
 
 

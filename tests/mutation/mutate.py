@@ -248,6 +248,7 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--record", type=float, metavar="MINUTES", help="note what tests call, for so long")
     parser.add_argument("--tests", nargs="*", default=[*FAST, *FAST_TOO], help="files or folders to record")
     parser.add_argument("--mutants", type=int, default=0, metavar="N")
+    parser.add_argument("--under", default="", metavar="PATH", help="mutants of this folder or file alone")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=15.0, help="CPU minutes for mutants")
     parser.add_argument(
@@ -262,7 +263,7 @@ def main(given: list[str] | None = None) -> int:
         where += [f"--ignore={name}" for name in NEVER]
         forked.alone(lambda: record(map_, where, args.record, args.examples))
         map_ = Map(ROOT / ".mutants", args.examples, SLOW_S)
-    chosen = sample(args.mutants, args.seed) if args.mutants else []
+    chosen = sample(args.mutants, args.seed, args.under) if args.mutants else []
     for place in args.at:
         file, _, line = place.partition(":")
         every = mutants_of((ROOT / file).read_text(), file)

@@ -67,6 +67,7 @@ def test_a_sample_is_the_same_for_the_same_seed_and_spread_over_the_folders() ->
     assert {mutant.file.partition("/")[0] for mutant in sample(400, 0)} == {
         *("sim", "hardware", "workloads", "experiments")
     }
+    assert {mutant.file for mutant in sample(9, 0, "sim/rules.py")} == {"sim/rules.py"}
 
 
 def test_living_functions_get_the_mutants_code_in_the_process_that_tries_it_alone() -> None:

@@ -11,10 +11,10 @@ import pytest
 from specfleet.hardware import catalog
 from specfleet.hardware.accelerator import MOST as MOST_OF_A_GPU
 from specfleet.hardware.attentioncost import _add_prefill
-from specfleet.hardware.experts import expert_gemms
 from specfleet.hardware.forward import layer_stack, linear, rows_up_to
 from specfleet.hardware.kernels import NO_PREFILL, PrefillAttention, elementwise_s
 from specfleet.hardware.leastwork import LeastWork
+from specfleet.hardware.mixture.experts import expert_gemms
 from specfleet.hardware.placement import Placement
 from specfleet.hardware.roofline import RooflineCost, active_parameters, pass_parameters
 from specfleet.hardware.stepcost import StepShape

@@ -85,7 +85,7 @@ class AiconfiguratorCost(KernelCost):
 
     def _parts(self, shape: StepShape) -> tuple[float, ...]:
         """Seconds in the order of `TERMS`."""
-        gemms, elementwise, links, _ = self._rows(int(self._arrays.padded[shape.tokens]))
+        gemms, elementwise, links, _ = self._rows(self.padded_tokens(shape))
         _, _, _, head = self._rows(shape.logit_rows)
         kv = 0.0
         if shape.decode_sequences:

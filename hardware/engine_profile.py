@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from specfleet.hardware.accelerator import Accelerator
-from specfleet.hardware.cudagraph import VLLM_LADDER, capture_sizes
+from specfleet.hardware.cudagraph import VLLM_LADDER, Tier, capture_sizes, rounded_sizes, uniform_sizes
 from specfleet.hardware.memoryrules import MemoryRules
 
 _LARGE_GPU_BYTES = 70 * 2**30
+BLACKWELL = 10.0
+"""Compute capability of its data-centre GPUs."""
 
 KERNELS = ("vllm", "sglang", "trtllm")
 """Collections of measured kernels, by engine."""
@@ -30,8 +32,12 @@ class EngineProfile:
     the first that is not older; "" is the newest). `fp8_gemm_table` prices its FP8 GEMMs by the
     measured table, which has tile cliffs; `fused_fp8_quantisation` means static scales: no pass that
     quantises a GEMM's input. `draft_launch_s` is what a drafter pass takes beyond its kernels.
-    `cudagraph_max_tokens` 0 switches graphs, and so padding, off; `cudagraph_ladder` has the captured sizes
-    in runs of (first, last, step), counted in sequences or tokens and rounded to 1 + drafts as the next say.
+    `cudagraph_max_tokens` 0 switches graphs, and so padding, off (`..._blackwell`: on such a GPU);
+    `cudagraph_ladder` has the captured sizes in runs of (first, last, step), counted in sequences or tokens
+    and rounded to 1 + drafts as the next say. `cudagraph_adds_uniform`: 1 + drafts times 1, 2, 4, 8, ...
+    requests is captured besides, and the token budget. `cudagraph_uniform_apart`: batches in which everybody
+    has 1 + drafts tokens have graphs of their own, the list rounded up to multiples of it; all others are
+    padded on the list as it is.
     `drafts_at_any_length`: a head of the EAGLE kind drafts at any length, and a draft model (or a head whose
     positions cannot be raised) lowers the engine's own longest sequence; otherwise the drafter is skipped in
     steps with a sequence beyond its positions. `gone_methods` are drafting methods the build no longer has.
@@ -73,6 +79,9 @@ class EngineProfile:
     cudagraph_ladder: tuple[tuple[int, ...], ...] = tuple(map(tuple, VLLM_LADDER))
     cudagraph_counts_sequences: bool = False
     cudagraph_rounds_to_query: bool = True
+    cudagraph_max_tokens_blackwell: int = 512
+    cudagraph_adds_uniform: bool = False
+    cudagraph_uniform_apart: bool = False
     gone_methods: tuple[str, ...] = ()
     scheduler: str = "vllm"
     aliases: tuple[str, ...] = ()
@@ -118,25 +127,67 @@ class EngineProfile:
         """Whether this build schedules asynchronously by default with the drafting method (None: plain)."""
         return self.async_scheduling.get(method or "none", False)
 
-    def max_capture_tokens(self, max_num_seqs: int, max_num_batched_tokens: int, query_len: int) -> int:
+    def graph_ceiling(self, accelerator: Accelerator) -> int:
+        """Most tokens that a graph has on a GPU, however many sequences there are."""
+        blackwell = BLACKWELL <= accelerator.compute_capability < BLACKWELL + 1
+        both = self.cudagraph_max_tokens, self.cudagraph_max_tokens_blackwell
+        return max(both) if blackwell and self.cudagraph_max_tokens else self.cudagraph_max_tokens
+
+    def max_capture_tokens(
+        self,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        query_len: int,
+        *,
+        ceiling: int | None = None,
+        own: int = 0,
+    ) -> int:
         """Largest batch, in tokens, that has a CUDA graph.
 
-        vLLM: `min(max_num_seqs * q * 2, 512)`, and never above the token budget; q = 1 + drafts in builds
-        that count them.
+        vLLM: `min(max_num_seqs * q * 2, ceiling)`, and never above the token budget; q = 1 + drafts in builds
+        that count them. `own`: what the model asks for in its place.
         """
+        most = self.cudagraph_max_tokens if ceiling is None else ceiling
+        if own and most:
+            return min(own, max_num_batched_tokens)
         tokens = max_num_seqs * self.cudagraph_tokens_per_sequence
         if self.cudagraph_cap_counts_drafts:
             tokens *= query_len
-        return min(tokens, self.cudagraph_max_tokens, max_num_batched_tokens)
+        return min(tokens, most, max_num_batched_tokens)
 
     def capture_sizes(
-        self, max_num_seqs: int, max_num_batched_tokens: int, query_len: int
+        self,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        query_len: int,
+        *,
+        tiers: Sequence[Tier] = (),
+        ceiling: int | None = None,
+        own: int = 0,
     ) -> tuple[int, ...]:
-        """Token counts that have a CUDA graph, in growing order."""
-        return capture_sizes(
-            self.max_capture_tokens(max_num_seqs, max_num_batched_tokens, query_len),
+        """Token counts that have a CUDA graph, in growing order.
+
+        `tiers`: where K follows a schedule, each 1 + K with the most requests that run with it.
+        """
+        most = self.max_capture_tokens(
+            max_num_seqs, max_num_batched_tokens, query_len, ceiling=ceiling, own=own
+        )
+        sizes = capture_sizes(
+            most,
             query_len,
             ladder=self.cudagraph_ladder,
             counts_sequences=self.cudagraph_counts_sequences,
             rounds_to_query=self.cudagraph_rounds_to_query,
         )
+        if not self.cudagraph_adds_uniform:
+            return sizes
+        requests = self.cudagraph_max_tokens if ceiling is None else ceiling
+        besides = () if own else uniform_sizes(tiers or ((query_len, max_num_seqs),), most, requests)
+        budget = (max_num_batched_tokens,) if max_num_batched_tokens <= most else ()
+        return tuple(sorted({*sizes, *besides, *budget}))
+
+    def uniform_sizes(self, sizes: Sequence[int], query_len: int, max_num_seqs: int) -> tuple[int, ...]:
+        """Of the captured `sizes`, what a batch of `query_len` tokens a sequence is padded on."""
+        if not (self.cudagraph_uniform_apart and sizes):
+            return tuple(sizes)
+        return rounded_sizes(sizes, query_len, min(sizes[-1], query_len * max_num_seqs))

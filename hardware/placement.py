@@ -15,6 +15,7 @@ from specfleet.hardware.constants import (
     latent_constants,
     measured_file,
 )
+from specfleet.hardware.cudagraph import Tier
 from specfleet.hardware.engine_profile import EngineProfile
 from specfleet.hardware.interconnect import all_reduce_law
 from specfleet.hardware.layers.formats import SIXTEEN, weight_format
@@ -42,7 +43,8 @@ class Placement:
     """A model, its drafter, and the GPUs and engine they run on; fields are named as in `vllm serve`.
 
     `draft_pass_tokens` are the tokens a sequence brings into each drafter pass, where it drafts a tree of
-    `num_speculative_tokens` nodes; () is a chain. `draft_tensor_parallel_size` is 1 or the target's.
+    `num_speculative_tokens` nodes; () is a chain. `draft_tiers`, where K changes while running, are
+    each 1 + K with the most requests that run with it. `draft_tensor_parallel_size` is 1 or the target's.
     `data_parallel_size` ranks, each with `tensor_parallel_size` GPUs for its own requests, share the experts;
     `expert_parallel_size` groups of those GPUs hold different experts, and inside a group experts are cut.
     `c_q` is what one more query token a sequence adds to decode attention, relative to its time (0.03: a
@@ -68,6 +70,7 @@ class Placement:
     drafter: DrafterSpec | None = None
     num_speculative_tokens: int = 0
     draft_pass_tokens: tuple[int, ...] = ()
+    draft_tiers: tuple[Tier, ...] = ()
     draft_tensor_parallel_size: int = 1
     data_parallel_size: int = 1
     expert_parallel_size: int = 1
@@ -82,6 +85,7 @@ class Placement:
         drafter: DrafterSpec | None = None,
         num_speculative_tokens: int = 0,
         draft_pass_tokens: tuple[int, ...] = (),
+        draft_tiers: tuple[Tier, ...] = (),
         draft_tensor_parallel_size: int | None = None,
         data_parallel_size: int = 1,
         expert_parallel_size: int = 1,
@@ -124,6 +128,7 @@ class Placement:
             drafter=drafter,
             num_speculative_tokens=num_speculative_tokens,
             draft_pass_tokens=draft_pass_tokens,
+            draft_tiers=draft_tiers,
             draft_tensor_parallel_size=_given(draft_tensor_parallel_size, tp),
             data_parallel_size=data_parallel_size,
             expert_parallel_size=expert_parallel_size,
@@ -347,7 +352,26 @@ class Placement:
         if self.profile.scheduler == "sglang":
             batches = self.sglang_defaults.capture_batches(self.max_num_seqs, self.num_speculative_tokens > 0)
             return tuple(batch * self.query_len for batch in batches)
-        return self.profile.capture_sizes(self.max_num_seqs, self.max_num_batched_tokens, self.query_len)
+        return self.profile.capture_sizes(
+            self.max_num_seqs,
+            self.max_num_batched_tokens,
+            self.query_len,
+            tiers=self.draft_tiers,
+            ceiling=self.profile.graph_ceiling(self.accelerator),
+            own=0 if self.profile.cudagraph_counts_sequences else self.model.cudagraph_max_tokens,
+        )
+
+    @property
+    def uniform_capture_sizes(self) -> dict[int, tuple[int, ...]]:
+        """By 1 + K: on what batches are padded in which every sequence has so many tokens.
+
+        Empty in builds that pad all batches alike. Batches of other kinds are padded on `capture_sizes`.
+        """
+        profile, sizes = self.profile, self.capture_sizes
+        if not profile.cudagraph_uniform_apart:
+            return {}
+        lengths = {query_len for query_len, _ in self.draft_tiers} or {self.query_len}
+        return {query: profile.uniform_sizes(sizes, query, self.max_num_seqs) for query in sorted(lengths)}
 
     @property
     def sglang_defaults(self) -> SglangDefaults:

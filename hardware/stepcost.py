@@ -7,16 +7,16 @@ Everything that depends on a row count is tabulated once: a price is a few look-
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specfleet.hardware.attentioncost import decode_coefficients, prefill_coefficients
-from specfleet.hardware.cudagraph import padded
+from specfleet.hardware.cudagraph import padded as padded_to
 from specfleet.hardware.draftercost import drafter_tables
-from specfleet.hardware.forward import layer_stack, lm_head
+from specfleet.hardware.forward import Forward, layer_stack, lm_head
 from specfleet.hardware.kernels import ATTENTION_QUERY_TILE, Array, PrefillAttention
 from specfleet.hardware.placement import Placement
 
@@ -105,14 +105,11 @@ class KernelCost:
         self.placement = placement
         model, tp = placement.model, placement.tensor_parallel_size
         largest = placement.largest_step
-        sizes = placement.capture_sizes
         scale = placement.profile.kernel_time_scale
         layers = layer_stack(
             placement, model, tp, placement.quantization, largest, placement.num_speculative_tokens
         ).times(scale)
         head = lm_head(placement, model.vocab_size, model.hidden_size, tp, largest).times(scale)
-        run = np.array([padded(tokens, sizes) for tokens in range(largest + 1)])
-        run[0] = 0
         attention = decode_coefficients(placement, model, tp).times(scale)
         self._sequence_s = attention.sequence_s
         self._kv_token_s = attention.kv_token_s
@@ -125,18 +122,16 @@ class KernelCost:
         self._prefill = prefill_coefficients(placement, model, tp).times(scale)
         self._host_s, self._host_request_s = _host(placement)
         self._drafter = drafter_tables(placement)
-        self._arrays = _Tables(
-            padded=run,
-            stream_s=layers.stream_s[run],
-            extra_s=layers.extra_s[run],
-            communication_s=layers.communication_s[run],
-            floor_s=layers.floor_s[run],
-            head_stream_s=head.stream_s,
-            head_extra_s=head.extra_s,
-            head_communication_s=head.communication_s,
-            head_floor_s=head.floor_s,
-        )
-        self._lists = [table.tolist() for table in self._arrays]
+        self._layers, self._head = layers, head
+        self._padded = _padding(placement.capture_sizes, largest)
+        self._padded_uniform = {
+            query - 1: _padding(sizes, largest) for query, sizes in placement.uniform_capture_sizes.items()
+        }
+        heads = [table.tolist() for table in head]
+        self._lists = [*_by_tokens(layers, self._padded), *heads]
+        self._uniform_lists = {
+            k: [*_by_tokens(layers, run), *heads] for k, run in self._padded_uniform.items()
+        }
         self._decodes: dict[tuple[int, ...], _Fixed] = {}
         if self._drafter:
             self._draft_lists = [table.tolist() for table in self._drafter[:3]]
@@ -166,6 +161,27 @@ class KernelCost:
         total: float = weights + kv + compute + communication + launch + host + drafter
         return total
 
+    def padded_tokens(self, shape: StepShape) -> int:
+        """Tokens that the target runs for a step, padding included."""
+        tokens, decode, prefill, _, drafts = shape[:5]
+        run: int = self._tables(decode, prefill, drafts)[0][tokens]
+        return run
+
+    def _tables(self, decode: int, prefill: int, drafts: int) -> list[list[Any]]:
+        """Padding, layers and LM head by tokens: those of uniform batches, or of all others."""
+        if decode and not prefill and not drafts % decode:
+            return self._uniform_lists.get(drafts // decode, self._lists)
+        return self._lists
+
+    def _padded_column(self, columns: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
+        """`padded_tokens` for many steps."""
+        tokens, decode, drafts = columns["tokens"], columns["decode_sequences"], columns["draft_tokens"]
+        run = self._padded[tokens]
+        alone = (decode > 0) & (columns["prefill_sequences"] == 0)
+        for k, padded_uniform in self._padded_uniform.items():
+            run = np.where(alone & (drafts == k * decode), padded_uniform[tokens], run)
+        return run
+
     def _passes_s(self, shape: StepShape, ahead: float, each: float) -> float:
         """Returns the drafter's seconds of a step with passes; `ahead`, `each`: as in `_Fixed`."""
         tokens, decode, prefill, _, drafts, kv_tokens, in_window, pairs, passes = shape
@@ -187,7 +203,8 @@ class KernelCost:
 
     def _fixed(self, tokens: int, decode: int, prefill: int, rows: int, drafts: int, passes: int) -> _Fixed:
         """Returns what KV lengths do not change of a step."""
-        _, stream, extra, links, floor, head_stream, head_extra, head_links, head_floor = self._lists
+        tables = self._tables(decode, prefill, drafts)
+        padded, floor, stream, extra, links, head_floor, head_stream, head_extra, head_links = tables
         launch = floor[tokens] + head_floor[rows]
         if decode:
             launch = launch + self._decode_floor_s
@@ -197,7 +214,7 @@ class KernelCost:
         ahead = each_pass = 0.0
         if passes and self._drafter is not None:
             first, later, passes_s = self._draft_lists
-            row = self._lists[0][tokens] + self._drafter.first_extra_rows * requests
+            row = padded[tokens] + self._drafter.first_extra_rows * requests
             ahead, each_pass = first[row] + (passes - 1) * later[requests], passes_s[requests]
         return (
             stream[tokens] + head_stream[rows],
@@ -216,9 +233,10 @@ class KernelCost:
     def terms(self, columns: Mapping[str, NDArray[np.int64]]) -> dict[str, Array]:
         """Seconds by term, a row a step; the same operations in the same order as `seconds`."""
         tokens, rows = columns["tokens"], columns["logit_rows"]
+        run = self._padded_column(columns)
         decode, prefill = columns["decode_sequences"], columns["prefill_sequences"]
         drafts, kv_tokens = columns["draft_tokens"], columns["kv_tokens"]
-        table = self._arrays
+        layers, head = self._layers, self._head
         queries = drafts / np.maximum(decode, 1)
         read = decode * self._sequence_s + kv_tokens * self._kv_token_s
         read = read + columns["kv_tokens_in_window"] * self._window_token_s
@@ -227,28 +245,30 @@ class KernelCost:
         arithmetic = arithmetic + columns["kv_tokens_in_window"] * (1.0 + queries) * self._window_pair_s
         read = np.maximum(read, arithmetic)
         kv = read + (read + self._decode_floor_s) * (self._c_q * queries)
-        launch = table.floor_s[tokens] + table.head_floor_s[rows]
+        launch = layers.floor_s[run] + head.floor_s[rows]
         launch = launch + np.where(decode > 0, self._decode_floor_s, 0.0)
         launch = launch + np.where(prefill > 0, self._prefill.floor_s, 0.0)
         chunk = tokens - decode - drafts
         chunks_s = _prefill_column_s(self._prefill, chunk, prefill, columns["prefill_pairs"])
         return {
-            "weights": table.stream_s[tokens] + table.head_stream_s[rows],
+            "weights": layers.stream_s[run] + head.stream_s[rows],
             "kv": np.where(decode > 0, kv, 0.0),
-            "compute": table.extra_s[tokens] + table.head_extra_s[rows] + chunks_s,
-            "communication": table.communication_s[tokens] + table.head_communication_s[rows],
+            "compute": layers.extra_s[run] + head.extra_s[rows] + chunks_s,
+            "communication": layers.communication_s[run] + head.communication_s[rows],
             "launch": launch,
             "host": self._host_s + self._host_request_s * (decode + prefill),
-            "drafter": self._drafter_column_s(columns, chunk),
+            "drafter": self._drafter_column_s(columns, chunk, run),
         }
 
-    def _drafter_column_s(self, columns: Mapping[str, NDArray[np.int64]], chunk: NDArray[np.int64]) -> Array:
+    def _drafter_column_s(
+        self, columns: Mapping[str, NDArray[np.int64]], chunk: NDArray[np.int64], run: NDArray[np.int64]
+    ) -> Array:
         tokens, prefill, passes = columns["tokens"], columns["prefill_sequences"], columns["draft_passes"]
         tables = self._drafter
         if tables is None:
             return np.zeros(len(tokens))
         requests = columns["decode_sequences"] + prefill
-        first_rows = self._arrays.padded[tokens] + tables.first_extra_rows * requests
+        first_rows = run + tables.first_extra_rows * requests
         drafter = tables.first_s[first_rows] + (passes - 1) * tables.later_s[requests]
         read = columns["kv_tokens"] * tables.kv_token_s
         read = read + columns["kv_tokens_in_window"] * tables.window_token_s
@@ -274,18 +294,16 @@ class KernelCost:
         )
 
 
-class _Tables(NamedTuple):
-    """Target pass, by scheduled tokens (padding applied), and LM head, by logit rows."""
+def _padding(sizes: Sequence[int], largest: int) -> NDArray[np.int64]:
+    """By scheduled tokens, those that run."""
+    run = np.array([padded_to(tokens, sizes) for tokens in range(largest + 1)], dtype=np.int64)
+    run[0] = 0
+    return run
 
-    padded: NDArray[np.int64]
-    stream_s: Array
-    extra_s: Array
-    communication_s: Array
-    floor_s: Array
-    head_stream_s: Array
-    head_extra_s: Array
-    head_communication_s: Array
-    head_floor_s: Array
+
+def _by_tokens(layers: Forward, run: NDArray[np.int64]) -> list[list[Any]]:
+    """Padding and the target's layers, by scheduled tokens."""
+    return [run.tolist(), *(table[run].tolist() for table in layers)]
 
 
 def _prefill_s(law: PrefillAttention, chunk: int, sequences: int, pairs: int) -> float:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from specfleet.experiments.flags.facts import Config
 from specfleet.experiments.flags.faults import LineFault
+from specfleet.hardware import catalog
+from specfleet.hardware.cudagraph import Tier
 
-MOST_GRAPH_TOKENS = 512
 _MOST_BY_ARCHITECTURE = {"GptOssForCausalLM": 1024}
 
 
@@ -84,11 +85,12 @@ def batch_limits(values: Mapping[str, Any], usual: tuple[int, int], longest: int
     return seqs, budget
 
 
-def graphs(values: Mapping[str, Any], config: Config, seqs: int, budget: int, k: int) -> Graphs:
-    """The CUDA graphs that are captured.
+def graphs(
+    values: Mapping[str, Any], config: Config, seqs: int, budget: int, k: int, tiers: Sequence[Tier] = ()
+) -> Graphs:
+    """The CUDA graphs that are captured, by the law of `EngineProfile.capture_sizes`.
 
-    Up to `min(2 x sequences x (K + 1), 512)` tokens: 1, 2, 4, steps of 8 to 256, of 16 beyond, and K + 1
-    times each of these. Sizes that the user gives are left alone.
+    Sizes that the user gives are left alone. `tiers`: of a schedule, each 1 + K with its most requests.
 
     Raises:
         LineFault: sizes given twice.
@@ -103,15 +105,13 @@ def graphs(values: Mapping[str, Any], config: Config, seqs: int, budget: int, k:
     if sizes:
         kept = sorted({int(size) for size in sizes if most is None or int(size) <= most})
         return Graphs(mode, tuple(size for size in kept if size <= budget))
-    if most is None:
-        cap = _MOST_BY_ARCHITECTURE.get(config.architecture, MOST_GRAPH_TOKENS)
-        most = min(2 * seqs * (k + 1), cap)
-    most = min(int(most), budget)
-    ladder = {1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16)}
+    own = int(most or _MOST_BY_ARCHITECTURE.get(config.architecture, 0))
+    profile = catalog.engine_profile("vllm-0.33")
+    ladder = {*profile.capture_sizes(seqs, budget, k + 1, tiers=tiers, own=own)}
     if values["performance_mode"] == "interactivity":
-        ladder |= set(range(1, 33))
-    ladder |= {(k + 1) * size for size in ladder}
-    return Graphs(mode, tuple(sorted(size for size in ladder if size <= most)))
+        largest = profile.max_capture_tokens(seqs, budget, k + 1, own=own)
+        ladder |= set(range(1, min(32, largest) + 1))
+    return Graphs(mode, tuple(sorted(ladder)))
 
 
 def _mode(level: str) -> str:

@@ -104,7 +104,7 @@ def resolve(
         _dtype(values["dtype"], config),
         quantization,
         (config.kv_cache_dtype or "auto") if values["kv_cache_dtype"] == "auto" else values["kv_cache_dtype"],
-        graphs(values, config, seqs, budget, k),
+        graphs(values, config, seqs, budget, k, drafting.tiers(seqs) if drafting else ()),
         drafting,
     )
 

@@ -109,6 +109,12 @@ class Speculation:
                 k = min(asked, self.num_speculative_tokens)
         return k
 
+    def tiers(self, requests: int) -> tuple[tuple[int, int], ...]:
+        """Of a schedule, each 1 + K with the most of so many requests that run with it; () without one."""
+        if not self.schedule:
+            return ()
+        return tuple(sorted({1 + self.k_at(batch): batch for batch in range(1, requests + 1)}.items()))
+
 
 def resolve(given: Mapping[str, Any], target: Target, configs: Configs) -> Speculation:
     """What vLLM makes of a `--speculative-config`.

@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from specfleet.experiments.point.acceptance_specs import acceptance_spec
+from specfleet.experiments.point.graphs import draft_tiers, with_graphs
 from specfleet.experiments.point.plugins import load_plugins
 from specfleet.experiments.point.sglang import sglang_config
 from specfleet.experiments.schema import lookups
@@ -116,7 +117,9 @@ def _without_drafter(place: Placement) -> Placement:
     """Returns the same engine without drafts."""
     if place.drafter is None:
         return place
-    return dataclasses.replace(place, drafter=None, num_speculative_tokens=0, draft_pass_tokens=())
+    return dataclasses.replace(
+        place, drafter=None, num_speculative_tokens=0, draft_pass_tokens=(), draft_tiers=()
+    )
 
 
 def placement(serve: Serve) -> Placement:
@@ -126,11 +129,12 @@ def placement(serve: Serve) -> Placement:
     return _placed(
         model,
         lookups.accelerator(serve.gpu),
-        _with_graphs(lookups.engine(serve.engine), serve),
+        with_graphs(lookups.engine(serve.engine), serve),
         tensor_parallel_size=serve.tensor_parallel_size,
         drafter=drafter(speculative) if speculative else None,
         num_speculative_tokens=(speculative.num_speculative_tokens or 0) if speculative else 0,
         draft_pass_tokens=tree.pass_tokens if speculative and (tree := drafted_tree(serve)) else (),
+        draft_tiers=draft_tiers(serve, policy_spec(serve)),
         draft_tensor_parallel_size=speculative.draft_tensor_parallel_size if speculative else None,
         async_scheduling=serve.async_scheduling,
         max_num_seqs=serve.max_num_seqs,
@@ -142,24 +146,6 @@ def placement(serve: Serve) -> Placement:
             model.checkpoint_kv_cache_dtype if serve.kv_cache_dtype == "auto" else serve.kv_cache_dtype
         ),
         block_size=serve.block_size or 16,
-    )
-
-
-def _with_graphs(profile: EngineProfile, serve: Serve) -> EngineProfile:
-    """An engine profile with the CUDA graphs that the user asks for; sizes given are left as they are."""
-    sizes, most = serve.cudagraph_capture_sizes, serve.max_cudagraph_capture_size
-    if not sizes and most is None:
-        return profile
-    largest = min(max(sizes or (most or 1,)), most or 1 << 16)
-    ladder = tuple((n, n, 1) for n in sorted(set(sizes or ())) if n <= largest)
-    beyond = ((256, largest, 16),) if largest > profile.cudagraph_max_tokens else ()
-    return dataclasses.replace(
-        profile,
-        cudagraph_ladder=ladder or (*profile.cudagraph_ladder, *beyond),
-        cudagraph_max_tokens=largest,
-        cudagraph_tokens_per_sequence=largest,
-        cudagraph_counts_sequences=profile.cudagraph_counts_sequences and not sizes,
-        cudagraph_rounds_to_query=profile.cudagraph_rounds_to_query and not sizes,
     )
 
 

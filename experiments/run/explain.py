@@ -82,7 +82,11 @@ def with_drafts(place: Placement, k: int) -> Placement:
     one_more = k - place.num_speculative_tokens in (0, 1)
     tree = place.draft_pass_tokens if one_more else ()
     return dataclasses.replace(
-        place, num_speculative_tokens=k, draft_pass_tokens=tree, drafter=place.drafter if k else None
+        place,
+        num_speculative_tokens=k,
+        draft_pass_tokens=tree,
+        draft_tiers=(),
+        drafter=place.drafter if k else None,
     )
 
 
@@ -102,7 +106,7 @@ def price(place: Placement, cost_model: str, batch: int, context: int) -> Priced
     shape = decode_shape(batch, context, k, passes_of(place))
     columns = {name: np.array([value], dtype=np.int64) for name, value in shape._asdict().items()}
     terms = {name: float(1e3 * value[0]) for name, value in cost.terms(columns).items()}
-    sizes = place.capture_sizes
+    sizes = place.uniform_capture_sizes.get(1 + k, place.capture_sizes)
     graph = padded(shape.tokens, sizes) if sizes and shape.tokens <= sizes[-1] else None
     return PricedStep(k, shape, terms, graph)
 

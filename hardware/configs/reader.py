@@ -42,6 +42,8 @@ MTP_KEYS = (
     "num_mtp_layers",
     "mtp_layers",
 )
+LARGEST_GRAPHS = {"gpt_oss": 1024}
+"""Tokens of the largest CUDA graph, where vLLM's own model code sets it."""
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length")
 LAYER_COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 
@@ -77,6 +79,7 @@ def model_of(config: Config, beside: Config | None, *, name: str, source: str) -
         "mtp_layers": _mtp_layers(text, config),
         "checkpoint_kv_cache_dtype": stored.kv_cache_dtype,
         "extra_parameters": _beside_layers(text, key, layers, hidden),
+        "cudagraph_max_tokens": LARGEST_GRAPHS.get(key, 0),
         "rope": rope_of(config, text, key),
     }
     return _model(plain, alike(run), text)

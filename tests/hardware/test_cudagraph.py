@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specfleet.hardware import catalog
 from specfleet.hardware.cudagraph import capture_sizes, padded
+
+NEW = catalog.engine_profile("vllm-0.33")
 
 
 @given(cap=st.integers(0, 2048), query=st.integers(1, 9))
@@ -57,3 +60,46 @@ def test_without_graphs_nothing_is_padded() -> None:
 def test_a_query_length_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="query_len is 0"):
         capture_sizes(512, 0)
+
+
+@given(
+    query=st.integers(1, 17),
+    requests=st.integers(1, 300),
+    most=st.integers(1, 300),
+    budget=st.sampled_from([512, 8192]),
+)
+def test_a_uniform_batch_is_padded_to_whole_sequences_and_to_few_of_them(
+    query: int, requests: int, most: int, budget: int
+) -> None:
+    requests = min(requests, most)
+    sizes = NEW.capture_sizes(most, budget, query)
+    apart = NEW.uniform_sizes(sizes, query, most)
+    run = padded(requests * query, apart)
+    assert run % query == 0 and run >= requests * query
+    counts = NEW.capture_sizes(most, budget, 1)
+    assert run <= max(padded(requests, counts) * query, requests * query)
+
+
+@given(tokens=st.integers(1, 512), query=st.integers(2, 17))
+def test_drafts_leave_the_padding_of_mixed_batches_as_it_is_or_lower_it(tokens: int, query: int) -> None:
+    plain, drafting = (NEW.capture_sizes(1024, 8192, length) for length in (1, query))
+    assert tokens <= padded(tokens, drafting) <= padded(tokens, plain)
+
+
+def test_four_requests_of_three_tokens_run_as_twelve() -> None:
+    sizes = NEW.capture_sizes(256, 8192, 3)
+    assert padded(4 * 3, NEW.uniform_sizes(sizes, 3, 256)) == 12
+    assert padded(4 * 3, capture_sizes(512, 3)) == 18, "as the build of January 2026 has it"
+
+
+def test_under_a_schedule_each_k_has_graphs_up_to_its_widest_batch() -> None:
+    tiers = ((4, 16), (2, 64), (1, 256))
+    sizes = NEW.capture_sizes(256, 8192, 4, tiers=tiers)
+    assert {4 * 16, 2 * 64, 256} < set(sizes) and 12 not in capture_sizes(512, 1)
+    assert 6 not in sizes, "three requests are padded to four"
+    assert all(size % 2 == 0 for size in NEW.uniform_sizes(sizes, 2, 256))
+
+
+def test_where_a_model_or_the_user_sets_the_largest_graph_nothing_is_added() -> None:
+    assert NEW.capture_sizes(1024, 8192, 3, own=1024) == capture_sizes(1024, 1)
+    assert NEW.capture_sizes(100, 8192, 1)[-2:] == (192, 200) and 100 in NEW.capture_sizes(100, 8192, 1)

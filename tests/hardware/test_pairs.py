@@ -72,7 +72,9 @@ def test_sglang_and_tensorrt_llm_capture_sequences_and_vllm_tokens() -> None:
     options: dict[str, Any] = {"drafter": drafter, "num_speculative_tokens": 3}
     assert place(engine="sglang", **options).capture_sizes[:5] == (4, 8, 12, 16, 20)
     assert place(engine="vllm-0.11", **options).capture_sizes[:5] == (1, 2, 4, 8, 16)
-    assert place(engine="vllm-0.33", **options).capture_sizes[:4] == (4, 8, 16, 24)
+    assert place(engine="vllm-2026-01", **options).capture_sizes[:4] == (4, 8, 16, 24)
+    assert place(engine="vllm-0.33", **options).capture_sizes[:4] == (1, 2, 4, 8)
+    assert place(engine="vllm-0.33", **options).uniform_capture_sizes[4][:4] == (4, 8, 16, 24)
 
 
 def test_the_2025_build_captures_67_sizes_and_schedules_synchronously() -> None:

@@ -85,4 +85,5 @@ def test_a_gpu_without_fp8_kernels_cannot_run_fp8_weights() -> None:
 def test_the_ladder_is_made_for_the_query_length() -> None:
     placement = place(drafter="eagle3-qwen3-32b", num_speculative_tokens=2)
     assert placement.query_len == 3
-    assert all(size % 3 == 0 for size in placement.capture_sizes)
+    assert all(size % 3 == 0 for size in placement.uniform_capture_sizes[3])
+    assert {2, 3, 4, 6, 8} < set(placement.capture_sizes)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from specfleet.hardware import catalog
 from specfleet.hardware.constants import kernel_constants
 from specfleet.hardware.placement import Placement
-from specfleet.hardware.stepcost import TERMS, KernelCost, StepShape
+from specfleet.hardware.stepcost import TERMS, KernelCost, StepShape, shape_fields
 
 PROFILE = catalog.engine_profile("vllm-2026-01")
 
@@ -45,6 +45,9 @@ PLACEMENTS = {
                     max_num_batched_tokens=2048),
     "draft model": place("llama-3.3-70b", "h100-pcie", "llama-3.2-1b", num_speculative_tokens=5,
                          tensor_parallel_size=2, max_num_seqs=256, max_num_batched_tokens=2048),
+    "two ladders": place("llama-3.1-8b", "h100-sxm", "eagle3-llama-3.1-8b", num_speculative_tokens=3,
+                         draft_tiers=((4, 16), (3, 64), (1, 256)), max_num_seqs=256,
+                         max_num_batched_tokens=2048, profile=catalog.engine_profile("vllm-0.33")),
 }  # fmt: skip
 COSTS: dict[str, KernelCost] = {name: KernelCost(placement) for name, placement in PLACEMENTS.items()}
 
@@ -93,15 +96,20 @@ def test_more_context_never_costs_less(batch: int, drafts: int, context: int) ->
 def test_padding_prices_all_batches_up_to_a_graph_alike() -> None:
     cost = COSTS["plain"]
     assert terms_of(cost, decode(17))["launch"] == terms_of(cost, decode(24))["launch"]
-    stream = [cost._arrays.stream_s[tokens] for tokens in (17, 24, 25)]
+    stream = [cost._layers.stream_s[cost.padded_tokens(decode(tokens))] for tokens in (17, 24, 25)]
     assert stream[0] == stream[1] < stream[2]
 
 
 def test_above_the_last_graph_nothing_is_padded() -> None:
-    stream = COSTS["plain"]._arrays.stream_s
+    stream = COSTS["plain"]._layers.stream_s[COSTS["plain"]._padded]
     assert stream[513] < stream[514]
-    unpadded = KernelCost(replace(PLAIN, profile=replace(PROFILE, cudagraph_max_tokens=0)))
-    assert unpadded._arrays.stream_s[17] < unpadded._arrays.stream_s[18]
+    weights = [
+        terms_of(KernelCost(replace(PLAIN, profile=replace(PROFILE, cudagraph_max_tokens=0))), decode(n))[
+            "weights"
+        ]
+        for n in (17, 18)
+    ]
+    assert weights[0] < weights[1]
 
 
 def test_kv_is_read_once_a_sequence_not_once_a_query() -> None:
@@ -208,3 +216,25 @@ def test_a_calibrated_scale_multiplies_everything_but_the_host() -> None:
     for term, seconds in once.terms(columns).items():
         factor = 1.0 if term == "host" else 2.0
         assert twice.terms(columns)[term] == pytest.approx(factor * seconds), term
+
+
+@given(
+    decodes=st.integers(1, 120),
+    drafts=st.integers(0, 360),
+    prompts=st.integers(0, 2),
+    chunk=st.integers(2, 300),
+)
+def test_one_step_and_columns_of_steps_are_padded_alike(
+    decodes: int, drafts: int, prompts: int, chunk: int
+) -> None:
+    cost = COSTS["two ladders"]
+    drafts = min(drafts, 3 * decodes)
+    fields = shape_fields(decodes, drafts, 900, 900, prompts, prompts * chunk, prompts * chunk, 3)
+    shape = StepShape(*fields)
+    columns = {name: np.array([value], dtype=np.int64) for name, value in shape._asdict().items()}
+    assert cost._padded_column(columns)[0] == cost.padded_tokens(shape)
+    run = cost.padded_tokens(shape)
+    if not prompts and drafts in (0, 2 * decodes, 3 * decodes):
+        assert run % (1 + drafts // decodes) == 0 or run == shape.tokens > 512
+    else:
+        assert run == cost._padded[shape.tokens]

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from specfleet.experiments.schema.blocks.serve import Serve
+from specfleet.experiments.schema.registry import OWN
 from specfleet.hardware.cudagraph import Tier
 from specfleet.hardware.engine_profile import EngineProfile
 from specfleet.sim.speculation.policies import BatchSizeSchedule
@@ -40,14 +41,14 @@ def draft_tiers(serve: Serve, policy: PolicySpec | None) -> tuple[Tier, ...]:
     () where graphs are captured for one K.
 
     vLLM's law for `num_speculative_tokens_per_batch_size`. Other policies are in no engine: one that chooses
-    for the whole batch is taken to have graphs for every K, one that chooses request by request for the
-    largest alone.
+    for the whole batch, or is a user's own, is taken to have graphs for every K, one that chooses request by
+    request for the largest alone.
     """
     speculative, requests = serve.speculative_config, serve.max_num_seqs
     if speculative is None or policy is None or requests is None:
         return ()
     most = speculative.num_speculative_tokens or 0
-    if policy.name in ONE_K_A_BATCH:
+    if policy.name in ONE_K_A_BATCH or ("policy", policy.name) in OWN:
         return tuple((1 + k, requests) for k in range(most + 1))
     schedule = policy.parameters.get("schedule")
     if policy.name != "batch_size" or not isinstance(schedule, Sequence):

@@ -83,7 +83,7 @@ class RequestMaker:
         table: of all requests; the row number is the request's id.
         lives: their luck; None without speculation.
         num_warmups: requests with a lower row number are not measured.
-        with_confidence: a policy may ask what a drafter expects of its drafts.
+        with_confidence: a policy asks what a drafter expects of its drafts.
         ahead: as in `Lives.accepted`.
     """
 
@@ -111,6 +111,7 @@ class RequestMaker:
         confidence: tuple[float, ...] = ()
         by_output_position = False
         if self.lives is not None:
+            self.lives.foresee(row)
             accepted = self.lives.accepted(row, self.ahead)
             proposals = None if self.ahead else self.lives.proposals(row)
             by_output_position = self.lives.process(row).by_output_position

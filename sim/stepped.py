@@ -15,7 +15,7 @@ from specfleet.sim.scenario import Ran, Scenario
 from specfleet.sim.sequence import Sequence
 from specfleet.sim.sglang.scheduler import SglangScheduler
 from specfleet.sim.speculation.lives import Lives
-from specfleet.sim.speculation.policies import make_policy
+from specfleet.sim.speculation.policies import asks_for_confidence, make_policy
 from specfleet.workloads.requests import RequestTable
 
 
@@ -132,7 +132,9 @@ class Engines:
         self._table = table
         self._recorder = Recorder(len(table), scenario.engine.num_speculative_tokens + 1)
         ahead = scenario.engine.async_scheduling
-        make = RequestMaker(table, lives, scenario.load.num_warmups, scenario.policy is not None, ahead)
+        make = RequestMaker(
+            table, lives, scenario.load.num_warmups, asks_for_confidence(scenario.policy), ahead
+        )
         self.refusals: dict[str, int] = {}
         self.servers = [
             EngineServer(self._engine(scenario, replica), make, self._recorder, self.refusals, every_turn)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from specfleet.sim.speculation.bursts import BurstSpread, two_state
 from specfleet.sim.speculation.joint import Rank, joint_level, lengths_by_level, normal_correlation
-from specfleet.sim.speculation.luck import LEVEL, PROPOSAL, ROUND, bits32, bits_once, key
+from specfleet.sim.speculation.luck import LEVEL, PROPOSAL, ROUND, bits32, bits_each, bits_once, key
 from specfleet.sim.speculation.own import sampled_survival
 from specfleet.sim.speculation.replay import survival_of
 from specfleet.sim.speculation.spec import QUANTITIES, AcceptanceSpec
@@ -172,6 +172,7 @@ class Acceptance:
         same = not len(hot) and bool((self._factors == self._factors[0]).all())
         self._one_factor = float(self._factors[0]) if same else None
         self._lowered: dict[int, U64] = {}
+        self._confidence_of: dict[int, tuple[float, ...]] = {}
 
     def _solved(self, lengths: F64 | None) -> F64:
         """Returns the survival table, for mean output tokens by level where they depend on it."""
@@ -229,6 +230,13 @@ class Acceptance:
             self._lowered[level] = found
         return found
 
+    def thresholds_each(self, request_ids: npt.NDArray[np.int64]) -> U64 | None:
+        """As `thresholds`, for many, shape `(n, k)`; None where they are not those of a request's level."""
+        if self._correlation or self._one_factor != 1.0:
+            return None
+        levels = (bits_each(self.seed, request_ids, LEVEL) >> np.uint64(54)).astype(np.int64)
+        return np.asarray(self._thresholds[levels])
+
     def bounds(
         self, request_id: int, prompt_tokens: int, temperature: float | None = None, rank: Rank | None = None
     ) -> npt.NDArray[Any]:
@@ -263,8 +271,13 @@ class Acceptance:
         self, request_id: int, prompt_tokens: int, temperature: float | None = None, rank: Rank | None = None
     ) -> tuple[float, ...]:
         """Returns what a calibrated drafter expects of its drafts for this request: survival by position."""
-        factor = self.factor(prompt_tokens, temperature)
-        return tuple(self._scaled(self.level(request_id, rank), factor).tolist())
+        level = self.level(request_id, rank)
+        if self._one_factor is not None and level in self._confidence_of:
+            return self._confidence_of[level]
+        said = tuple(self._scaled(level, self.factor(prompt_tokens, temperature)).tolist())
+        if self._one_factor is not None:
+            self._confidence_of[level] = said
+        return said
 
     def proposals(self, request_id: int, steps: int, rank: Rank | None = None) -> bytes | None:
         """Returns, for a request's first `steps` samplings, whether each finds drafts (1) or none (0).

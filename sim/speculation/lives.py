@@ -12,7 +12,11 @@ from specfleet.sim.speculation.acceptance import Acceptance, Chain
 from specfleet.sim.speculation.joint import Rank, output_ranks
 from specfleet.sim.speculation.processes import process
 from specfleet.sim.speculation.spec import AcceptanceSpec
+from specfleet.sim.speculation.together import accepted_each, proposals_each
 from specfleet.workloads.requests import RequestTable
+
+TOGETHER, MOST_KEPT = 64, 1 << 12
+"""Requests whose luck is drawn at once, and kept at most."""
 
 
 class Lives:
@@ -32,6 +36,8 @@ class Lives:
         self._table = table
         self._names = [name if name in specs else "" for name in table.class_names]
         self.by_class: dict[str, Acceptance] = {}
+        self._accepted_of: dict[int, bytes] = {}
+        self._found_by: dict[int, bytes] = {}
         self._ranks = np.zeros((len(table), 2))
         for name, spec in specs.items():
             served = [i for i, used in enumerate(self._names) if used == name]
@@ -68,11 +74,37 @@ class Lives:
         verified[hits[: len(rounds)]] = rounds
         return verified.tobytes()
 
+    def foresee(self, row: int) -> None:
+        """Draws the luck of a row and of those behind it together, to be asked for soon.
+
+        For processes whose rounds are drawn against thresholds; a request alone costs five times as much.
+        """
+        drawing = self.process(row)
+        if row in self._accepted_of or type(drawing) is not Acceptance:
+            return
+        if len(self._accepted_of) >= MOST_KEPT:
+            self._accepted_of.clear()
+            self._found_by.clear()
+        table = self._table
+        end = min(row + TOGETHER, len(table))
+        mine = [self.process(other) is drawing for other in range(row, end)]
+        rows = np.arange(row, end)[mine]
+        outputs = np.asarray(table.output_tokens[rows], dtype=np.int64)
+        thresholds = drawing.thresholds_each(rows)
+        if thresholds is None:
+            thresholds = np.array([self.bounds(other) for other in rows.tolist()])
+        drawn = accepted_each(drawing.seed, rows, outputs, thresholds)
+        self._accepted_of.update(zip(rows.tolist(), drawn, strict=True))
+        if (found := proposals_each(drawing, rows, outputs)) is not None:
+            self._found_by.update(zip(rows.tolist(), found, strict=True))
+
     def _accepted(self, drawing: Acceptance, row: int) -> bytes:
         table = self._table
         output = int(table.output_tokens[row])
         if drawing.by_output_position:
             return drawing.at_positions(row, output)[0]
+        if row in self._accepted_of:
+            return self._accepted_of[row]
         prompt, temperature = int(table.prompt_tokens[row]), float(table.temperature[row])
         return drawing.accepted(row, prompt, output, temperature, self._rank(row))
 
@@ -86,6 +118,8 @@ class Lives:
         drawing, output = self.process(row), int(self._table.output_tokens[row])
         if drawing.by_output_position:
             return drawing.at_positions(row, output)[1]
+        if row in self._found_by:
+            return self._found_by[row]
         return drawing.proposals(row, output, self._rank(row))
 
     def chain(self, row: int) -> Chain:

@@ -135,6 +135,23 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "oracle": Oracle,
 }
 
+_NEVER_ASK = (
+    Static,
+    BatchSizeSchedule,
+    DisableAboveQueue,
+    Goodput,
+    AdaptiveTiers,
+    AcceptanceGate,
+    TemperatureGate,
+    Bandit,
+    Oracle,
+)
+
+
+def asks_for_confidence(spec: PolicySpec | None) -> bool:
+    """Whether a policy may ask what a request's drafter expects of its drafts; one of one's own may."""
+    return spec is not None and POLICIES[spec.name] not in _NEVER_ASK
+
 
 def make_policy(spec: PolicySpec | None, k: int, cost: StepCost) -> Policy | None:
     """Returns a fresh policy for one engine; None for a static K, which needs no object.

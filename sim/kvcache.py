@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from specfleet.sim.errors import Breach
 from specfleet.sim.laws.names import BLOCKS
-from specfleet.sim.rules import blocks_for, findable_blocks, usable_hit
+from specfleet.sim.rules import NEVER, blocks_for, findable_blocks, usable_hit
 
 if TYPE_CHECKING:
     from specfleet.sim.sequence import Sequence
@@ -131,17 +131,49 @@ class PrefixCache(KVCache):
         self._blocks_with: dict[int, dict[int, None]] = {}
         self._held: dict[int, list[int]] = {}
         self._num_registered: dict[int, int] = {}
-        self._interned: dict[tuple[object, ...], int] = {}
+        self._across: dict[tuple[object, ...], int] = {}
+        self._rows: dict[tuple[tuple[tuple[object, int], ...], object], list[int]] = {}
+        self._num_keys = 0
 
     def _keys(self, sequence: Sequence) -> list[int]:
-        """Returns the keys of the sequence's known full blocks, extending its list as tokens arrive."""
-        keys = sequence.block_keys
-        size, ahead = self.block_size, self.hash_lookahead_tokens
-        while (len(keys) + 1) * size + ahead <= sequence.num_tokens:
-            start = len(keys) * size
-            content = (keys[-1] if keys else -1, *sequence.pieces(start, start + size + ahead))
-            keys.append(self._interned.setdefault(content, len(self._interned)))
+        """Returns the keys of the sequence's known full blocks, extending its list as tokens arrive.
+
+        A block inside one stream is the n-th behind what came before that stream: those of a stream are a
+        row of numbers, given out once. Only a block that lies across streams is looked up by its pieces.
+        """
+        keys, size, ahead = sequence.block_keys, self.block_size, self.hash_lookahead_tokens
+        count = (sequence.num_tokens - ahead) // size
+        if len(keys) >= count:
+            return keys
+        offset = 0
+        path: tuple[tuple[object, int], ...] = ()
+        for stream, length in (*sequence.segments, (sequence.output_stream, NEVER)):
+            stop = offset + length
+            while len(keys) < count and len(keys) * size < stop:
+                first, inside = len(keys), min(count, (stop - ahead) // size)
+                if inside > first:
+                    base = -(-offset // size)
+                    row = self._rows.setdefault((path, stream), [])
+                    self._number(row, inside - base)
+                    keys += row[first - base : inside - base]
+                    continue
+                start = first * size
+                content = (keys[-1] if keys else -1, *sequence.pieces(start, start + size + ahead))
+                key = self._across.setdefault(content, self._num_keys)
+                self._num_keys += key == self._num_keys
+                keys.append(key)
+            if len(keys) == count:
+                break
+            if length:
+                offset, path = stop, (*path, (stream, length))
         return keys
+
+    def _number(self, row: list[int], count: int) -> None:
+        """Extends a row of keys to `count`."""
+        more = count - len(row)
+        if more > 0:
+            row.extend(range(self._num_keys, self._num_keys + more))
+            self._num_keys += more
 
     def lookup(self, sequence: Sequence) -> Hit:
         """Returns the longest cached prefix, in whole blocks, at least one known token short."""

@@ -136,13 +136,14 @@ class ColumnCrowd(ListedCrowd):
             held[:] = needed
             columns.num_blocks += growth
             return True
-        for place in np.flatnonzero(needed > held).tolist():
+        size, slots, places = self.rules.block_size, self.rules.slots, np.flatnonzero(needed > held)
+        rows = zip(places.tolist(), held[places].tolist(), head.ends[places].tolist(), strict=True)
+        for place, before, end in rows:
             if place >= columns.n:
                 break
-            sequence, before = self.running[place], int(held[place])
-            sequence.num_blocks, sequence.slots = before, before * self.rules.block_size
-            slots = self.rules.slots(int(head.ends[place]))
-            if not self._make_room(sequence, slots, place, 0)[2]:
+            sequence = self.running[place]
+            sequence.num_blocks, sequence.slots = before, before * size
+            if not self._make_room(sequence, slots(end), place, 0)[2]:
                 break
             held[place] = sequence.num_blocks
             columns.num_blocks += sequence.num_blocks - before
@@ -169,8 +170,11 @@ class ColumnCrowd(ListedCrowd):
         """Makes blocks of those aboard findable, where more of them are full than have a key."""
         columns = self.columns
         before = columns.keyed[: head.n]
-        for place in np.flatnonzero(keyed > before).tolist():
+        places = np.flatnonzero(keyed > before)
+        full, size, register = keyed[places], self.rules.block_size, self.kv.register
+        before[places] = full
+        rows = zip(places.tolist(), columns.written[places].tolist(), full.tolist(), strict=True)
+        for place, written, blocks in rows:
             sequence = head.members[place]
-            sequence.num_tokens = sequence.prompt_tokens + int(columns.written[place])
-            self.kv.register(sequence, int(keyed[place]) * self.rules.block_size)
-            before[place] = keyed[place]
+            sequence.num_tokens = sequence.prompt_tokens + written
+            register(sequence, blocks * size)

@@ -80,7 +80,7 @@ class Lives:
         For processes whose rounds are drawn against thresholds; a request alone costs five times as much.
         """
         drawing = self.process(row)
-        if row in self._accepted_of or type(drawing) is not Acceptance:
+        if type(drawing) is not Acceptance or row in self._accepted_of:
             return
         if len(self._accepted_of) >= MOST_KEPT:
             self._accepted_of.clear()

@@ -160,8 +160,8 @@ class AcceptanceGate(Columnwise):
         self.k, self.window, self.threshold, self.cooldown = k, window, threshold, cooldown
         self._closed = ById(0)
         self._rounds = ById(0)
-        self._window = ById(0, shape=(window, 2))  # drafts verified and accepted in the last rounds
-        self._sums = ById(0, shape=(2,))
+        self._window = ById(0, shape=(window,))  # of the last rounds: drafts verified << 32 | accepted
+        self._sums = ById(0)
 
     def plan_rows(self, batch: Batch, waiting: int, now: float) -> I64:
         """Returns K for open streams, 0 for closed ones."""
@@ -181,13 +181,12 @@ class AcceptanceGate(Columnwise):
         for kept in (self._closed, self._rounds, self._window, self._sums):
             kept.cover(ids)
         rounds, window = self._rounds.of[ids], self._window.of
-        shown = np.stack((drafts[rows], sampled[rows] - 1), axis=1)
-        place = rounds % self.window
+        shown, place = (drafts[rows] << 32) + sampled[rows] - 1, rounds % self.window
         sums = self._sums.of[ids] + shown - window[ids, place]
         window[ids, place] = shown
         self._sums.of[ids] = sums
         self._rounds.of[ids] = rounds + 1
-        bad = (rounds + 1 >= self.window) & (sums[:, 1] / sums[:, 0] < self.threshold)
+        bad = (rounds + 1 >= self.window) & ((sums & 0xFFFFFFFF) / (sums >> 32) < self.threshold)
         if bad.any():
             shut = ids[bad]
             self._closed.of[shut] = self.cooldown

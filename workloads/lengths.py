@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, Protocol
 
 import numpy as np
@@ -43,11 +44,17 @@ class _GridMean(ABC):
     @property
     def mean(self) -> float:
         """Mean length in tokens, from 65,536 equally likely quantiles."""
-        return float(self.quantile(_midpoints(MEAN_GRID)).mean())
+        return _grid_mean(self)
 
     @abstractmethod
     def quantile(self, u: FloatArray) -> IntArray:
         """Lengths in tokens at the probabilities `u`."""
+
+
+@lru_cache(maxsize=256)
+def _grid_mean(law: _GridMean) -> float:
+    """The mean of a law, kept: every point of a grid asks for that of the same few."""
+    return float(law.quantile(_midpoints(MEAN_GRID)).mean())
 
 
 def _midpoints(n: int) -> FloatArray:

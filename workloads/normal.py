@@ -40,7 +40,15 @@ _Ratio = tuple[tuple[float, ...], tuple[float, ...]]
 def _ratio(coefficients: _Ratio, x: FloatArray) -> FloatArray:
     """Quotient of two polynomials in `x`."""
     above, below = coefficients
-    return np.asarray(np.polynomial.polynomial.polyval(x, above) / np.polynomial.polynomial.polyval(x, below))
+    return _polynomial(x, above) / _polynomial(x, below)
+
+
+def _polynomial(x: FloatArray, coefficients: tuple[float, ...]) -> FloatArray:
+    """Horner's rule, as numpy's `polyval` has it, whose import takes longer than a small run's lengths."""
+    value = coefficients[-1] + x * 0.0
+    for coefficient in coefficients[-2::-1]:
+        value = coefficient + value * x
+    return value
 
 
 def normal_quantile(u: FloatArray) -> FloatArray:

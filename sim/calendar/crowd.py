@@ -158,7 +158,7 @@ class CalendarCrowd:
         if begun.done == begun.stay.tokens:
             step.useful |= begun.stay.may_use_drafts
             self.begun = None
-            begun.stay = begun.stay.holding(begun.held, self.footprints)
+            begun.stay = self.books.again(begun.stay).holding(begun.held, self.footprints)
             self._add(begun.stay)
         self.kv.computed(begun, it, self.at.i)
         return True
@@ -229,11 +229,12 @@ class CalendarCrowd:
         stay, waiting, at = who.stay, self.waiting, self.at
         done = who.past + tokens - drafts
         held = blocks + who.past // self.rules.block_size
+        whole = done == stay.tokens
         if waiting.preempted:
             waiting.preempted.pop()
+            stay = self.books.again(stay) if whole else stay
         else:
             waiting.head += 1
-        whole = done == stay.tokens
         if stay.last_emission < 0:
             self.newcomers += 1
             if not whole:
@@ -272,9 +273,10 @@ class CalendarCrowd:
         share = self.calendar.take_out(stay, done, i)
         log.preemptions[stay.place] = log.preemptions.get(stay.place, 0) + 1
         if done == stay.rounds:
+            self.books.over(stay, first)
             self.waiting.ending += 1
             return share
-        self.waiting.put_back(stay.rest(done, self.footprints, it - 1))
+        self.waiting.put_back(self.books.rest(stay, done, it - 1))
         self.books.cut(stay, first, done)
         if self.ends.watch is not None:
             self.ends.watch.unexpect(stay.place, first + stay.rounds, it - 1)
@@ -340,15 +342,6 @@ class CalendarCrowd:
         assert self.tracks
         return self.books.listed(self.refs, it)
 
-    def is_stuck(self, budget: int) -> bool:
-        """Whether the begun prompt finds no blocks for its next piece; `budget`: what is left of the step."""
-        begun, rules, acc = self.begun, self.rules, self.at.acc
-        if begun is None or budget <= rules.draft_slots:
-            return False
-        end = begun.done + rules.piece(begun.stay.tokens - begun.done, begun.done, budget)
-        free = rules.usable_blocks - ((acc >> self.pack.blocks) & self.pack.blocks_mask)
-        return rules.blocks(end) - begun.held > free
-
     def change_k(self, k: int) -> None:
         """Draws everybody again from the next iteration on: at another K, or since they end beyond it."""
         books, calendar, acc, it, i = self.books, self.calendar, self.at.acc, self.at.it, self.at.i
@@ -362,7 +355,6 @@ class CalendarCrowd:
         calendar.clear(i)
         if self.begun is not None:
             acc -= self.footprints.prefilling(self.begun.held)
-            self.begun.stay = self.lives.fresh(self.begun.stay.place)
         calendar.row[i] = -acc
         calendar.add_together(books.draw_term(standing, it, self.kv.asks_ends), i)
         self.at.until = books.until

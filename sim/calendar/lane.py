@@ -83,10 +83,8 @@ class Lane:
                 calendar.side_sum += calendar.side.item(at.i)
             n, short = (acc >> row_bit) & row_mask, (acc >> block_bit) & block_mask > total
             left, pieces, crowd.step.preempted = budget - n * charge[at.k], 0, False
-            if self.plans is not None:
-                short = short or crowd.is_stuck(left)
-            if left < 0 or (short and self.plans is not None):
-                until = yield from self._step(short, until)
+            if left < 0:
+                until = yield from self._step(until)
                 continue
             if short or crowd.may_serve():
                 schedule(crowd)
@@ -208,9 +206,9 @@ class Lane:
         if at.now < limit and whole and not len(self.calendar.outcomes):
             self.quiet.run(at, limit, step_s)
 
-    def _step(self, short: bool, until: float) -> Generator[float, float, float]:
+    def _step(self, until: float) -> Generator[float, float, float]:
         """Steps what the calendar cannot take; returns the time until which it may go on."""
-        if self.stepper is None or (short and self.crowd.config.enable_prefix_caching):
+        if self.stepper is None:
             raise Unsuited("a step that the calendar cannot take")
         return (yield from self.stepper.run(self.at, until))
 

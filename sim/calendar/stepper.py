@@ -1,7 +1,7 @@
 """From the calendar to `Engine` and back, in the middle of a run.
 
 Where a step cannot be read off the calendar (its token budget does not give every decoding sequence
-its whole row, or KV runs short under a policy) the engine takes over: every sequence is handed to it
+its whole row) the engine takes over: every sequence is handed to it
 as it stands, with the step in flight, and handed back when each of them has a whole row again.
 """
 
@@ -258,7 +258,6 @@ class Stepper:
             and len(decoding) * rules.row_charge(k) <= rules.max_num_batched_tokens
             and all(row.id in emitting and row.num_drafts == k for row in decoding)
             and not any(row.num_stale_tokens for row in waiting)
-            and (self.plans is None or not any(row.num_preemptions for row in (*waiting, *begun)))
         )
 
     def _take_back(self, engine: Engine, at: Position) -> None:

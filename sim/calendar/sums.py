@@ -80,9 +80,10 @@ class Calendar:
             self.side_sum -= int(stay.side[: done + 1].sum())
         if stay.unused >= done:
             self.unused[i + stay.unused - done] -= 1
-        if len(self.outcomes) and stay.gains is not None:
-            lost = stay.gains[done : stay.rounds]
-            self.outcomes[np.arange(i, i + len(lost)), lost] -= 1
+        if len(self.outcomes):
+            gains, left = stay.gains, stay.rounds - done
+            lost = 1 if gains is None else gains[done : stay.rounds]
+            self.outcomes[np.arange(i, i + left), lost] -= 1
         return self.footprints.summed(int(stay.footprint[done]))
 
     def add_together(self, drawn: Drawn, i: int) -> None:

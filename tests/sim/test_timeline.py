@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import FunctionType, ModuleType
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from sim_toys import ENGINE, World, drafting
-from timeline_worlds import LOOKED_UP, LUCK, both, differences, policies, worlds
+from timeline_worlds import LOOKED_UP, LUCK, both, differences, policies, requests, worlds
 
 from specfleet.sim.calendar import (
     crowd,
@@ -28,11 +29,12 @@ from specfleet.sim.calendar import (
     trajectories,
     watch,
 )
-from specfleet.sim.calendar.books import ledger, members
+from specfleet.sim.calendar.books import ledger, members, terms
 from specfleet.sim.calendar.kv import counted, pool, private
 from specfleet.sim.calendar.luck import Luck
 from specfleet.sim.calendar.packing import Packing
 from specfleet.sim.errors import Breach, Stall
+from specfleet.sim.simulation import simulate
 from specfleet.sim.speculation.bursts import Burst
 from specfleet.sim.speculation.lives import Lives
 from specfleet.sim.speculation.policy import PolicySpec
@@ -141,6 +143,24 @@ def test_a_policy_without_room_equals_stepping(world: World, policy: PolicySpec,
     prove(choosing(world), seed, policy)
 
 
+def test_most_runs_short_of_blocks_under_a_policy_stay_on_the_calendar() -> None:
+    preempted: list[float] = []
+
+    @settings(LAWS, derandomize=True)
+    @given(worlds(("open", "closed"), tight=True), policies(), SEEDS)
+    def run(world: World, policy: PolicySpec, seed: int) -> None:
+        engine = replace(choosing(world).engine, enable_prefix_caching=False, max_model_len=4096)
+        scenario = replace(world, engine=engine).scenario(world.classes or {})
+        with suppress(Stall):
+            ran = simulate(replace(scenario, policy=policy), requests(world), seed)
+            if ran.requests["preemptions"].any():
+                preempted.append(ran.stepped_share)
+
+    run()
+    assert len(preempted) >= 10
+    assert np.mean(np.array(preempted) < 0.5) > 0.5
+
+
 @LAWS
 @given(st.booleans().flatmap(lambda tight: worlds(("open", "closed", "balanced"), 2, tight)), SEEDS)
 def test_a_second_pass_after_a_rejection_equals_stepping(world: World, seed: int) -> None:
@@ -202,11 +222,11 @@ FAULTS = {
         "while now <= limit and it < stop",
         ("open",),
     ),
-    "the victim is not the tail": (counted, "crowd.refs.pop()", "crowd.refs.pop(0)", ("tight",)),
+    "the victim is not the tail": (counted, "crowd.books.tail(crowd.refs)", "crowd.refs.pop(0)", ("tight",)),
     "who was thrown out queues behind the others": (
         crowd,
-        "self.waiting.put_back(stay.rest(",
-        "self.waiting.preempted.insert(0, stay.rest(",
+        "self.waiting.put_back(self.books.rest(",
+        "self.waiting.preempted.insert(0, self.books.rest(",
         ("tight",),
     ),
     "terms added in another order": (
@@ -257,6 +277,24 @@ FAULTS = {
         "moved.setdefault(end + 1, []).append((far.pop(place), place))",
         ("adaptive",),
     ),
+    "who was thrown out and comes back stands where its prompt ends, not where it stood": (
+        members,
+        "np.concatenate([was.computed, new_computed])",
+        "np.concatenate([was.computed, prompt[old:]])",
+        ("cramped",),
+    ),
+    "the chunk of a prefill after a preemption is not counted where K changes": (
+        terms,
+        "members.rounds[place] += 1",
+        "pass",
+        ("cramped",),
+    ),
+    "everybody drawn for a while is taken to end there": (
+        members,
+        "over[:old] &= term.whole",
+        "pass",
+        ("adaptive",),
+    ),
     "an end is heard of early": (
         ends,
         "self.watch.commit(upto)",
@@ -303,7 +341,7 @@ FAULTS = {
         stepper,
         "request.num_blocks, request.slots = blocks, blocks",
         "request.num_blocks, request.slots = 0, blocks",
-        ("cramped",),
+        ("squeezed",),
     ),
     "a pause begins with the first chunk, not the last": (
         stepper,
@@ -470,13 +508,25 @@ def test_a_budget_below_all_rows_is_stepped_as_long_as_it_lasts() -> None:
         assert not differences(ours, theirs)
 
 
-def test_kv_short_under_a_policy_is_stepped_as_long_as_it_lasts() -> None:
+def test_kv_short_under_a_policy_stays_on_the_calendar() -> None:
     small = replace(drafting(3), num_gpu_blocks=31, max_num_seqs=8)
     arrival_s = (np.arange(60) * 0.04 + (np.arange(60) // 20) * 3.0).tolist()
     world = World([20] * 60, [60] * 60, arrival_s=arrival_s, engine=small, classes={"": LUCK[0]})
     ours, theirs = both(world, 0, PolicySpec("goodput"))
-    assert 0.1 < ours.stepped_share < 0.9
+    assert ours.stepped_share == 0.0
     assert ours.requests["preemptions"].sum() > 0
+    assert not differences(ours, theirs)
+
+
+def test_who_has_ended_behind_a_victim_under_a_policy_is_booked() -> None:
+    small = replace(drafting(3), num_gpu_blocks=12, max_num_seqs=8)
+    world = World([20] * 4, [60, 60, 60, 3], engine=small, classes={"": LUCK[0]})
+    ours, theirs = both(world, 0, PolicySpec("batch_size", {"schedule": ((1, 8, 3),)}))
+    assert ours.stepped_share == 0.0
+    thrown_out, ended = ours.requests["preemptions"] > 0, ours.requests["finished_s"]
+    assert thrown_out.any()
+    assert ended[3] < ended[thrown_out].min()
+    assert not thrown_out[3]
     assert not differences(ours, theirs)
 
 

@@ -69,6 +69,21 @@ class Books:
         counts = self._done[stay.place].plus(stay.gains, stay.rounds, self.lives.rules.k, 1 + stay.rounds)
         log.totals[stay.place] = counts, it + stay.rounds
 
+    def tail(self, refs: list[StayRef]) -> StayRef:
+        """Takes the last sequence off the running list; it may be dead."""
+        return refs.pop()
+
+    def over(self, stay: Stay, first: int) -> None:
+        """Learns that a sequence taken off the running list has ended there; arguments as `cut`."""
+
+    def rest(self, stay: Stay, done: int, last_emission: int) -> Stay:
+        """Returns what is left of a stay that is cut; arguments as `Stay.rest`."""
+        return stay.rest(done, self.lives.rules, last_emission)
+
+    def again(self, stay: Stay) -> Stay:
+        """Returns the stay of somebody who waited, as it is when its prompt has been computed."""
+        return stay
+
     def cut(self, stay: Stay, first: int, done: int) -> None:
         """Takes back what was booked for a stay beyond its first `done` rounds.
 
@@ -136,11 +151,7 @@ class Books:
         """Draws sequences from where they stand."""
         if not len(standing.place):
             return []
-        members = self._members
-        members.draw(0, k, standing)
-        stays = members.stays(k)
-        members.nobody(0)
-        return stays
+        return self._members.stays(self._members.drawn(0, k, standing)[0], k)
 
     def draw_running(
         self, standing: Standing, alive: list[bool], it: int, k: int, newcomers: int
@@ -158,14 +169,14 @@ class Books:
         """
         members = self._members
         refs: list[StayRef] = []
-        drawn, stays = members.draw(it, k, standing), members.stays(k)
+        term, drawn = members.drawn(it, k, standing)
+        stays = members.stays(term, k)
         for stay, goes_on in zip(stays, alive, strict=True):
             refs.append((it - 2 + len(stay.row), it - 1, stay.place, stay))
             if goes_on:
                 counts = self._done[stay.place]  # no prompt is computed, so no chunk comes of it
                 self._done[stay.place] = counts._replace(chunks=counts.chunks - 1)
                 self.came_back(stay, it - 1, newcomers)
-        members.nobody(it)
         return drawn, refs, [stay.rounds for stay in stays]
 
     @property

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Mapping
 from collections.abc import Sequence as Rows
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -122,20 +122,20 @@ def _joined(stays: Rows[StayRef]) -> tuple[I64, list[tuple[LifeBatch | Stay, int
     """Returns those who joined during a term, and where to find their gains and footprints.
 
     Returns:
-        Place, first iteration with a row, rounds to the end and blocks held, shape `(4, n)`; and the
-        source of each with the first place of its rounds there.
+        Place, first iteration with a row, rounds to the end, blocks held and tokens computed, shape
+        `(5, n)`; and the source of each with the first place of its rounds there.
     """
     numbers = array("q")
     sources: list[tuple[LifeBatch | Stay, int]] = []
     for _, first, place, source in stays:
         if isinstance(source, LifeBatch):
             j = place % BLOCK
-            numbers.extend((place, first + 1, source.rounds[j], source.blocks[j]))
+            numbers.extend((place, first + 1, source.rounds[j], source.blocks[j], source.prompt[j]))
             sources.append((source, source.start[j]))
         else:
-            numbers.extend((place, first + 1, source.rounds, source.blocks))
+            numbers.extend((place, first + 1, source.rounds, source.blocks, source.tokens))
             sources.append((source, 0))
-    columns: I64 = np.frombuffer(numbers, dtype=np.int64).reshape(-1, 4).T
+    columns: I64 = np.frombuffer(numbers, dtype=np.int64).reshape(-1, 5).T
     return columns, sources
 
 
@@ -194,7 +194,7 @@ class Members:
         """Returns who is left before iteration `now`, and what they all have had; changes nothing."""
         rules, term = self.rules[k], self.term
         pack, lag, was = rules.packing, rules.lag, term.standing
-        (new_place, new_begin, new_rounds, new_held), sources = _joined(joined)
+        (new_place, new_begin, new_rounds, new_held, new_computed), sources = _joined(joined)
         place = np.concatenate([was.place, new_place])
         begin = np.concatenate([np.full(len(was.place), term.begin), new_begin])
         rounds = np.concatenate([term.rounds, new_rounds])
@@ -207,15 +207,15 @@ class Members:
         if not len(prints):
             prints = context = gains = np.zeros(1, dtype=np.int64)
         before = np.where(some, context[last], 0)
-        computed = np.where(some, before + gains[last], np.concatenate([was.computed, prompt[old:]]))
+        computed = np.where(some, before + gains[last], np.concatenate([was.computed, new_computed]))
         held = (prints[last] >> pack.blocks) & pack.blocks_mask
         over = had == rounds
         over[:old] &= term.whole
         standing = Standing(
             place,
             np.where(over, final, computed),
-            np.where(some, before - prompt + 1, np.concatenate([was.known, 0 * new_place])),
-            np.where(some, before + rules.query, np.concatenate([was.asked, prompt[old:]])),
+            np.where(some, before - prompt + 1, np.concatenate([was.known, new_computed - prompt[old:]])),
+            np.where(some, before + rules.query, np.concatenate([was.asked, new_computed])),
             np.where(some, held, np.concatenate([was.held, new_held])),
         )
         left = ~over if not lag else (~over | (begin + rounds == now))
@@ -261,8 +261,28 @@ class Members:
         assert self.ledger is not None
         self.ledger.book_flat(self.lane, its, tokens, gains if k else None, np.repeat(self.order[place], had))
 
+    def book_one(self, stay: Stay, first: int, rounds: int, k: int) -> None:
+        """As `_book`, for the first rounds of one sequence whose prefill ended in `first`."""
+        place, ledger, gains = stay.place, self.ledger, stay.gains
+        assert ledger is not None
+        self.rounds[place] += rounds
+        if gains is None:
+            its, one = np.arange(first + 1, first + 1 + rounds), np.ones(rounds, dtype=np.int64)
+            ledger.book_flat(self.lane, its, one, None, self.order[one * place])
+            return
+        self.verifications[place] += rounds
+        self.accepted[place] += int(gains[:rounds].sum()) - rounds
+        self.drafts[place] += k * rounds
+        kept = stay.kept if rounds == stay.rounds else 0
+        ledger.book_stay(self.lane, place, first, gains[:rounds], kept, 1)
+
     def draw(self, now: int, k: int, standing: Standing, reach: int = NEVER) -> Drawn:
-        """Seats sequences at a K, from iteration `now` on.
+        """Seats sequences at a K, from iteration `now` on; arguments as `drawn`."""
+        self.term, drawn = self.drawn(now, k, standing, reach)
+        return drawn
+
+    def drawn(self, now: int, k: int, standing: Standing, reach: int = NEVER) -> tuple[Term, Drawn]:
+        """Returns what sequences do at a K from iteration `now` on, and what they add to the calendars.
 
         Args:
             now, k: as above. standing: where they stand.
@@ -292,8 +312,9 @@ class Members:
         if rules.notes_unused:
             unused = unused_places(lag, rounds, known_last, known_earlier, most, certain)
         kept = final - contexts[last]
-        self.term = Term(now, standing, rounds, starts, whole, gains, footprint, kept, unused)
-        return Drawn(offsets, row[places], None if side is None else side[places], unused[unused >= 0])
+        term = Term(now, standing, rounds, starts, whole, gains, footprint, kept, unused)
+        drawn = Drawn(offsets, row[places], None if side is None else side[places], unused[unused >= 0])
+        return term, drawn
 
     def outcomes(self) -> tuple[I64, I64 | U8]:
         """Returns the places of all rounds of this term, from its beginning, and the tokens each samples."""
@@ -301,33 +322,50 @@ class Members:
         offsets, of = _runs(term.rounds)
         return offsets, np.ones_like(of) if term.gains is None else term.gains[term.starts[of] + offsets]
 
-    def stays(self, k: int) -> list[Stay]:
-        """Returns the sequences of this term one by one."""
-        term, rules = self.term, self.rules[k]
-        place, computed, _, asked, held = term.standing
-        side = rules.sides(term.footprint, term.starts, asked)
-        stays = []
-        for j, (start, rounds) in enumerate(zip(term.starts.tolist(), term.rounds.tolist(), strict=True)):
-            here = slice(start, start + rounds + rules.lag + 1)
-            footprint, who, blocks = term.footprint[here], int(place[j]), int(held[j])
-            stays.append(
-                Stay(
-                    place=who,
-                    prompt=int(self.prompt[who]),
-                    final=int(self.final[who]),
-                    most=int(self.most[who]),
-                    tokens=int(computed[j]),
-                    blocks=blocks,
-                    rounds=rounds,
-                    kept=int(term.kept[j]) if rounds else 0,
-                    gains=None if term.gains is None else term.gains[start : start + rounds],
-                    footprint=footprint,
-                    row=differences(rules.summed(footprint), rules.prefilling(blocks)),
-                    side=None if side is None else side[here],
-                    unused=int(term.unused[j]),
-                )
-            )
-        return stays
+    def stays(self, term: Term, k: int) -> list[Stay]:
+        """Returns the sequences of a term one by one."""
+        side = self.rules[k].sides(term.footprint, term.starts, term.standing.asked)
+        return [self._stay(term, j, k, side) for j in range(len(term.rounds))]
+
+    def _stay(self, term: Term, j: int, k: int, side: I64 | None) -> Stay:
+        """Returns a sequence of a term by itself; `side`: of the whole term, as in `LifeBatch`."""
+        rules, start, rounds = self.rules[k], int(term.starts[j]), int(term.rounds[j])
+        who, computed, _, _, blocks = (int(column[j]) for column in term.standing)
+        here = slice(start, start + rounds + rules.lag + 1)
+        footprint = term.footprint[here]
+        return Stay(
+            place=who,
+            prompt=int(self.prompt[who]),
+            final=int(self.final[who]),
+            most=int(self.most[who]),
+            tokens=computed,
+            blocks=blocks,
+            rounds=rounds,
+            kept=int(term.kept[j]) if rounds else 0,
+            gains=None if term.gains is None else term.gains[start : start + rounds],
+            footprint=footprint,
+            row=differences(rules.summed(footprint), rules.prefilling(blocks)),
+            side=None if side is None else side[here],
+            unused=int(term.unused[j]),
+        )
+
+    def pop(self, k: int) -> StayRef:
+        """Takes the last sequence out of the term of `k`, not booked, as one that joined before it."""
+        term, rules, j = self.term, self.rules[k], len(self.term.rounds) - 1
+        stay = self._stay(term, j, k, None)
+        if rules.has_side:
+            assert stay.footprint is not None
+            stay.side = rules.sides(stay.footprint, np.zeros(1, dtype=np.int64), term.standing.asked[j:])
+        self.term = replace(
+            term,
+            standing=Standing(*(column[:j] for column in term.standing)),
+            rounds=term.rounds[:j],
+            starts=term.starts[:j],
+            whole=term.whole[:j],
+            kept=term.kept[:j],
+            unused=term.unused[:j],
+        )
+        return term.begin + stay.rounds + rules.lag - 1, term.begin - 1, stay.place, stay
 
     def nobody(self, now: int) -> None:
         """Begins a term without anybody."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence as Rows
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +13,8 @@ from specfleet.sim.calendar.books.books import Books
 from specfleet.sim.calendar.books.log import Log
 from specfleet.sim.calendar.books.members import Drawn, Members, Standing
 from specfleet.sim.calendar.packing import Packing
-from specfleet.sim.calendar.stay import Counts, Left, StayRef
-from specfleet.sim.calendar.trajectories import Trajectories
+from specfleet.sim.calendar.stay import Counts, Left, Stay, StayRef
+from specfleet.sim.calendar.trajectories import BLOCK, Trajectories
 from specfleet.sim.rules import NEVER
 
 LEAST_REACH = 16
@@ -37,6 +38,7 @@ class TermBooks(Books):
 
     def __init__(self, by_k: list[Trajectories], engine: int, log: Log, members: Members) -> None:
         super().__init__(by_k[-1], members.ledger, engine, log, members)
+        self._by_k = by_k
         self.k = by_k[-1].rules.k
         self.until = NEVER
         passes = by_k[-1].rules.scheduler
@@ -107,6 +109,69 @@ class TermBooks(Books):
                 self.log.stays.append([place, it - 1, -int(self._members.rounds[place]), newcomers])
         term = self._members.term
         return drawn, [], np.where(term.whole, term.rounds, NEVER).tolist()
+
+    def tail(self, refs: list[StayRef]) -> StayRef:
+        """As `Books.tail`: who joined during the term stands behind all the others."""
+        return refs.pop() if refs else self._members.pop(self.k)
+
+    def over(self, stay: Stay, first: int) -> None:
+        """As `Books.over`: the end of its term will not find it."""
+        self._members.book_one(stay, first, stay.rounds, self.k)
+
+    def cut(self, stay: Stay, first: int, done: int) -> None:
+        """As `Books.cut`: its rounds are booked, and none were before."""
+        self._members.book_one(stay, first, done, self.k)
+        self._end_stay(stay.place)
+
+    def rest(self, stay: Stay, done: int, last_emission: int) -> Stay:
+        """As `Books.rest`: what it will do depends on K, and is drawn when it comes back."""
+        rules = self._members.rules[self.k]
+        assert stay.footprint is not None
+        tokens = (int(stay.footprint[done]) & rules.packing.context_mask) - (rules.query - 1)
+        return self._waiting(stay.place, tokens, last_emission)
+
+    def _waiting(self, place: int, tokens: int, last_emission: int = -1) -> Stay:
+        """Returns what somebody is who waits to compute so many tokens again: no round of it is drawn."""
+        members, blocks = self._members, self.lives.rules.scheduler.blocks_at_admission(tokens)
+        return Stay(
+            place=place,
+            prompt=int(members.prompt[place]),
+            final=int(members.final[place]),
+            most=int(members.most[place]),
+            tokens=tokens,
+            blocks=blocks,
+            rounds=0,
+            kept=0,
+            gains=None,
+            footprint=None,
+            row=np.zeros(0, dtype=np.int64),
+            side=None,
+            unused=-1,
+            last_emission=last_emission,
+        )
+
+    def draw(self, standing: Standing, k: int) -> list[Stay]:
+        """As `Books.draw`, of those who wait: what they will do is drawn when they come back."""
+        rows = zip(standing.place.tolist(), standing.computed.tolist(), strict=True)
+        return [self._waiting(place, tokens) for place, tokens in rows]
+
+    def again(self, stay: Stay) -> Stay:
+        """As `Books.again`."""
+        if stay.last_emission < 0:
+            block = self._by_k[self.k].block(stay.place // BLOCK)
+            return Stay.fresh(stay.place, block, stay.place % BLOCK)
+        place, tokens, blocks = np.array([[stay.place], [stay.tokens], [stay.blocks]])
+        (drawn,) = super().draw(Standing(place, tokens, tokens - stay.prompt, tokens, blocks), self.k)
+        return replace(drawn, last_emission=stay.last_emission)
+
+    def came_back(self, stay: Stay, it: int, newcomers: int) -> None:
+        """As `Books.came_back`: its prefill has sent a chunk, and its rounds are booked with the others."""
+        members, place = self._members, stay.place
+        members.rounds[place] += 1
+        rounds = int(members.rounds[place])
+        self._stay_of[place] = len(self.log.stays)
+        self.log.stays.append([place, it, -rounds, newcomers])
+        self.log.skipped[place] = it - int(self.lives.first[place]) - rounds
 
     def close(self, it: int, refs: Rows[StayRef]) -> Standing:
         """Ends the term before iteration `it`; returns who is left."""

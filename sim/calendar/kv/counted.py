@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from specfleet.sim.calendar.crowd import CalendarCrowd
 from specfleet.sim.calendar.kv.interface import Entrant, Fresh, Unsuited
-from specfleet.sim.calendar.stay import Begun, Stay, StayRef
+from specfleet.sim.calendar.stay import Begun, Stay, StayRef, stay_of
 from specfleet.sim.calendar.trajectories import BLOCK
 from specfleet.sim.step import Candidate, Step
 
@@ -96,9 +96,11 @@ class CountedKV:
             if crowd.begun is not None:
                 acc -= crowd.evict_begun()
                 continue
-            ref = crowd.refs.pop()
+            ref = crowd.books.tail(crowd.refs)
             if ref[0] >= it:
                 acc -= crowd.evict(ref, it, i)
+            elif crowd.books.k_varies:
+                crowd.books.over(stay_of(ref), ref[1])
         return acc
 
     def before_change(self, it: int) -> None:

@@ -116,10 +116,12 @@ def test_the_map_gives_the_fastest_test_first_and_forgets_a_test_that_changed(tm
     record.add(f"{here}::quick", Seen(False, 0.1, {call}))
     record.add(f"{here}::red", Seen(True, 0.1, {call}))
     record.add(f"{here}::endless", None)
+    record.add(f"{here}::moved", Seen(False, 0.1, {("sim/gone.py", "old")}))
     record.write()
     again = Map(tmp_path / "map", 20, 8.0)
     assert [name for name, _ in again.tests(*call)] == [f"{here}::quick", f"{here}::slow"]
     assert again.tests("sim/rules.py", "") == again.tests(*call)
+    assert again.tests("sim/gone.py", "old") == again.tests("sim/gone.py", "") == []
     assert again.knows(f"{here}::red") and not again.knows(f"{here}::new")
     kept = next((tmp_path / "map").glob("*.json"))
     kept.write_text(kept.read_text().replace('"digest": "', '"digest": "x'))

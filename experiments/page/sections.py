@@ -18,7 +18,7 @@ from specfleet.experiments.page.figures import SPLIT_PARTS
 from specfleet.experiments.page.html import Html, TableCell, folded, listed, section, table, tag
 from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.words.backing import backing
-from specfleet.experiments.words.band import banded
+from specfleet.experiments.words.band import assumed, banded
 from specfleet.experiments.words.claims import Verdict, judge
 from specfleet.experiments.words.names import noun
 from specfleet.experiments.words.pace import stepped_sentences
@@ -187,7 +187,7 @@ def _split_table(caption: str, splits: Sequence[tuple[str, Split]]) -> Html:
 
 def trust(run: Finished) -> Html:
     """What is backed by measurement, what is not, and what the run warned of."""
-    said = [*map(str, _list(run.manifest.get("notices")))]
+    said = assumed([*map(str, _list(run.manifest.get("notices")))])
     failures = run.manifest.get("failures")
     failed = [f"{name}: {why}" for name, why in failures.items()] if isinstance(failures, dict) else []
     return section(

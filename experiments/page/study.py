@@ -12,6 +12,7 @@ from specfleet.experiments.run.files import read_object, write_page
 from specfleet.experiments.run.folder import broken_law, located, manifest_of
 from specfleet.experiments.run.results import is_number
 from specfleet.experiments.schema.faults import UserError
+from specfleet.experiments.words.band import assumed
 
 ANSWERS = {"plan": "plan.json", "breakeven": "breakeven.json"}
 """Kind of folder -> the file with everything that was found."""
@@ -116,7 +117,7 @@ def _facts(found: Mapping[str, object], keys: Sequence[str]) -> Iterator[Html]:
         elif isinstance(value, list) and all(isinstance(row, Mapping) for row in value):
             yield folded(title, _records(title, value), open_=key in ("break_even", "neighbours"))
         elif isinstance(value, list):
-            yield folded(title, listed([_text(one) for one in value]))
+            yield folded(title, listed(assumed([_text(one) for one in value])))
 
 
 def _records(title: str, rows: Sequence[Mapping[str, object]]) -> Html:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from specfleet.experiments.load.rules.acceptance import ASKED
 from specfleet.experiments.run.band import LEAST, MOST, SPREAD, UNSETTLED_BY
 from specfleet.experiments.run.known import AT_MOST
 from specfleet.experiments.run.results import Row, is_number, number
@@ -14,6 +15,11 @@ BANDS = (
     "P99 is a band, from requests as different as were ever measured to all alike: their spread "
     f"(acceptance.concentration) is not given. {STATE_IT[0].upper()}{STATE_IT[1:]}."
 )
+
+
+def assumed(notices: Sequence[str]) -> list[str]:
+    """Returns notices for a page whose answer has asked for the spread: no second time."""
+    return [notice.removesuffix(ASKED) for notice in notices]
 
 
 def banded(row: Row, key: str, shown: Callable[[float], str]) -> str:

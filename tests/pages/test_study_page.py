@@ -9,6 +9,8 @@ import pytest
 from report_runs import HOSTILE, QUOTES
 
 from specfleet.experiments.cli.main import main
+from specfleet.experiments.load.rules.acceptance import ASKED
+from specfleet.experiments.words.band import BANDS
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg"><text>cost</text></svg>'
 
@@ -68,6 +70,16 @@ def test_a_study_has_a_page_that_needs_nothing_else(
     with pytest.raises(SystemExit):
         main(["report", str(folder)])
     assert (folder / "report.html").read_text() == first
+
+
+def test_a_page_asks_for_the_spread_once(tmp_path: Path) -> None:
+    notice = "acceptance.concentration is not given: figures are for 18"
+    answer = {**SEARCH, "verdicts": [BANDS], "notices": [notice + ASKED, "another"]}
+    folder = study(tmp_path / "s", "breakeven", answer)
+    with pytest.raises(SystemExit):
+        main(["report", str(folder)])
+    page = (folder / "report.html").read_text()
+    assert page.count("specfleet calibrate") == 1 and notice in page and "another" in page
 
 
 @pytest.mark.parametrize("kind", ["plan", "breakeven"])

@@ -59,6 +59,10 @@ def process_conflicts(
         yield from _rule_of_drafts(process, speculative, block)
 
 
+ASKED = "; state it, or measure it (specfleet calibrate)"
+"""How a notice of a spread that is not given ends."""
+
+
 def acceptance_notices(process: Process, block: str, ngram: bool, hot: bool) -> Iterator[str]:
     """What is assumed about one process.
 
@@ -74,8 +78,8 @@ def acceptance_notices(process: Process, block: str, ngram: bool, hot: bool) -> 
         elif written_out(process).spread_unknown:
             yield (
                 f"{block}.concentration is not given: figures are for {process.concentration:g}, the spread "
-                "of a 70B EAGLE-3 drafter on code edits, and P99 is a band from there to all requests alike; "
-                "state it, or measure it (specfleet calibrate)"
+                "of a 70B EAGLE-3 drafter on code edits, and P99 is a band from there to all requests alike"
+                f"{ASKED}"
             )
         found = process.proposal_probability is not None or process.hot_cold is not None
         if ngram and not found and process.profile is None:

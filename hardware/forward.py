@@ -9,7 +9,7 @@ import numpy as np
 
 from specfleet.hardware.constants import kernel_constants
 from specfleet.hardware.gemmtable import GemmTable, read_table
-from specfleet.hardware.interconnect import all_reduce_s
+from specfleet.hardware.interconnect import GATHER, SCATTER, all_reduce_s, collective_s
 from specfleet.hardware.kernels import ELEMENTWISE_FLOOR_S, Array, GemmParts, Rates, elementwise_s, gemm
 from specfleet.hardware.layers.formats import SIXTEEN, weight_format
 from specfleet.hardware.layers.plain import LayerGroup
@@ -124,6 +124,8 @@ def _layer(
     stream = sum((part.stream_s for part in parts), np.zeros_like(rows))
     extra = sum((part.extra_s for part in parts), elementwise)
     links = group.norms * reduce_s(placement, tp, rows * (2 * model.hidden_size))
+    if group.experts:
+        links = links + exchange_s(placement, tp, rows, model.hidden_size)
     return Forward(floor, stream, extra, links)
 
 
@@ -140,6 +142,21 @@ def reduce_s(placement: Placement, tp: int, message_bytes: Array) -> Array:
     """Seconds of one all-reduce among `tp` GPUs; a gather is priced by the same law. Zero on one GPU."""
     law = placement.all_reduce_law(tp)
     return all_reduce_s(message_bytes, law) if law else np.zeros_like(message_bytes)
+
+
+def exchange_s(placement: Placement, tp: int, rows: Array, hidden: int) -> Array:
+    """Seconds in which data-parallel ranks bring their `rows` tokens each to the experts, and back.
+
+    The hidden states of all ranks are gathered, and the experts' sums scattered: vLLM's default
+    (`allgather_reducescatter`), and SGLang's without another backend. Zero for one rank, whose experts, whole
+    or cut, see its tokens anyway and are summed by the layer's all-reduce.
+    """
+    ranks = placement.data_parallel_size
+    if ranks == 1 or tp != placement.tensor_parallel_size:
+        return np.zeros_like(rows)
+    everything = rows * (2 * hidden * ranks)
+    gpu = placement.accelerator.constants
+    return collective_s(gpu, GATHER, ranks, everything) + collective_s(gpu, SCATTER, ranks, everything)
 
 
 def with_zero(column: Array) -> Array:

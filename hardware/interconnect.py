@@ -1,11 +1,14 @@
-"""All-reduce among the GPUs of one server."""
+"""Collectives among the GPUs of one server: all-reduce by a law, gathers and scatters as measured."""
 
 from __future__ import annotations
+
+import csv
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specfleet.hardware.constants import AllReduceLaw, kernel_constants, measured_file
+from specfleet.hardware.constants import FOLDER, AllReduceLaw, kernel_constants, measured_file
 
 MOST_GPUS = 8
 """Of one server; between servers nothing is modelled."""
@@ -42,3 +45,44 @@ def all_reduce_s(message_bytes: NDArray[np.float64], law: AllReduceLaw) -> NDArr
     one_shot = law.oneshot_s_per_byte * message_bytes
     two_shot = law.twoshot_s + law.twoshot_s_per_byte * message_bytes
     return law.alpha_s + np.minimum(one_shot, two_shot)
+
+
+GATHER, SCATTER = "all_gather", "reduce_scatter"
+"""What brings the tokens of all data-parallel ranks together before experts, and takes them apart behind."""
+
+
+@cache
+def _collectives() -> dict[tuple[str, str, int], tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """(bytes, seconds) by GPU entry, collective and number of GPUs."""
+    found = {}
+    with (FOLDER / "collectives_us.csv").open(encoding="utf-8", newline="") as file:
+        reader = csv.reader(file)
+        sizes = np.array([float(name[1:]) for name in next(reader)[3:]])
+        for gpu, name, gpus, *cells in reader:
+            times = np.array([float(cell or "nan") for cell in cells]) * 1e-6
+            known = np.isfinite(times)
+            found[gpu, name, int(gpus)] = (sizes[known], times[known])
+    return found
+
+
+def collective_s(
+    constants: str, collective: str, gpus: int, total_bytes: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Seconds of a gather or scatter among `gpus` GPUs; `total_bytes` are those of all ranks together.
+
+    NCCL 2.29 as measured (aiconfigurator-core 0.12), linear in the logarithms, beyond 512 MiB in proportion
+    to the bytes. Raises ValueError for a GPU or a number of them that was not measured.
+    """
+    check_collectives(constants, gpus)
+    sizes, seconds = _collectives()[constants, collective, gpus]
+    inside = np.exp(np.interp(np.log(np.maximum(total_bytes, 1.0)), np.log(sizes), np.log(seconds)))
+    return np.asarray(inside * np.maximum(total_bytes / sizes[-1], 1.0))
+
+
+def check_collectives(constants: str, gpus: int) -> None:
+    """Raises ValueError where gathers among so many GPUs of an entry were not measured."""
+    if (constants, GATHER, gpus) not in _collectives():
+        raise ValueError(
+            f"no measured gather among {gpus} GPUs of {constants}: data-parallel ranks that share experts "
+            "are priced for 2, 4 or 8 ranks on H100, H200 and B200"
+        )

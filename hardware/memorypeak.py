@@ -17,10 +17,15 @@ _PACKED = "mxfp4"
 
 
 def weight_bytes(placement: Placement) -> int:
-    """Bytes of the target's loaded weights, as the allocator hands them out."""
+    """Bytes of the target's loaded weights on one GPU, as the allocator hands them out.
+
+    Data-parallel ranks hold all but the experts each; the experts are spread over all of them.
+    """
     model, tp = placement.model, placement.tensor_parallel_size
     held = sum(allocator_slack(size) * count for size, count in _tensors(model, placement.quantization, tp))
-    return model.weight_bytes(placement.quantization, tp) + padded_expert_bytes(placement) + held
+    shared = model.routed_bytes(placement.quantization, tp)
+    elsewhere = shared - shared // placement.data_parallel_size
+    return model.weight_bytes(placement.quantization, tp) - elsewhere + padded_expert_bytes(placement) + held
 
 
 def padded_expert_bytes(placement: Placement) -> int:
@@ -41,10 +46,15 @@ def padded_expert_bytes(placement: Placement) -> int:
         if not experts or model.format_of(run, "experts", placement.quantization) != _PACKED:
             continue
         matrices = experts.expert_parameters(model.hidden_size) // (experts.width * model.hidden_size)
-        width = -(-experts.width // tp)
+        ways, ranks = placement.expert_split(tp)
+        width = -(-experts.width // ways)
         padded = _up(width, width_to) * _up(model.hidden_size, hidden_to)
         more += (
-            run.layers * experts.experts * matrices * byte * (padded - experts.width / tp * model.hidden_size)
+            run.layers
+            * (experts.experts / ranks)
+            * matrices
+            * byte
+            * (padded - experts.width / ways * model.hidden_size)
         )
     return int(more)
 
@@ -60,9 +70,13 @@ def _up(size: int, to: int) -> int:
 
 
 def drafter_weight_bytes(placement: Placement) -> int:
-    """Bytes of the drafter's weights, 0 without one."""
-    drafter = placement.drafter
-    return 0 if drafter is None else drafter.weight_bytes(placement.draft_tensor_parallel_size)
+    """Bytes of the drafter's weights on one GPU, 0 without one; experts of its own are spread, too."""
+    drafter, tp = placement.drafter, placement.draft_tensor_parallel_size
+    if drafter is None:
+        return 0
+    spread = placement.data_parallel_size if tp == placement.tensor_parallel_size else 1
+    routed = drafter.model.routed_bytes(None, tp) if drafter.model is not None else 0
+    return drafter.weight_bytes(tp) - (routed - routed // spread)
 
 
 def allocator_slack(size: int) -> int:
@@ -107,7 +121,7 @@ def forward_peak_bytes(placement: Placement, max_model_len: int | None = None) -
     dense = rules.forward_mlp_widths * model.intermediate_size / tp
     width = dense if model.num_dense_layers or not model.num_experts else 0.0
     if model.num_experts:
-        expert = model.moe_intermediate_size / tp
+        expert = model.moe_intermediate_size / placement.expert_split(tp)[0]
         routed = model.num_experts_per_tok * (max(2 * expert, model.hidden_size) + expert)
         shared = rules.forward_mlp_widths * model.shared_expert_intermediate_size / tp
         width = max(width, routed + shared)

@@ -235,6 +235,10 @@ class ModelSpec:
                 experts += run.layers * run.experts.experts * self.expert_bytes(run, quantization, tp)
         return routers, int(experts)
 
+    def routed_bytes(self, quantization: str | None, tp: int) -> int:
+        """Bytes of all routed experts on one GPU of `tp`."""
+        return self._routed_bytes(quantization, tp)[1]
+
     def layers_bytes(self, quantization: str | None, tp: int) -> int:
         """Bytes of all layers on one GPU; norms and the rotary table are replicated, 2 bytes a value."""
         routers, experts = self._routed_bytes(quantization, tp)

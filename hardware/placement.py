@@ -17,7 +17,7 @@ from specfleet.hardware.constants import (
 )
 from specfleet.hardware.cudagraph import Tier
 from specfleet.hardware.engine_profile import EngineProfile
-from specfleet.hardware.interconnect import all_reduce_law
+from specfleet.hardware.interconnect import MOST_GPUS, all_reduce_law, check_collectives
 from specfleet.hardware.layers.formats import SIXTEEN, weight_format
 from specfleet.hardware.mixture.table import measured as measured_experts
 from specfleet.hardware.mixture.table import mixture_of, stored_kind
@@ -141,12 +141,38 @@ class Placement:
         """Raise ValueError, saying what to change, when the parts do not go together."""
         self._check_numbers()
         self._check_types()
-        _check_sharding(self.model, self.tensor_parallel_size, "tensor_parallel_size")
+        self._check_ranks()
+        ways, _ = self.expert_split(self.tensor_parallel_size)
+        _check_sharding(self.model, self.tensor_parallel_size, "tensor_parallel_size", ways)
         self._check_drafter()
         self.all_reduce_law(self.tensor_parallel_size)
 
+    def _check_ranks(self) -> None:
+        dp, ep, experts = self.data_parallel_size, self.expert_parallel_size, self.model.num_experts
+        if dp < 1 or ep < 1 or self.tensor_parallel_size < 1:
+            return self._check_numbers()
+        gpus = self.tensor_parallel_size * dp
+        if (dp > 1 or ep > 1) and not experts:
+            raise ValueError(
+                f"{self.model.name} has no experts to share: data_parallel_size of a dense model is as many "
+                "replicas, and expert_parallel_size does nothing"
+            )
+        if gpus % ep or experts % ep:
+            raise ValueError(
+                f"expert_parallel_size {ep} must divide the {gpus} GPUs and the {experts} experts of "
+                f"{self.model.name}"
+            )
+        if dp > 1:
+            if gpus > MOST_GPUS:
+                raise ValueError(
+                    f"{dp} data-parallel ranks of {self.tensor_parallel_size} GPUs are {gpus}; ranks that "
+                    f"share experts are priced in one server of at most {MOST_GPUS}"
+                )
+            check_collectives(self.accelerator.constants, dp)
+
     def _check_numbers(self) -> None:
-        for key in ("tensor_parallel_size", "max_num_seqs", "max_num_batched_tokens", "block_size"):
+        sizes = ("tensor_parallel_size", "data_parallel_size", "expert_parallel_size")
+        for key in (*sizes, "max_num_seqs", "max_num_batched_tokens", "block_size"):
             if getattr(self, key) < 1:
                 raise ValueError(f"{key} is {getattr(self, key)}; it must be at least 1")
         if not 0.0 < self.gpu_memory_utilization <= 1.0:
@@ -400,7 +426,8 @@ def _range(limits: tuple[float, float]) -> str:
     return f"{limits[0]:g} to {limits[1]:g}"
 
 
-def _check_sharding(model: ModelSpec, tp: int, key: str) -> None:
+def _check_sharding(model: ModelSpec, tp: int, key: str, ways: int | None = None) -> None:
+    """ValueError where heads or widths do not divide; experts are cut in `ways` (`tp` if left out)."""
     if tp < 1:
         raise ValueError(f"{key} is {tp}; it must be at least 1")
     widths = {"num_heads": model.num_heads}
@@ -410,7 +437,7 @@ def _check_sharding(model: ModelSpec, tp: int, key: str) -> None:
         widths["moe_intermediate_size"] = model.moe_intermediate_size
         widths["shared_expert_intermediate_size"] = model.shared_expert_intermediate_size
     for what, width in widths.items():
-        if width % tp:
+        if width % (ways or tp if what == "moe_intermediate_size" else tp):
             raise ValueError(f"{key} {tp} does not divide {what} {width} of {model.name}")
     heads = model.num_kv_heads
     if max(heads, tp) % min(heads, tp):

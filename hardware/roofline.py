@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from specfleet.hardware.kernels import Array
 from specfleet.hardware.layers.stack import as_projected
-from specfleet.hardware.mixture.routing import distinct_experts, effective_tokens
+from specfleet.hardware.mixture.routing import busiest_rank, effective_tokens
 from specfleet.hardware.model import DrafterSpec, ModelSpec
 from specfleet.hardware.placement import Placement
 from specfleet.hardware.stepcost import StepShape
@@ -100,11 +100,13 @@ def experts_s(placement: Placement) -> Array:
     if not model.num_experts:
         return np.zeros_like(tokens)
     alike = effective_tokens(tokens, placement.num_speculative_tokens, placement.routing_correlation)
+    alike = alike * placement.data_parallel_size
+    ways, ranks = placement.expert_split(placement.tensor_parallel_size)
     seconds = np.zeros_like(tokens)
     for run in as_projected(model.runs):
         if run.experts:
-            read = distinct_experts(alike, run.experts.experts, run.experts.per_token)
-            each = model.expert_bytes(run, placement.quantization, placement.tensor_parallel_size)
+            read = busiest_rank(alike, run.experts.experts, run.experts.per_token, ranks).distinct
+            each = model.expert_bytes(run, placement.quantization, ways)
             seconds = seconds + run.layers * read * each / placement.accelerator.hbm_bytes_per_s
     return seconds
 

@@ -15,9 +15,11 @@ import numpy.typing as npt
 
 from specfleet.sim.clients import Client, Sends
 from specfleet.sim.environment import Environment
+from specfleet.sim.lockstep import Rank, ranks_of
 from specfleet.sim.replica import Replica, Server
 from specfleet.sim.router import ROUTERS, Blind, Router
 from specfleet.sim.scenario import Scenario
+from specfleet.sim.stepped import EngineServer
 from specfleet.workloads.requests import RequestTable
 
 F64 = npt.NDArray[np.float64]
@@ -56,7 +58,15 @@ class Cluster:
         self.servers = servers
         self.router: Router = ROUTERS[scenario.deployment.router](seed)
         self.client = Client(self.env, table.arrival_s, scenario.client, scenario.load, self._arrive)
-        self.replicas = [Replica(self.env, server, self.client.answered) for server in servers.servers]
+        self.replicas = self._replicas(scenario)
+
+    def _replicas(self, scenario: Scenario) -> Sequence[Replica | Rank]:
+        """A replica a server, or the ranks of groups that step together."""
+        servers, lockstep = self.servers.servers, scenario.deployment.lockstep
+        if lockstep == 1:
+            return [Replica(self.env, server, self.client.answered) for server in servers]
+        engines = [server for server in servers if isinstance(server, EngineServer)]
+        return ranks_of(self.env, engines, scenario.cost, lockstep, self.client.answered)
 
     def _arrive(self, row: int, now: float) -> None:
         """A request has reached the cluster: it is refused, or goes to a replica."""

@@ -268,10 +268,13 @@ class DeploymentConfig:
     Args:
         replicas: engines, each with its own GPUs.
         router: `round_robin`, `random` or `least_outstanding`.
+        lockstep: so many successive replicas are data-parallel ranks that share experts: a step of theirs
+            begins and ends together.
     """
 
     replicas: int = 1
     router: str = "round_robin"
+    lockstep: int = 1
 
 
 @dataclass(frozen=True, slots=True)

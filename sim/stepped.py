@@ -59,6 +59,17 @@ class EngineServer:
             self.check()
         return due
 
+    def settle(self, now: float) -> None:
+        """The first half of a turn: takes in what ended at `now`, and the inbox."""
+        self._now = now
+        self.engine.settle(now)
+
+    def fill(self, now: float) -> None:
+        """The other half: schedules while there is work and room."""
+        self.engine.fill(now)
+        if self._every_turn:
+            self.check()
+
     def check(self) -> None:
         """Checks that blocks add up, and that whoever runs may.
 

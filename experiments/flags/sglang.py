@@ -37,6 +37,7 @@ _KEYS: dict[str, tuple[type, str]] = {
     "kv-cache-dtype": (str, "kv_cache_dtype"),
     "cuda-graph-max-bs": (int, "cuda_graph_max_bs"),
     "dp-size": (int, "dp"),
+    "ep-size": (int, "expert_parallel_size"),
     "speculative-algorithm": (str, "algorithm"),
     "speculative-draft-model-path": (str, "draft"),
     "speculative-num-steps": (int, "steps"),
@@ -47,6 +48,7 @@ _ALIASES = {
     "model-path": ("--model",),
     "tp-size": ("--tp", "--tensor-parallel-size"),
     "dp-size": ("--dp", "--data-parallel-size"),
+    "ep-size": ("--ep", "--expert-parallel-size"),
     "speculative-draft-model-path": ("--speculative-draft-model",),
 }
 _SCHEDULER: dict[str, type] = {
@@ -91,8 +93,6 @@ _HARMLESS_SWITCHES = (
 _REFUSED = {
     "pp-size": "layers on several GPUs in turn are not simulated; the nearest is --tp-size",
     "pipeline-parallel-size": "layers on several GPUs in turn are not simulated; the nearest is --tp-size",
-    "ep-size": "whole experts on each GPU and their exchange are not priced; leave it out",
-    "expert-parallel-size": "whole experts on each GPU and their exchange are not priced; leave it out",
     "nnodes": "links between nodes are not modelled",
     "attention-backend": "only the kernel that SGLang chooses by itself has been timed",
     "moe-runner-backend": "only the kernel that SGLang chooses by itself has been timed",
@@ -105,7 +105,6 @@ _REFUSED = {
     "max-queued-requests": "requests turned away are not simulated: all wait",
 }
 _REFUSED_SWITCHES = {
-    "enable-dp-attention": "attention by replica beside shared experts is not simulated",
     "disable-cuda-graph": "a step without CUDA graphs has not been timed",
     "enable-torch-compile": "compiled kernels have not been timed",
     "enable-two-batch-overlap": "half batches that overlap are not priced",
@@ -117,10 +116,11 @@ _REFUSED_SWITCHES = {
 
 @dataclass
 class Read:
-    """What a line says: keys of `serve:`, what is to be said, and what is refused (flag -> why)."""
+    """What a line says: keys of `serve:` and `deployment:`, what is to be said, what is refused (and why)."""
 
     serve: dict[str, Any]
     notes: list[str] = field(default_factory=list)
+    deployment: dict[str, Any] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
 
@@ -144,7 +144,7 @@ def read(words: Sequence[str]) -> Read:
         parser.add_argument(f"--{flag}", type=kind, dest=f"sglang.{flag}")
     for flag in _SCHEDULER_SWITCHES:
         parser.add_argument(f"--{flag}", action="store_true", dest=f"sglang.{flag}")
-    for flag in ("disable-radix-cache", "disable-overlap-schedule"):
+    for flag in ("disable-radix-cache", "disable-overlap-schedule", "enable-dp-attention"):
         parser.add_argument(f"--{flag}", action="store_true")
     for flag in (*_HARMLESS, *_REFUSED):
         parser.add_argument(f"--{flag}", nargs="+", dest=f"x.{flag}")
@@ -184,8 +184,7 @@ def _translated(said: dict[str, Any]) -> Read:
         this.refused["--cuda-graph-max-bs"] = (
             f"graphs up to {most} sequences; the profile's ladder is simulated"
         )
-    if said.get("dp", 1) > 1:
-        this.refused["--dp-size"] = "the nearest is deployment.replicas"
+    _data_parallel(this, said.get("dp", 1), bool(said.get("enable_dp_attention")))
     own = {
         key.removeprefix("sglang.").replace("-", "_"): v
         for key, v in said.items()
@@ -203,6 +202,25 @@ def _translated(said: dict[str, Any]) -> Read:
         this.notes.append(f"without effect on the prediction: {', '.join(harmless)}")
     _speculation(this, said)
     return this
+
+
+def _data_parallel(this: Read, dp: int, attention: bool) -> None:
+    """Data-parallel ranks: a part of the GPUs each with DP attention, else as many servers."""
+    if dp <= 1:
+        return
+    if not attention:
+        this.deployment = {"replicas": dp, "router": "round_robin"}
+        this.notes.append(f"--dp-size {dp}: as many replicas behind a round_robin router")
+        return
+    gpus = this.serve.get("tensor_parallel_size", 1)
+    if gpus % dp:
+        this.refused["--dp-size"] = f"{dp} does not divide --tp-size {gpus}, as --enable-dp-attention needs"
+        return
+    this.serve |= {"tensor_parallel_size": gpus // dp, "data_parallel_size": dp}
+    this.notes.append(
+        f"--enable-dp-attention: {dp} ranks of {gpus // dp} GPUs for attention that share the experts and "
+        "step together, behind a round_robin router"
+    )
 
 
 def _speculation(this: Read, said: dict[str, Any]) -> None:

@@ -133,7 +133,8 @@ def _server(
         if "sglang" in serve and "sglang" not in Serve.model_fields:
             del serve["sglang"]
             read.notes.append("settings of SGLang's own scheduler are read past")
-        this = Translated({"serve": serve}, read.notes, said="sglang " + " ".join(command.words))
+        data = {"serve": serve} | ({"deployment": read.deployment} if read.deployment else {})
+        this = Translated(data, read.notes, said="sglang " + " ".join(command.words))
         this.refused = [Fault(COMMAND_LINE, 0, key, message) for key, message in read.refused.items()]
         _named_model(serve, Configs(folders))
         if isinstance(serve.get("speculative_config"), dict):
@@ -180,8 +181,8 @@ def _of_an_older_build(parsed: Parsed, engine: str, gpu: str, configs: Configs, 
         named, notes = drafter_block(config.get("model"), config["method"], serve["model"], configs)
         serve["speculative_config"] = config | ({} if named is None else {"model": named})
         this.notes += notes
-    if taken.replicas is not None:
-        this.data["deployment"] = {"replicas": taken.replicas, "router": "least_outstanding"}
+    if taken.deployment:
+        this.data["deployment"] = taken.deployment
     this.refused = [Fault(COMMAND_LINE, 0, name, message) for name, message in taken.faults.items()]
     this.notes.append(f"flags are read as {ENGINE} spells them; lengths and drafts follow {engine}")
     return this
@@ -271,8 +272,8 @@ def _vllm(this: Translated, parsed: Parsed, settings: EngineSettings, gpu: str, 
         this.refused.append(Fault(COMMAND_LINE, 0, option, message))
     this.notes += taken.all_notices()
     this.data = {"serve": {key: value for key, value in serve.items() if value is not None}}
-    if taken.replicas is not None:
-        this.data["deployment"] = {"replicas": taken.replicas, "router": "least_outstanding"}
+    if taken.deployment:
+        this.data["deployment"] = taken.deployment
     if settings.speculation is not None:
         _speculation(this, settings, configs)
 

@@ -58,7 +58,8 @@ class Taken:
 
     Attributes:
         serve: keys that the `serve:` block has.
-        replicas: of the deployment, where data parallelism asks for several.
+        replicas: of the deployment, where data parallelism of a dense model asks for several.
+        router: of the deployment, where data parallelism balances requests.
         harmless: names of flags without effect.
         notices: one sentence each.
         faults: key -> what is wrong; what to do.
@@ -66,9 +67,16 @@ class Taken:
 
     serve: dict[str, Value] = field(default_factory=dict)
     replicas: int | None = None
+    router: str | None = None
     harmless: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     faults: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def deployment(self) -> dict[str, Value]:
+        """Keys of `deployment:` that the flags ask for."""
+        asked: dict[str, Value] = {"router": self.router, "replicas": self.replicas}
+        return {key: value for key, value in asked.items() if value is not None}
 
     def all_notices(self) -> list[str]:
         """The notices, with one for everything that has no effect."""
@@ -88,9 +96,9 @@ def with_flags(document: Document) -> tuple[Document, list[str]]:
     this = take(serve)
     data: dict[str, Value] = {**document.data, "serve": this.serve}
     deployment = data.get("deployment")
-    if this.replicas is not None and not (isinstance(deployment, dict) and "replicas" in deployment):
-        own = deployment if isinstance(deployment, dict) else {}
-        data["deployment"] = {"router": "least_outstanding", **own, "replicas": this.replicas}
+    own = deployment if isinstance(deployment, dict) else {}
+    if this.router is not None and (this.replicas is None or "replicas" not in own):
+        data["deployment"] = {**this.deployment, **own}
     faults = []
     for key, message in this.faults.items():
         mark = document.mark(("serve", key))
@@ -217,14 +225,28 @@ def _performance_mode(this: Taken, value: Value, model: ModelSpec | None) -> str
 
 
 def _data_parallel(this: Taken, value: Value, model: ModelSpec | None) -> str | None:
+    if not isinstance(value, int):
+        return None
+    this.router = "least_outstanding"
     if model is not None and model.num_experts:
-        return "ranks that share experts step together, which is not simulated; use deployment.replicas"
-    if isinstance(value, int):
-        this.replicas = value
         this.notices.append(
-            f"data_parallel_size {value}: as many replicas behind a least_outstanding router, each with its "
-            "own KV pool"
+            f"data_parallel_size {value}: as many ranks that share the experts and step together, each with "
+            "its own KV pool, behind a least_outstanding router"
         )
+        return None
+    this.serve.pop("data_parallel_size", None)
+    this.replicas = value
+    this.notices.append(
+        f"data_parallel_size {value}: as many replicas behind a least_outstanding router, each with its "
+        "own KV pool"
+    )
+    return None
+
+
+def _expert_parallel(this: Taken, value: Value, model: ModelSpec | None) -> str | None:
+    if model is not None and not model.num_experts:
+        this.serve.pop("enable_expert_parallel", None)
+        this.harmless.append("enable_expert_parallel")
     return None
 
 
@@ -309,6 +331,7 @@ SIMULATED: Mapping[str, Change] = {
     "disable_sliding_window": _no_window,
     "performance_mode": _performance_mode,
     "data_parallel_size": _data_parallel,
+    "enable_expert_parallel": _expert_parallel,
     "compilation_config": _compilation,
     "model_tag": lambda this, value, model: None,
     "config": lambda this, value, model: "is a file of flags; give it to specfleet init --from",

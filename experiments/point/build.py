@@ -90,7 +90,11 @@ def build(config: Experiment) -> Built:
         engine=engine_config(serve, place.profile, budget, config.workload.ignore_eos),
         cost=cost,
         acceptance=acceptance_specs(config),
-        deployment=sim_config.DeploymentConfig(config.deployment.replicas, config.deployment.router),
+        deployment=sim_config.DeploymentConfig(
+            config.deployment.replicas * serve.data_parallel_size,
+            config.deployment.router,
+            serve.data_parallel_size,
+        ),
         client=client_config(config),
         load=sim_config.LoadConfig(
             config.workload.max_concurrency, requests_asked(config.workload, config.workload.num_warmups)
@@ -103,7 +107,7 @@ def build(config: Experiment) -> Built:
         limits_ms = asked.request_limits_ms
         limits = [_seconds(limits_ms.get(name)) for name in ("ttft", "tpot", "e2el")]
         slo = sim_config.Slo(limits[0], limits[1], limits[2], asked.attainment)
-    gpus = serve.tensor_parallel_size * config.deployment.replicas
+    gpus = serve.tensor_parallel_size * serve.data_parallel_size * config.deployment.replicas
     return Built(scenario, plain, budget, slo, gpus)
 
 
@@ -136,6 +140,8 @@ def placement(serve: Serve) -> Placement:
         draft_pass_tokens=tree.pass_tokens if speculative and (tree := drafted_tree(serve)) else (),
         draft_tiers=draft_tiers(serve, policy_spec(serve)),
         draft_tensor_parallel_size=speculative.draft_tensor_parallel_size if speculative else None,
+        data_parallel_size=serve.data_parallel_size,
+        expert_parallel_size=serve.expert_ranks,
         async_scheduling=serve.async_scheduling,
         max_num_seqs=serve.max_num_seqs,
         max_num_batched_tokens=serve.max_num_batched_tokens,

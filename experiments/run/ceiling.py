@@ -45,7 +45,7 @@ def ceiling(config: Experiment, seed: int) -> Ceiling:
     rounds = (mean_length(spec, engine.num_speculative_tokens) for spec in built.scenario.acceptance.values())
     length = min(rounds, default=1.0)
     found = most(cost, engine, lengths, length, None)
-    replicas = config.deployment.replicas
+    replicas = config.deployment.replicas * config.serve.data_parallel_size
     lost = {
         name: 1.0 - most(cost, narrower, lengths, length, None).rate / found.rate
         for name, narrower in _narrower(engine).items()

@@ -34,6 +34,8 @@ NAMES: dict[str, tuple[str, Callable[[Value], Value]]] = {
     "model_path": ("model", _same),
     "tp_size": ("tensor_parallel_size", _same),
     "tp": ("tensor_parallel_size", _same),
+    "ep_size": ("expert_parallel_size", _same),
+    "ep": ("expert_parallel_size", _same),
     "context_length": ("max_model_len", _same),
     "max_running_requests": ("max_num_seqs", _same),
     "mem_fraction_static": ("gpu_memory_utilization", _same),
@@ -58,6 +60,9 @@ SPECULATIVE = (
     "speculative_num_draft_tokens",
 )
 """Names that together say what is drafted."""
+
+PARALLEL = ("dp_size", "dp", "enable_dp_attention")
+"""Names that together say how attention is spread."""
 
 AXES = {
     "speculative_num_steps": "serve.speculative_config.num_speculative_tokens",
@@ -124,12 +129,27 @@ class _Translation:
                 if isinstance(value, int) and isinstance(page, int) and page > 0:
                     value = value // page
                 self._say(key, ("num_gpu_blocks_override",), value)
-            elif key not in SPECULATIVE and key != "sglang":
+            elif key not in SPECULATIVE and key not in PARALLEL and key != "sglang":
                 self._say(key, (key,), value)
         if alone or settings is not None:
             self.serve["sglang"] = alone
+        self._data_parallel()
         if any(key in self.given for key in SPECULATIVE):
             self._speculation()
+
+    def _data_parallel(self) -> None:
+        """`dp_size` with `enable_dp_attention`: a part of the GPUs of `tp_size` for each rank's attention."""
+        key = next((name for name in ("dp_size", "dp") if name in self.given), None)
+        dp, gpus = self.given.get(key) if key else None, self.serve.get("tensor_parallel_size", 1)
+        if key is None or dp in (None, 1):
+            return
+        if not self.given.get("enable_dp_attention"):
+            self._fault(key, "without enable_dp_attention it is as many servers; give deployment.replicas")
+        elif not isinstance(dp, int) or not isinstance(gpus, int) or dp < 1 or gpus % dp:
+            self._fault(key, f"is {dp}; it must divide tp_size, {gpus}, among its ranks")
+        else:
+            self.serve["tensor_parallel_size"] = gpus // dp
+            self._say(key, ("data_parallel_size",), dp)
 
     def _mark(self, key: str, path: KeyPath) -> None:
         """Notes that what stands at `path` was typed as `key`."""

@@ -257,6 +257,7 @@ def _placement(row: CsvRow, k: int, frozen: bool) -> Placement:
         _accelerator(row, frozen),
         profile,
         tensor_parallel_size=tp,
+        expert_parallel_size=row.whole("ep", 64) or 1,
         drafter=drafter,
         num_speculative_tokens=k,
         async_scheduling=row.flag("async_scheduling"),

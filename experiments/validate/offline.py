@@ -152,6 +152,7 @@ def _placed(row: CsvRow, draft: OfflineDraft | None, frozen: bool) -> tuple[Plac
                 card,
                 profiles.on_machine(engine, "", frozen),
                 tensor_parallel_size=gpus,
+                expert_parallel_size=row.whole("ep", 64) or 1,
                 drafter=drafter,
                 num_speculative_tokens=draft.nodes if draft else 0,
                 max_num_seqs=row.whole("max_num_seqs"),

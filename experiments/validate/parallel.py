@@ -1,12 +1,10 @@
-"""Ways to spread a model that are not simulated yet: a measurement of one is refused with the reason."""
+"""Ways to spread a model that are not simulated for a measured row: it is refused with the reason."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
 REASONS = {
-    "ep": "experts spread over the GPUs (EP): each holds whole experts, and tokens travel to them; it is not "
-    "simulated, and as tensor parallelism it would come out wrong",
     "dp": "several engines behind one address (DP); a point is simulated on one",
     "pp": "layers in stages (PP); stages are not simulated",
     "dp_attention": "attention by data parallelism; it is not simulated",

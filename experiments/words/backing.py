@@ -248,7 +248,7 @@ CAVEATS: Mapping[tuple[str, str], Callable[[Used, Evidence], str]] = {
     (KERNELS, "weights"): lambda this, row: f"kernels with {this.weights} weights on {this.gpu}",
     (KERNELS, "kv"): _says(_EIGHT_BIT_KV),
     (KERNELS, "attention"): lambda this, row: _ATTENTION[this.attention],
-    (KERNELS, "experts"): _says("expert kernels (distinct experts by uniform routing, not measured)"),
+    (KERNELS, "experts"): _says("which experts tokens choose (uniform routing, not measured)"),
     (SCHEDULER, "engine"): _scheduler,
     (SCHEDULER, "method"): lambda this, row: f"how {this.method} is scheduled (not among what was recorded)",
     (SCHEDULER, "tree"): _says(_TREE),

@@ -71,8 +71,9 @@ def _eagle3(this: Used) -> str:
 
 def _experts(this: Used) -> str:
     return (
-        "mixture-of-experts steps (served ones were up to twice as slow as predicted; how drafts share "
-        "experts is assumed, and gains of EAGLE-3 came out 11 to 49 % too low, or twice too high)"
+        "mixture-of-experts steps (floods of requests were served up to four times as slowly as predicted; "
+        "how drafts share experts is assumed, and gains of EAGLE-3 came out up to 12 % too low, or 20 % too "
+        "high)"
     )
 
 

@@ -30,7 +30,7 @@ PARTS = {
     "verify_s": "verification beyond a plain step",
     "draft_s": "drafting",
     "host_s": "host",
-    "paused_s": "no iteration: preempted and recomputed, or past the token budget",
+    "paused_s": "no iteration: preempted and recomputed, past the token budget, or waiting for a slower rank",
 }
 """Parts of a request's end-to-end time, and what each is."""
 
@@ -99,7 +99,8 @@ def iteration_parts(result: RunResult, plain_cost: StepCost) -> dict[str, F64]:
 
     Returns:
         `plain`, `others_prefill`, `verify`, `draft`, `host`: seconds, a value an iteration; their sum is
-        the time since the iteration before.
+        the time since the iteration before. Of ranks that step together `paused` is what the slowest rank
+        takes beyond that.
     """
     rows = result.iterations
     steps = len(rows["decode_sequences"])
@@ -109,6 +110,9 @@ def iteration_parts(result: RunResult, plain_cost: StepCost) -> dict[str, F64]:
         portion = {name: rows[name][block] for name in (*StepShape._fields, "reroll", "gaps_by_tokens")}
         for name, seconds in _parts_of(portion, result.scenario.cost, plain_cost).items():
             found[name][block] = seconds
+    if result.scenario.deployment.lockstep > 1:
+        told = sum(found.values())
+        found["paused"] = np.where(told > 0.0, rows["end_s"] - rows["start_s"] - told, 0.0)
     return found
 
 

@@ -99,6 +99,26 @@ def experts(tree: Path, gpu: str) -> Iterable[list[Any]]:
                 yield [engine, version, *key[:5], shapes[shape], *key[5:], *cells]
 
 
+NCCL = "2.29.2"
+SIZES = tuple(1 << n for n in range(10, 30, 1))
+"""Bytes of all ranks together."""
+
+
+def collectives(tree: Path, gpu: str) -> Iterable[list[Any]]:
+    """Lines of one GPU's gathers and scatters: microseconds by bytes of all ranks together."""
+    import pandas as pd
+
+    table = pd.read_parquet(tree / gpu / "comm" / "nccl" / NCCL / "nccl_perf.parquet")
+    table = table[(table.nccl_dtype == "half") & (table.num_gpus <= MOST_GPUS)]
+    for (name, gpus), group in table[table.op_name.isin(("all_gather", "reduce_scatter"))].groupby(
+        ["op_name", "num_gpus"]
+    ):
+        times = group.groupby("message_size").latency.min()
+        kept = [size for size in SIZES if size // 2 in times.index]
+        smooth = dict(zip(kept, growing([1e3 * times[size // 2] for size in kept]), strict=True))
+        yield [gpu, name, gpus, *(f"{smooth[size]:.1f}" if size in smooth else "" for size in SIZES)]
+
+
 def write(path: Path, head: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
     """Writes a table and says how large it is."""
     kept = list(lines)
@@ -128,6 +148,8 @@ def main() -> None:
             "ep",
         ]
         write(TO / f"experts_{gpu}_us.csv", [*head, *(f"m{m}" for m in TOKENS)], experts(tree, gpu))
+    lines = [line for gpu in GPUS for line in collectives(tree, gpu)]
+    write(TO / "collectives_us.csv", ["gpu", "collective", "gpus", *(f"b{size}" for size in SIZES)], lines)
 
 
 if __name__ == "__main__":

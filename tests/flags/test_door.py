@@ -15,6 +15,7 @@ from specfleet.experiments.load.config import Loaded, load
 from specfleet.experiments.load.from_line import translate
 from specfleet.experiments.load.presets import file_or_preset, preset_files
 from specfleet.experiments.load.sweep import expand
+from specfleet.experiments.point.build import build, placement
 from specfleet.experiments.schema.blocks.serve import Serve
 from specfleet.experiments.schema.faults import InputFaults
 
@@ -101,11 +102,51 @@ def test_a_benchmark_s_line_brings_the_traffic() -> None:
     assert workload.max_concurrency == 5
 
 
-def test_dense_data_parallelism_is_replicas_and_shared_experts_are_refused() -> None:
-    this = translate(f"vllm serve {MODEL} -dp 3", gpu="h100-sxm")
-    assert load(this.data).experiment.deployment.replicas == 3
-    with pytest.raises(InputFaults, match="share experts"):
-        translate("vllm serve openai/gpt-oss-120b -dp 2", gpu="h100-sxm")
+def test_dense_data_parallelism_is_replicas_and_ranks_of_a_mixture_share_experts() -> None:
+    this = translate(f"vllm serve {MODEL} -dp 3 --enable-expert-parallel", gpu="h100-sxm")
+    dense = load(this.data).experiment
+    assert (dense.deployment.replicas, dense.serve.data_parallel_size) == (3, 1)
+    assert not dense.serve.enable_expert_parallel
+    this = translate("vllm serve openai/gpt-oss-120b -dp 2 -tp 2 -ep", gpu="h100-sxm")
+    mixture = load(this.data).experiment
+    assert (mixture.deployment.replicas, mixture.deployment.router) == (1, "least_outstanding")
+    place = placement(mixture.serve)
+    assert (place.data_parallel_size, place.expert_parallel_size, place.expert_split(2)) == (2, 4, (1, 4))
+    built = build(mixture)
+    assert built.gpus == 4
+    assert (built.scenario.deployment.replicas, built.scenario.deployment.lockstep) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "tp", "dp", "ep", "replicas"),
+    [
+        ("--tp 8 --ep 8", 8, 1, 8, 1),
+        ("--tp 8 --dp 8 --enable-dp-attention", 1, 8, 1, 1),
+        ("--tp-size 8 --dp-size 2 --enable-dp-attention --ep-size 4", 4, 2, 4, 1),
+        ("--tp 8 --dp 2", 8, 1, 1, 2),
+    ],
+)
+def test_sglang_s_ways_to_spread_a_mixture(flags: str, tp: int, dp: int, ep: int, replicas: int) -> None:
+    line = f"python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 {flags}"
+    found = load(translate(line, gpu="h200").data).experiment
+    place = placement(found.serve)
+    assert (place.tensor_parallel_size, place.data_parallel_size, place.expert_parallel_size) == (tp, dp, ep)
+    assert found.deployment.replicas == replicas
+
+
+def test_sglang_s_ways_in_a_file_are_those_of_its_line() -> None:
+    def read(**serve: object) -> object:
+        given = {"engine": "sglang", "model": "deepseek-ai/DeepSeek-V3", "gpu": "h200", **serve}
+        workload = {"input_len": 10, "output_len": 5, "num_prompts": 4, "max_concurrency": 2}
+        return load({"name": "x", "serve": given, "workload": workload}).experiment.serve
+
+    serve = read(tp_size=8, dp_size=8, enable_dp_attention=True, ep_size=8)
+    assert (serve.tensor_parallel_size, serve.data_parallel_size) == (1, 8)  # type: ignore[attr-defined]
+    assert serve.expert_parallel_size == 8  # type: ignore[attr-defined]
+    with pytest.raises(InputFaults, match=r"give deployment\.replicas"):
+        read(tp_size=8, dp_size=2)
+    with pytest.raises(InputFaults, match="must divide tp_size"):
+        read(tp_size=4, dp_size=3, enable_dp_attention=True)
 
 
 def test_an_sglang_line_becomes_keys_and_a_tree_its_three_numbers() -> None:

@@ -202,6 +202,13 @@ class Serve(Block):
     gpu: Named
     """The accelerator: catalogue name or mapping, such as {base: h100-sxm, hbm_bytes_per_s: 2.4e12}."""
     tensor_parallel_size: Gpus = 1
+    data_parallel_size: Gpus = 1
+    """Ranks with tensor_parallel_size GPUs, requests and a KV pool of their own that share the experts of a
+    mixture and step together. Of a dense model they are as many deployment.replicas."""
+    enable_expert_parallel: bool = False
+    """Whole experts on each GPU of all ranks, in place of a part of every expert."""
+    expert_parallel_size: Gpus | None = None
+    """Groups of GPUs with experts of their own, where that is not all or none of them (SGLang's ep_size)."""
     gpu_memory_utilization: Fraction | None = None
     """Share of the GPU's memory the engine may use."""
     max_model_len: Tokens | None = None
@@ -247,3 +254,9 @@ class Serve(Block):
     speculative_config: Speculation = None
     sglang: Sglang | None = None
     """What SGLang's scheduler alone is set up with; for `engine: sglang`."""
+
+    @property
+    def expert_ranks(self) -> int:
+        """Groups of GPUs that hold experts of their own."""
+        everybody = self.tensor_parallel_size * self.data_parallel_size
+        return self.expert_parallel_size or (everybody if self.enable_expert_parallel else 1)

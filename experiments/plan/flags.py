@@ -91,6 +91,10 @@ def vllm_command(config: Experiment) -> list[str]:
     """Returns the `vllm serve` command of one replica, a list of words."""
     serve = config.serve
     words = ["vllm", "serve", model_id(serve), "--tensor-parallel-size", str(serve.tensor_parallel_size)]
+    if serve.data_parallel_size > 1:
+        words += ["--data-parallel-size", str(serve.data_parallel_size)]
+    if serve.enable_expert_parallel:
+        words.append(_switch("enable_expert_parallel", True))
     if serve.quantization is not None:
         words += ["--quantization", serve.quantization]
     words += ["--dtype", serve.dtype]
@@ -138,7 +142,12 @@ def sglang_command(config: Experiment) -> list[str] | None:
     """
     serve, speculative = config.serve, config.serve.speculative_config
     words = ["python", "-m", "sglang.launch_server", "--model-path", model_id(serve)]
-    words += ["--tp-size", str(serve.tensor_parallel_size), "--dtype", serve.dtype]
+    ranks = serve.data_parallel_size
+    words += ["--tp-size", str(serve.tensor_parallel_size * ranks), "--dtype", serve.dtype]
+    if ranks > 1:
+        words += ["--dp-size", str(ranks), "--enable-dp-attention"]
+    if serve.expert_ranks > 1:
+        words += ["--ep-size", str(serve.expert_ranks)]
     if serve.quantization is not None:
         words += ["--quantization", serve.quantization]
     words += ["--context-length", str(serve.max_model_len), "--max-running-requests", str(serve.max_num_seqs)]

@@ -41,6 +41,7 @@ class Case(NamedTuple):
 
 SC, WL, AC, DP = "serve.speculative_config", "workload", "acceptance", "serve.draft_policy"
 PLAIN: Around = {SC: None, AC: None}
+MIXTURE: Around = {"serve.model": "Qwen/Qwen3-30B-A3B"}
 OPEN: Around = {f"{WL}.max_concurrency": None, f"{WL}.request_rate": 300.0}
 BUSY: Around = {f"{WL}.num_prompts": 60, f"{WL}.max_concurrency": 30, "serve.max_num_seqs": 4}
 NGRAM: Around = {SC: {"method": "ngram", "num_speculative_tokens": 3}}
@@ -122,6 +123,11 @@ SERVE_CASES = {
     "kv_cache_dtype": Case("fp8"),
     "gpu": Case("h200-sxm"),
     "tensor_parallel_size": Case(2),
+    "data_parallel_size": Case(2, {**PLAIN, **MIXTURE}),
+    "enable_expert_parallel": Case(True, {**PLAIN, **MIXTURE, "serve.tensor_parallel_size": 2}),
+    "expert_parallel_size": Case(
+        2, {**PLAIN, **MIXTURE, "serve.engine": "sglang", "serve.tensor_parallel_size": 2}
+    ),
     "gpu_memory_utilization": Case(0.5),
     "max_model_len": Case(114, {f"{WL}.input": {"fixed": 90}}),
     "max_num_seqs": Case(2),

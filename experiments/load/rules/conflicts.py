@@ -9,6 +9,7 @@ from specfleet.experiments.load.defaults import longest_of
 from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.load.rules.memory import running_conflicts
 from specfleet.experiments.load.rules.own import own_conflicts
+from specfleet.experiments.load.rules.parallel import parallel_conflicts
 from specfleet.experiments.load.rules.plan import slo_conflicts
 from specfleet.experiments.load.rules.report import summary_conflicts
 from specfleet.experiments.load.rules.sglang import is_sglang, sglang_conflicts
@@ -44,7 +45,7 @@ def conflicts(config: Experiment) -> Iterator[Conflict]:
 def _without_running(config: Experiment) -> Iterator[Conflict]:
     """Rules about names and values."""
     yield from _names(config)
-    for rule in (_cost_model, sglang_conflicts, _token_budget, _model_fit, _kv_cache):
+    for rule in (_cost_model, sglang_conflicts, parallel_conflicts, _token_budget, _model_fit, _kv_cache):
         yield from rule(config.serve)
     yield from speculation_conflicts(config)
     yield from own_conflicts(config)

@@ -72,6 +72,9 @@ def _traffic(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
     if experiment.deployment.replicas != 1:
         message = "is what the plan finds; remove it"
         yield Conflict.at(message, "deployment.replicas", "plan")
+    if experiment.serve.data_parallel_size != 1:
+        message = "is not planned yet: a plan chooses by itself how many engines there are; remove it"
+        yield Conflict.at(message, "serve.data_parallel_size", "plan")
 
 
 def _gpus(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:

@@ -70,6 +70,7 @@ class EngineProfile:
     prefix_hash_covers_next_token: bool
     spares_lone_long_prefill: bool
     skips_unused_drafts: bool
+    charges_draft_slots: bool
     drafts_at_any_length: bool
     yarn_lengthens: bool = False
     kernel_time_scale: float = 1.0

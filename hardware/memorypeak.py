@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from specfleet.hardware.layers.formats import weight_format
 from specfleet.hardware.memoryrules import MemoryRules
-from specfleet.hardware.model import ModelSpec
+from specfleet.hardware.model import DrafterSpec, ModelSpec
 from specfleet.hardware.placement import Placement
 
 MIB = 2**20
@@ -70,13 +70,17 @@ def _up(size: int, to: int) -> int:
 
 
 def drafter_weight_bytes(placement: Placement) -> int:
-    """Bytes of the drafter's weights on one GPU, 0 without one; experts of its own are spread, too."""
+    """Bytes of the drafter's weights on one GPU, as the allocator hands them out, 0 without one.
+
+    Experts of its own are spread, too.
+    """
     drafter, tp = placement.drafter, placement.draft_tensor_parallel_size
     if drafter is None:
         return 0
     spread = placement.data_parallel_size if tp == placement.tensor_parallel_size else 1
     routed = drafter.model.routed_bytes(None, tp) if drafter.model is not None else 0
-    return drafter.weight_bytes(tp) - (routed - routed // spread)
+    held = sum(allocator_slack(size) * count for size, count in _drafter_tensors(drafter, tp))
+    return drafter.weight_bytes(tp) - (routed - routed // spread) + held
 
 
 def allocator_slack(size: int) -> int:
@@ -97,6 +101,25 @@ def _tensors(model: ModelSpec, quantization: str | None, tp: int) -> Iterator[tu
         for (n, k), stored in zip(group.gemms, group.formats, strict=True):
             yield int(n * k * weight_format(stored).weight_bytes), group.layers
     yield model.embedding_bytes(tp), 1 if model.tie_word_embeddings else 2
+
+
+def _drafter_tensors(drafter: DrafterSpec, tp: int) -> Iterator[tuple[int, int]]:
+    """(bytes, how many) of a drafter's large weight tensors on one GPU."""
+    model, head = drafter.model, 2 * drafter.head_parameters(tp)
+    if model is None:
+        if drafter.method == "medusa":
+            yield 2 * drafter.target_hidden_size**2, drafter.medusa_heads
+            yield head, drafter.medusa_heads
+    elif drafter.method == "draft_model":
+        yield from _tensors(model, None, tp)
+    else:
+        for group in model.layer_groups(tp, None):
+            for (n, k), stored in zip(group.gemms, group.formats, strict=True):
+                yield int(n * k * weight_format(stored).weight_bytes), group.layers
+        if fc := drafter.fc_gemm(tp):
+            yield 2 * fc[0] * fc[1], 1
+        yield head, int(drafter.own_lm_head)
+        yield model.embedding_bytes(tp), int(drafter.own_embedding)
 
 
 def profiled_tokens(placement: Placement, max_model_len: int | None) -> int:

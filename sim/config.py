@@ -58,7 +58,7 @@ class SpeculativeConfig:
     def draft_slots(self) -> int:
         """Budget tokens charged for each scheduled request on top of its own.
 
-        A draft model costs one: recorded scheduler traces of vLLM 0.33.0, assumed of the other builds.
+        A draft model costs one: recorded scheduler traces of vLLM 0.33.0 (`charges_draft_slots`).
         """
         serial = 1 if self.method == "draft_model" else 0
         if self.parallel_drafting and self.method not in (*WITHOUT_DRAFT_KV, *BLOCK_DRAFTERS):
@@ -168,6 +168,7 @@ class EngineConfig:
             (otherwise the last matching block is dropped).
         spares_lone_long_prefill: the long-prefill cap is off while one request is in the system.
         skips_unused_drafts: no drafter pass in a step none of whose drafts can be used.
+        charges_draft_slots: the token budget is charged for what the drafter appends to its input.
         speculative: the drafting method, or None.
         sliding_window: keys that the model's windowed layers see, tokens; 0: it has none.
         kv_layout: what a sequence holds where layers of several kinds share the pool; None: a slot a token.
@@ -196,6 +197,7 @@ class EngineConfig:
     prefix_hash_covers_next_token: bool = True
     spares_lone_long_prefill: bool = True
     skips_unused_drafts: bool = True
+    charges_draft_slots: bool = True
     speculative: SpeculativeConfig | None = None
     sliding_window: int = 0
     kv_layout: KvLayout | None = None

@@ -141,7 +141,7 @@ class SchedulerRules:
         covers_next = config.uses_eagle and config.prefix_hash_covers_next_token
         return cls(
             num_speculative_tokens=k,
-            draft_slots=speculative.draft_slots if speculative else 0,
+            draft_slots=speculative.draft_slots if speculative and config.charges_draft_slots else 0,
             lookahead=lookahead,
             lookahead_at_admission=lookahead if config.lookahead_at_admission else 0,
             in_flight=int(config.async_scheduling),

@@ -50,6 +50,7 @@ SCHEDULER_RULES = (
     "prefix_hash_covers_next_token",
     "spares_lone_long_prefill",
     "skips_unused_drafts",
+    "charges_draft_slots",
 )
 """Fields that an engine profile and `EngineConfig` share."""
 

@@ -68,6 +68,7 @@ UNDERSTOOD: dict[type, tuple[str, ...]] = {
         "lookahead_at_admission",
         "prefix_hash_covers_next_token",
         "skips_unused_drafts",
+        "charges_draft_slots",
         "speculative",
         "sliding_window",
         "kv_layout",

@@ -114,7 +114,9 @@ class CalendarRun:
     def may_step(self) -> bool:
         """Whether a step may come up that the calendar cannot take."""
         config = self.config
-        slots = config.speculative.draft_slots if config.speculative else 0
+        slots = 0
+        if config.speculative and config.charges_draft_slots:
+            slots = config.speculative.draft_slots
         rows = min(config.max_num_seqs, len(self.served))
         charge = 1 + config.num_speculative_tokens + slots
         return self.policy is not None or rows * charge > config.max_num_batched_tokens

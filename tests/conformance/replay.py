@@ -41,7 +41,8 @@ def engine_config(trace: dict[str, Any]) -> EngineConfig:
         *("long_prefill_token_threshold_adaptive", "policy", "watermark", "async_scheduling"),
         "scheduler_reserve_full_isl",
     ]
-    return EngineConfig(**{name: config[name] for name in same}, speculative=speculative)
+    values = {name: config[name] for name in same} | trace.get("switches", {})
+    return EngineConfig(**values, speculative=speculative)
 
 
 @dataclass

@@ -51,7 +51,11 @@ def test_what_is_used_adds_up_and_the_pool_is_whole_blocks(
     assert budget.tokens == budget.num_gpu_blocks * block
 
 
-def test_every_logged_pool_is_met_within_two_percent(shared: Path) -> None:
+ODD = ("q32_bs1_brev", "draft_model")
+"""It used 0.1 GiB less than the plain server beside it: our pool is 1.6 % too small."""
+
+
+def test_every_logged_pool_is_met_within_half_a_percent(shared: Path) -> None:
     with (shared / "validation/h100_vllm_specdec.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["kv_pool_tokens"]]
     servers = {(row["campaign"], row["target_model"], row["method"], row["K"]): row for row in rows}
@@ -67,7 +71,8 @@ def test_every_logged_pool_is_met_within_two_percent(shared: Path) -> None:
             max_num_batched_tokens=int(float(row["max_num_batched_tokens"])),
         )
         logged = float(row["kv_pool_tokens"])
-        assert kv_budget(placement).tokens == pytest.approx(logged, rel=0.02), row["config_id"]
+        off = 0.016 if (campaign, method) == ODD else 0.005
+        assert kv_budget(placement).tokens == pytest.approx(logged, rel=off), row["config_id"]
         weights = dict(kv_budget(placement).lines)
         loaded = (weights["weights"] + weights.get("drafter weights", 0)) / GIB
         assert loaded == pytest.approx(float(row["loaded_weights_gib_per_gpu"]), abs=0.012), row["config_id"]
@@ -81,7 +86,7 @@ def test_a_drafter_takes_weights_kv_and_sampler_copies_from_the_pool() -> None:
     )
     assert kv_bytes_per_token(speculating) - kv_bytes_per_token(plain) == 4096
     more = activation_bytes(speculating) - activation_bytes(plain)
-    assert more == pytest.approx(4 * (13.3 - 9.6) * 1024 * 151_936, rel=1e-6)
+    assert more == pytest.approx(4 * (13.4 - 9.5) * 1024 * 151_936, rel=1e-6)
     assert kv_budget(speculating).tokens < kv_budget(plain).tokens
     assert kv_budget(speculating).factors.endswith("+ drafter 2 x 1 layer x 8 KV heads x 128 x 2 B")
 
@@ -94,10 +99,10 @@ def test_the_two_peaks_by_hand() -> None:
     logits = 4 * 1024 * 151_936
     hidden = 2 * 8192 * 5120
     assert activation_bytes(full) == sampler_peak_bytes(full)
-    assert sampler_peak_bytes(full) == hidden + round(9.6 * logits) + OLD.memory.sampler_bytes
+    assert sampler_peak_bytes(full) == hidden + round(9.5 * logits) + OLD.memory.sampler_bytes
     triton = place("qwen3-32b", "h100-94gb", profile=catalog.engine_profile("vllm-0.17"))
     row = 4 * 132 * 151_936
-    assert sampler_peak_bytes(triton) - OLD.memory.sampler_bytes == pytest.approx(
+    assert sampler_peak_bytes(triton) - triton.profile.memory.sampler_bytes == pytest.approx(
         hidden + 3.5 * logits + row, abs=1
     )
     assert persistent_bytes(full) == persistent_bytes(triton) == 0

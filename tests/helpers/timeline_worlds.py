@@ -118,6 +118,7 @@ def engines(draw: st.DrawFn, k: int) -> EngineConfig:
         lookahead_at_admission=draw(st.booleans()),
         scheduler_reserve_full_isl=draw(st.booleans()),
         skips_unused_drafts=draw(st.booleans()),
+        charges_draft_slots=draw(st.booleans()),
         watermark=draw(st.sampled_from([0.0, 0.0, 0.05])),
         sliding_window=draw(st.sampled_from([0, 0, 1, 20])),
         kv_layout=draw(

@@ -151,6 +151,8 @@ class Outline:
 def _refused(scenario: Scenario, segments: bool) -> str | None:
     """Returns why a scenario cannot be streamed whatever its requests, or None."""
     deployment = scenario.deployment
+    if scenario.engine.sglang is not None:
+        return "SGLang's scheduler"
     if scenario.load.max_concurrency is not None:
         return "max_concurrency: an answer lets the next request go"
     if deployment.replicas > 1 and not issubclass(ROUTERS[deployment.router], Blind):

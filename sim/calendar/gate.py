@@ -16,10 +16,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from specfleet.hardware.stepcost import TERMS, StepCost, StepShape
-from specfleet.sim.config import ClientConfig, DeploymentConfig, EngineConfig, LoadConfig, SpeculativeConfig
+from specfleet.sim.config import (
+    ClientConfig,
+    DeploymentConfig,
+    EngineConfig,
+    LoadConfig,
+    SglangConfig,
+    SpeculativeConfig,
+)
 from specfleet.sim.kvlayout import KvLayout
 from specfleet.sim.router import ROUTERS, LeastOutstanding, Random, RoundRobin
 from specfleet.sim.scenario import Scenario
+from specfleet.sim.sglang.rules import SglangRules
 from specfleet.sim.speculation.acceptance import Acceptance
 from specfleet.sim.speculation.lives import Lives
 from specfleet.sim.speculation.oracle import Oracle
@@ -72,6 +80,21 @@ UNDERSTOOD: dict[type, tuple[str, ...]] = {
         "speculative",
         "sliding_window",
         "kv_layout",
+        "sglang",
+    ),
+    SglangConfig: (
+        "chunked_prefill_size",
+        "max_prefill_tokens",
+        "prefill_max_requests",
+        "schedule_policy",  # says nothing where no prompt is found in the tree
+        "schedule_conservativeness",
+        "schedule_low_priority_values_first",  # says nothing without priorities
+        "priority_scheduling_preemption_threshold",
+        "disable_priority_preemption",
+        "retraction_policy",  # who is retracted is stepped
+        "ignore_eos",
+        "speculative_num_steps",
+        "speculative_eagle_topk",
     ),
     KvLayout: ("window_tokens", "window_per_1024", "sequence_slots"),
     SpeculativeConfig: ("method", "num_speculative_tokens", "parallel_drafting", "draft_depth"),
@@ -153,17 +176,24 @@ def _drafts_too_deep(run: CalendarRun) -> bool:
 def _pads(run: CalendarRun) -> bool:
     config, prompts = run.config, run.table.prompt_tokens[run.served]
     pads = config.num_speculative_tokens and config.pads_one_token_admission and run.policy is None
+    pads = pads and config.sglang is None
     return bool(pads) and bool((prompts == 1).any())
 
 
 def _reaches(run: CalendarRun, limit: int | None) -> bool:
-    """Whether the longest request comes so near a limit of positions that drafts may be cut there."""
+    """Whether the longest request comes so near a limit of positions that drafts may be cut there.
+
+    SGLang cuts outputs instead.
+    """
+    if run.config.sglang is not None:
+        return False
     return limit is not None and run.longest_tokens + 3 * (run.config.num_speculative_tokens + 1) > limit
 
 
 def _reaches_the_drafters(run: CalendarRun) -> bool:
     speculative = run.config.speculative
-    return speculative is not None and _reaches(run, speculative.drafter_max_model_len)
+    limit = None if speculative is None else speculative.drafter_max_model_len
+    return _reaches(run, limit)
 
 
 def _misses_count(run: CalendarRun) -> bool:
@@ -176,8 +206,47 @@ def _rerolls(run: CalendarRun) -> bool:
     return run.config.speculative is not None and run.config.speculative.reroll_on_reject
 
 
+def _slides_under_sglang(run: CalendarRun) -> bool:
+    window = run.config.sliding_window
+    longest = run.longest_tokens + 2 * (1 + run.config.num_speculative_tokens)
+    return run.config.sglang is not None and 0 < window < longest
+
+
+def _writes_nothing(run: CalendarRun) -> bool:
+    if run.config.sglang is None:
+        return False
+    rules, rows = SglangRules.of(run.config), run.served
+    most = rules.max_new_tokens_each(run.table.prompt_tokens[rows], run.table.max_tokens[rows])
+    return bool((most < 1).any())
+
+
 REFUSED = (
-    Refusal(EngineConfig, ("sglang",), lambda run: run.config.sglang is not None, "SGLang's scheduler"),
+    Refusal(
+        SglangConfig,
+        ("enable_mixed_chunk",),
+        lambda run: run.config.sglang is not None and run.config.sglang.enable_mixed_chunk,
+        "SGLang's mixed batches",
+    ),
+    Refusal(
+        SglangConfig,
+        ("enable_priority_scheduling",),
+        lambda run: run.config.sglang is not None and run.config.sglang.enable_priority_scheduling,
+        "SGLang's priority scheduling",
+    ),
+    Refusal(
+        Scenario,
+        (),
+        lambda run: run.config.sglang is not None and run.policy is not None,
+        "SGLang's scheduler under a draft policy",
+    ),
+    Refusal(
+        EngineConfig,
+        (),
+        lambda run: run.config.sglang is not None and run.shared,
+        "prompts that share prefixes in SGLang's radix tree",
+    ),
+    Refusal(EngineConfig, (), _slides_under_sglang, "SGLang's scheduler with a sliding window"),
+    Refusal(RequestTable, (), _writes_nothing, "an output that SGLang's pool leaves no room for"),
     Refusal(
         Scenario,
         (),
@@ -201,7 +270,7 @@ REFUSED = (
     Refusal(
         SpeculativeConfig,
         ("reroll_on_reject",),
-        lambda run: _rerolls(run) and run.may_step,
+        lambda run: _rerolls(run) and (run.may_step or run.config.sglang is not None),
         "reroll_on_reject under a policy or a token budget below all rows",
     ),
     Refusal(RequestTable, (), lambda run: not len(run.served), "no request is served"),
@@ -261,6 +330,7 @@ def why_not(run: CalendarRun) -> str:
 
 def _strangers(scenario: Scenario, table: RequestTable, lives: Lives | None) -> Iterator[str]:
     engine, records = scenario.engine, [scenario, scenario.engine, scenario.engine.speculative]
+    records += [engine.sglang]
     records += [scenario.deployment, scenario.client, scenario.load, table]
     policy = scenario.policy if engine.num_speculative_tokens else None
     if engine.num_speculative_tokens:

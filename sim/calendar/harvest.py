@@ -95,18 +95,18 @@ class Harvest:
         n = len(self.plan.table)
         nothing = {name: np.broadcast_to(np.nan, n) for name in REQUEST_TIMES}
         nothing |= {name: np.broadcast_to(np.int32(0), n) for name in REQUEST_COUNTS}
-        iterations = _by_end(self._iterations)
+        iterations = by_end(self._iterations)
         return Ran(
             nothing | self.columns,
             iterations,
-            _by_end(self._gaps),
+            by_end(self._gaps),
             tuple(self._rounds[1:].tolist()),
             self.plan.refusals(),
             stepped_share=self._stepped / max(len(iterations["end_s"]), 1),
         )
 
 
-def _by_end(tables: list[Columns]) -> Columns:
+def by_end(tables: list[Columns]) -> Columns:
     """Merges tables in order of `end_s`, column by column; they are used up."""
     if len(tables) == 1:
         return tables[0]

@@ -14,6 +14,7 @@ from specfleet.sim.recorder import Recorder
 from specfleet.sim.router import ROUTERS, Blind
 from specfleet.sim.scenario import Scenario
 from specfleet.sim.sequence import Sequence
+from specfleet.sim.sglang.rules import SglangRules
 from specfleet.sim.speculation.lives import Lives
 from specfleet.sim.speculation.policies import make_policy
 from specfleet.sim.speculation.policy import OneForAll, Policy
@@ -38,8 +39,11 @@ class CalendarRun:
         self.scenario, self.table, self.seed = scenario, table, seed
         self.config = scenario.engine
         self.engine = Engine(self.config, scenario.cost, Recorder(0, 1))
-        total = table.prompt_tokens + table.max_tokens
-        fits = total <= self._longest(int(total.max(initial=2)))
+        if self.config.sglang is not None:
+            fits = table.prompt_tokens < SglangRules.of(self.config).max_req_input_len
+        else:
+            total = table.prompt_tokens + table.max_tokens
+            fits = total <= self._longest(int(total.max(initial=2)))
         self.served = np.flatnonzero(fits)
         self.refused = np.flatnonzero(~fits)
         self.lives = lives

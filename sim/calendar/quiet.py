@@ -148,7 +148,7 @@ class Quiet:
         seen = context - (sides & rules.low_mask)
         if pack.wide:
             context = seen = sides
-        times[1:] = self._prices(n, context, seen, depth, k)
+        times[1:] = decode_prices(self.cost, n, n * k, context, seen, depth)
         np.add.accumulate(times, out=times)
         turns = times[:ahead] if not rules.lag else np.concatenate(([now], times[: ahead - 1]))
         done = int(np.searchsorted(turns, limit))
@@ -170,13 +170,20 @@ class Quiet:
         if rules.notes_unused:
             log.one_pass.extend((np.flatnonzero(one_pass) + it).tolist())
 
-    def _prices(self, n: I64, context: I64, seen: I64, depth: I64, k: int) -> F64:
-        """Returns the seconds of pure decode steps: `StepCost.seconds`, term by term in its order."""
-        none = np.zeros_like(n)
-        numbers = shape_fields(n, n * k, context, seen, none, none, none, depth)
-        terms = self.cost.terms(dict(zip(StepShape._fields, numbers, strict=True)))
-        ordered = [terms[name] for name in TERMS if name in terms]
-        total = ordered[0]
-        for term in ordered[1:]:
-            total = total + term
-        return total
+
+def decode_prices(cost: StepCost, n: I64, drafts: I64, context: I64, seen: I64, depth: I64) -> F64:
+    """Returns the seconds of pure decode steps: `StepCost.seconds`, term by term in its order.
+
+    Args:
+        cost: prices a step.
+        n, drafts, context, seen: rows, their drafts, KV tokens that they read, and those of a sliding window.
+        depth: passes of the drafter.
+    """
+    none = np.zeros_like(n)
+    numbers = shape_fields(n, drafts, context, seen, none, none, none, depth)
+    terms = cost.terms(dict(zip(StepShape._fields, numbers, strict=True)))
+    ordered = [terms[name] for name in TERMS if name in terms]
+    total = ordered[0]
+    for term in ordered[1:]:
+        total = total + term
+    return total

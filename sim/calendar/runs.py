@@ -16,6 +16,7 @@ from specfleet.sim.calendar.harvest import Harvest
 from specfleet.sim.calendar.kv.interface import Unsuited
 from specfleet.sim.calendar.lanes import Lanes
 from specfleet.sim.calendar.plan import CalendarRun
+from specfleet.sim.calendar.sglang.runs import sglang_on_the_calendar
 from specfleet.sim.cluster import Cluster, OpenArrivals
 from specfleet.sim.router import LeastOutstanding
 from specfleet.sim.scenario import Ran, Scenario
@@ -36,6 +37,8 @@ def on_the_calendar(scenario: Scenario, table: RequestTable, seed: int, lives: L
         Unsuited: it has to be stepped, and why.
     """
     run, rules = _taken(scenario, table, seed, lives)
+    if rules is None:
+        return sglang_on_the_calendar(run)
     if run.alone:
         return _apart(run, rules)
     return _clocked(run, rules) if scenario.load.max_concurrency is not None else _counted(run, rules)
@@ -55,12 +58,15 @@ def why_stepped(scenario: Scenario, table: RequestTable, seed: int, lives: Lives
 
 def _taken(
     scenario: Scenario, table: RequestTable, seed: int, lives: Lives | None
-) -> tuple[CalendarRun, Footprints]:
+) -> tuple[CalendarRun, Footprints | None]:
+    """Returns a run that the calendar begins, and its rules: None where they are SGLang's."""
     if reason := stranger(scenario, table, lives):
         raise Unsuited(reason)
     run = CalendarRun(scenario, table, seed, lives)
     if reason := why_not(run):
         raise Unsuited(reason)
+    if scenario.engine.sglang is not None:
+        return run, None
     if (rules := run.rules()) is None:
         raise Unsuited("counts that do not fit in one integer")
     return run, rules

@@ -6,19 +6,43 @@ that the new-token ratio expects of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from specfleet.sim.rules import NEVER
-from specfleet.sim.sequence import Sequence
-from specfleet.sim.sglang.pool import Match, TokenPool
+from specfleet.sim.sglang.pool import Match
 from specfleet.sim.sglang.rules import (
     CLIP_MAX_NEW_TOKENS,
     IGNORE_EOS_RESERVE_TOKENS,
+    Asker,
     SglangRules,
-    expected,
     left_to_write,
 )
+
+Who = TypeVar("Who", bound=Asker)
+
+
+class Holds(Protocol):
+    """What a prefill batch asks of the KV pool: `TokenPool`, or a count of it."""
+
+    @property
+    def available(self) -> int:
+        """KV tokens free, or free once evicted."""
+        ...
+
+    @property
+    def tree(self) -> object | None:
+        """The radix tree, or None."""
+        ...
+
+    def lock(self, match: Match) -> None:
+        """Keeps a prefix."""
+        ...
+
+    def unlock(self, match: Match) -> None:
+        """Takes that back."""
+        ...
 
 
 class AddReqResult(Enum):
@@ -29,7 +53,7 @@ class AddReqResult(Enum):
     OTHER = 2
 
 
-class PrefillRow(NamedTuple):
+class PrefillRow(NamedTuple, Generic[Who]):
     """A row of a prefill batch.
 
     Attributes:
@@ -38,21 +62,22 @@ class PrefillRow(NamedTuple):
         match: the prefix of a newcomer, locked; None for one who goes on.
     """
 
-    sequence: Sequence
+    sequence: Who
     start: int
     tokens: int
     cut: bool
     match: Match | None
 
 
-class PrefillAdder:
+class PrefillAdder(Generic[Who]):
     """The budgets of one prefill batch.
 
     Args:
         rules: of the engine.
         pool: its KV.
-        running: those who run.
-        ratio: share of their output that they are expected to write.
+        running: lists those who run.
+        promised: KV tokens that they are expected to write.
+        ratio: share of their output that this is.
         mixed: of them ride along, a token each.
 
     Attributes:
@@ -62,18 +87,24 @@ class PrefillAdder:
     """
 
     def __init__(
-        self, rules: SglangRules, pool: TokenPool, running: list[Sequence], ratio: float, mixed: int
+        self,
+        rules: SglangRules,
+        pool: Holds,
+        running: Callable[[], Sequence[Asker]],
+        promised: float,
+        ratio: float,
+        mixed: int,
     ) -> None:
         self.rules = rules
         self.pool = pool
         self.running = running
         self.ratio = ratio
-        self.pieces: list[PrefillRow] = []
-        self.chunked: Sequence | None = None
+        self.pieces: list[PrefillRow[Who]] = []
+        self.chunked: Who | None = None
         self.input_left = rules.max_prefill_tokens - mixed
         self.chunk_left = rules.chunked_prefill_size - mixed
         self.taken = mixed
-        self.promised: float = mixed + sum([expected(sequence, ratio) for sequence in running])
+        self.promised: float = mixed + promised
         self._order: list[tuple[float, int]] | None = None
 
     @property
@@ -97,7 +128,7 @@ class PrefillAdder:
             return AddReqResult.OTHER
         return AddReqResult.CONTINUE
 
-    def go_on(self, sequence: Sequence) -> Sequence | None:
+    def go_on(self, sequence: Who) -> Who | None:
         """Adds the next piece of the prompt that is being cut; returns it if still more is to come.
 
         It must go on whatever is promised, to give its KV back one day.
@@ -113,7 +144,7 @@ class PrefillAdder:
         self._charge(tokens, 0 if cut else min(sequence.max_tokens, CLIP_MAX_NEW_TOKENS))
         return sequence if cut else None
 
-    def add(self, sequence: Sequence, match: Match) -> AddReqResult:
+    def add(self, sequence: Who, match: Match) -> AddReqResult:
         """Tries one who waits; if it fits, it is the last of `pieces` and its prefix is locked."""
         rules = self.rules
         if len(self.pieces) >= rules.prefill_max_requests:
@@ -143,7 +174,7 @@ class PrefillAdder:
         end = rules.floor_page(start + rules.floor_page(self.chunk_left))
         return end - start, AddReqResult.OTHER if end <= start else None
 
-    def _place(self, sequence: Sequence, match: Match, tokens: int, missing: int) -> None:
+    def _place(self, sequence: Who, match: Match, tokens: int, missing: int) -> None:
         """Adds a row."""
         cut = tokens < missing
         self.pieces.append(PrefillRow(sequence, match.tokens, tokens, cut, match))
@@ -151,7 +182,7 @@ class PrefillAdder:
             self.chunked = sequence
         self._charge(tokens, 0 if cut else min(sequence.max_tokens, CLIP_MAX_NEW_TOKENS))
 
-    def _add_with_known_length(self, sequence: Sequence) -> AddReqResult:
+    def _add_with_known_length(self, sequence: Who) -> AddReqResult:
         """Tries one whose output length is known, without a radix tree: KV must last until each has ended."""
         rules, missing = self.rules, sequence.num_tokens
         wanted = rules.ceil_page(missing) + rules.page
@@ -174,10 +205,10 @@ class PrefillAdder:
             self._place(sequence, Match(None, 0), self.chunk_left, missing)
         return self._verdict()
 
-    def _note_order(self, sequence: Sequence) -> None:
+    def _note_order(self, sequence: Who) -> None:
         """Puts a request into the order in which all are expected to end."""
         if self._order is None:
-            present = [sequence, *self.running, *(piece.sequence for piece in self.pieces)]
+            present: list[Asker] = [sequence, *self.running(), *(piece.sequence for piece in self.pieces)]
             states = [state for state in map(self._state, present) if state is not None]
             self._order = sorted(states, key=lambda state: state[0])
             return
@@ -190,8 +221,55 @@ class PrefillAdder:
                 break
         self._order.insert(place, state)  # one that outlasts all stands before the last, as in SGLang
 
-    def _state(self, sequence: Sequence) -> tuple[float, int] | None:
+    def _state(self, sequence: Asker) -> tuple[float, int] | None:
         """Returns the tokens that a request is expected to write, and those it holds; None if it ends."""
         ratio = 1.0 if sequence.ignore_eos else self.ratio
         left = sequence.max_tokens * ratio - sequence.num_output_tokens
         return (left, sequence.num_tokens) if left > 0 else None
+
+
+def may_try(full: bool, waiting: int, places: int, displaces: bool) -> tuple[bool, bool]:
+    """Returns whether those who wait are tried, where no prompt is being cut, and what `full` is then.
+
+    Args:
+        full: nobody is admitted until somebody leaves the running list.
+        waiting: requests that wait.
+        places: rows that a prefill batch may have.
+        displaces: who waits may displace who runs.
+    """
+    if full or not waiting:
+        return False, full
+    if places <= 0 and not displaces:
+        return False, True
+    return True, False
+
+
+def admit(
+    adder: PrefillAdder[Who],
+    waiting: Iterable[Who],
+    full: bool,
+    places: Callable[[], int],
+    match: Callable[[Who], Match],
+    displace: Callable[[Who], bool] | None = None,
+) -> bool:
+    """Tries those who wait, in turn, until one does not fit; returns what `full` is then.
+
+    Args:
+        adder: the batch.
+        waiting: those who wait, in turn.
+        full: nobody is admitted until somebody leaves the running list.
+        places: returns how many rows the batch may have.
+        match: finds a prefix in the radix tree.
+        displace: makes room for one who waits, if it can; None: nobody is displaced.
+    """
+    for sequence in waiting:
+        if len(adder.pieces) >= places():
+            full = True
+        if full and not (displace is not None and displace(sequence)):
+            return full
+        verdict = adder.add(sequence, match(sequence))
+        if verdict is AddReqResult.NO_TOKEN:
+            full = True
+        if verdict is not AddReqResult.CONTINUE:
+            return full
+    return full

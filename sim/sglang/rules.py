@@ -5,11 +5,17 @@ After SGLang 0.5.23, whose recorded decisions `tests/conformance` replays.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
 
 from specfleet.sim.config import EngineConfig
-from specfleet.sim.rules import NEVER, reaches_max_tokens
+from specfleet.sim.rules import I64, NEVER, reaches_max_tokens
 from specfleet.sim.sequence import Sequence
+
+Count = TypeVar("Count", int, I64)
 
 CLIP_MAX_NEW_TOKENS = 4096
 """Most output tokens that an estimate counts of one request (`SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION`)."""
@@ -22,6 +28,28 @@ INPUT_MARGIN = 5
 """A prompt must be this much shorter than what fits, tokens."""
 IGNORE_EOS_RESERVE_TOKENS = 1
 """Tokens a request that the simulated finish order must leave free."""
+
+
+class Asker(Protocol):
+    """What an admission reads of a request: `Sequence`, or the same numbers from a life drawn ahead."""
+
+    max_tokens: int
+    ignore_eos: bool
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens known."""
+        ...
+
+    @property
+    def num_computed_tokens(self) -> int:
+        """Tokens of the prompt that are computed."""
+        ...
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Output tokens known."""
+        ...
 
 
 @dataclass(slots=True)
@@ -127,7 +155,7 @@ class SglangRules:
             draft_passes=speculative.draft_passes if speculative else 0,
         )
 
-    def ceil_page(self, tokens: int) -> int:
+    def ceil_page(self, tokens: Count) -> Count:
         """Returns so many tokens in whole pages."""
         return -(-tokens // self.page) * self.page
 
@@ -145,6 +173,16 @@ class SglangRules:
         fits = min(self.max_req_len - prompt - 1, self.pool - self.ceil_page(prompt) - self.page - 1)
         return max(min(asked, fits), 0)
 
+    def max_new_tokens_each(self, prompt: I64, asked: I64) -> I64:
+        """As `max_new_tokens`, for many."""
+        fits = np.minimum(self.max_req_len - prompt - 1, self.pool - self.ceil_page(prompt) - self.page - 1)
+        return np.maximum(np.minimum(asked, fits), 0)
+
+    def tokens_to_decode(self, committed: Count) -> Count:
+        """Returns the KV tokens, in whole pages, that a request holds while it decodes: one more than it has
+        committed, or the reserve of a speculative step more. What it held before is never given back."""
+        return self.ceil_page(committed + (self.reserve or 1))
+
     def is_sure_to_end(self, sequence: Sequence) -> bool:
         """Whether the results in flight end a request by its length, so that it gets no further row."""
         return reaches_max_tokens(
@@ -155,7 +193,7 @@ class SglangRules:
         """Returns the KV tokens that one request's next decode takes, in whole pages."""
         if not self.reserve:
             return self.page if committed % self.page == 0 else 0
-        wanted = self.ceil_page(committed + self.reserve)
+        wanted = self.tokens_to_decode(committed)
         return max(wanted - self.ceil_page(allocated), 0)
 
     def passes(self, planned: int | None, unused: bool) -> int:
@@ -169,12 +207,17 @@ class SglangRules:
         return min(passes, max(planned, 1)) if planned is not None else passes
 
 
-def left_to_write(sequence: Sequence) -> int:
+def left_to_write(sequence: Asker) -> int:
     """Returns the output tokens that an estimate counts of a request."""
     return min(max(sequence.max_tokens - sequence.num_output_tokens, 0), CLIP_MAX_NEW_TOKENS)
 
 
-def expected(sequence: Sequence, ratio: float) -> float:
+def expected(sequence: Asker, ratio: float) -> float:
     """Returns the tokens that a running request is expected to write yet; all if it ignores stop tokens."""
     left = min(sequence.max_tokens - sequence.num_output_tokens, CLIP_MAX_NEW_TOKENS)
     return left * (1.0 if sequence.ignore_eos else ratio)
+
+
+def promised(running: Iterable[Asker], ratio: float) -> float:
+    """Returns the KV tokens that running requests are expected to write yet."""
+    return sum([expected(sequence, ratio) for sequence in running])

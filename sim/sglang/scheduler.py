@@ -14,9 +14,9 @@ from collections.abc import Sequence as Rows
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.scheduler import Outcome
 from specfleet.sim.sequence import FINISHED, PREEMPTED, RUNNING, WAITING, Batch, Sequence
-from specfleet.sim.sglang.adder import AddReqResult, PrefillAdder
+from specfleet.sim.sglang.adder import PrefillAdder, admit, may_try
 from specfleet.sim.sglang.batch import CUT, DECODE, MIXED, PREFILL, SglangBatch
-from specfleet.sim.sglang.pool import TokenPool
+from specfleet.sim.sglang.pool import Match, TokenPool
 from specfleet.sim.sglang.queue import SglangQueue
 from specfleet.sim.sglang.rules import (
     CLIP_MAX_NEW_TOKENS,
@@ -25,6 +25,7 @@ from specfleet.sim.sglang.rules import (
     NewTokenRatio,
     SglangRules,
     expected,
+    promised,
 )
 from specfleet.sim.speculation.policy import Policy
 
@@ -187,14 +188,15 @@ class SglangScheduler:
         if self._displaces:
             self.full = False
         if self.chunked is None:
-            if self.full or not self.waiting:
-                return False
-            if self._places() <= 0 and not self._displaces:
-                self.full = True
+            tries, self.full = may_try(self.full, len(self.waiting), self._places(), self._displaces)
+            if not tries:
                 return False
         self.line.sort()
         mixed = len(self.running) if self._mixes else 0
-        adder = PrefillAdder(self.rules, self.pool, self.running, self.ratio.now, mixed)
+        ratio, running = self.ratio.now, self.running
+        adder = PrefillAdder[Sequence](
+            self.rules, self.pool, lambda: running, promised(running, ratio), ratio, mixed
+        )
         if self.chunked is not None:
             self.chunked = adder.go_on(self.chunked)
         self._admit(adder, batch)
@@ -211,22 +213,23 @@ class SglangScheduler:
         self._joining = (batch.sequences[:], self.chunked)
         return True
 
-    def _admit(self, adder: PrefillAdder, batch: SglangBatch) -> None:
+    def _admit(self, adder: PrefillAdder[Sequence], batch: SglangBatch) -> None:
         """Tries those who wait, in turn, until one does not fit."""
-        for sequence in self.waiting:
-            if len(adder.pieces) >= self._places():
-                self.full = True
-            if self.full and not (self._displaces and self._displace(adder, sequence, batch)):
-                return
-            match = self.pool.match(sequence)
-            self._looked_at[sequence.id] = sequence.num_tokens - match.tokens
-            verdict = adder.add(sequence, match)
-            if verdict is AddReqResult.NO_TOKEN:
-                self.full = True
-            if verdict is not AddReqResult.CONTINUE:
-                return
 
-    def _compute(self, adder: PrefillAdder, batch: SglangBatch) -> None:
+        def displace(sequence: Sequence) -> bool:
+            return self._displace(adder, sequence, batch)
+
+        self.full = admit(
+            adder, self.waiting, self.full, self._places, self._match, displace if self._displaces else None
+        )
+
+    def _match(self, sequence: Sequence) -> Match:
+        """Looks one who waits up in the tree."""
+        match = self.pool.match(sequence)
+        self._looked_at[sequence.id] = sequence.num_tokens - match.tokens
+        return match
+
+    def _compute(self, adder: PrefillAdder[Sequence], batch: SglangBatch) -> None:
         """Gives the admitted their KV and their rows."""
         page, rows = self.rules.page, adder.pieces
         extra = page * len(rows) if page > 1 else 0
@@ -252,7 +255,7 @@ class SglangScheduler:
             batch.row(sequence, MIXED, 1, 0)
         self.running = []
 
-    def _displace(self, adder: PrefillAdder, sequence: Sequence, batch: SglangBatch) -> bool:
+    def _displace(self, adder: PrefillAdder[Sequence], sequence: Sequence, batch: SglangBatch) -> bool:
         """Throws out running requests of much lower priority, if that makes room for one who waits."""
         sign = 1 if self.sglang.schedule_low_priority_values_first else -1
         threshold = self.sglang.priority_scheduling_preemption_threshold
@@ -321,7 +324,7 @@ class SglangScheduler:
                 holding.committed += 1
             return
         holdings = [pool.held[sequence.id] for sequence in sequences]
-        ends = [max(rules.ceil_page(h.committed + rules.reserve), h.allocated) for h in holdings]
+        ends = [max(rules.tokens_to_decode(h.committed), h.allocated) for h in holdings]
         wanted = sum(ends) - sum([holding.allocated for holding in holdings])
         pool.make_free(wanted + (len(holdings) * rules.page if rules.page > 1 else 0))
         for holding, end in zip(holdings, ends, strict=True):

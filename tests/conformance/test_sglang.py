@@ -59,7 +59,7 @@ def output_not_cut_to_the_pool(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_page_of_overhead(patch: pytest.MonkeyPatch) -> None:
-    def charge(self: PrefillAdder, tokens: int, output: int) -> None:
+    def charge(self: PrefillAdder[Sequence], tokens: int, output: int) -> None:
         whole = self.rules.ceil_page(tokens)
         self.taken += whole
         self.promised += whole + output
@@ -75,7 +75,7 @@ def newcomers_are_discounted_too(patch: pytest.MonkeyPatch) -> None:
 
 
 def runners_are_not_discounted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(adder, "expected", lambda sequence, ratio: float(rules.left_to_write(sequence)))
+    patch.setattr(rules, "expected", lambda sequence, ratio: float(rules.left_to_write(sequence)))
 
 
 def the_ratio_never_falls(patch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def no_empty_turn(patch: pytest.MonkeyPatch) -> None:
 def a_batch_shares_at_once(patch: pytest.MonkeyPatch) -> None:
     original = SglangScheduler._compute
 
-    def compute(self: SglangScheduler, adder: PrefillAdder, batch: SglangBatch) -> None:
+    def compute(self: SglangScheduler, adder: PrefillAdder[Sequence], batch: SglangBatch) -> None:
         original(self, adder, batch)
         for piece in adder.pieces:
             self.pool.keep(piece.sequence, piece.start + piece.tokens)
@@ -167,7 +167,7 @@ def the_oldest_leaf_stays(patch: pytest.MonkeyPatch) -> None:
 def matches_are_not_locked(patch: pytest.MonkeyPatch) -> None:
     original = PrefillAdder._select
 
-    def select(self: PrefillAdder, missing: int, output: int, start: int) -> object:
+    def select(self: PrefillAdder[Sequence], missing: int, output: int, start: int) -> object:
         self.promised -= start
         found = original(self, missing, output, start)
         self.promised += start

@@ -121,7 +121,7 @@ def test_one_that_ends_a_token_early_is_a_breach(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(SglangScheduler, "add", shorter)
     with pytest.raises(Breach, match=names.TOKENS) as found:
-        world(ENGINE, [20], [9]).run()
+        world(ENGINE, [20], [9]).run(engine="step")
     assert found.value.request == 0
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sglang_worlds import sglang_worlds
 from sim_toys import ENGINE, ToyCost, World, drafting
 from test_timeline import HUNT
 from timeline_worlds import LUCK, Affine, both, differences, policies, requests, sharing, worlds
@@ -55,7 +56,7 @@ def parts(scenario: Scenario, world: World) -> Iterator[object]:
     """The records that describe a run."""
     engine = scenario.engine
     yield from (scenario, engine, scenario.deployment, scenario.client, scenario.load, requests(world))
-    others = (engine.speculative, engine.kv_layout, scenario.policy)
+    others = (engine.speculative, engine.kv_layout, engine.sglang, scenario.policy)
     yield from (part for part in others if part is not None)
     yield from scenario.acceptance.values()
 
@@ -65,7 +66,10 @@ def test_the_random_worlds_draw_every_understood_field() -> None:
     loops, everything = ("open", "closed", "capped", "balanced"), partial(worlds, replicas=3)
 
     @settings(HUNT, max_examples=300)
-    @given(st.one_of(everything(loops), everything(loops, tight=True), sharing(loops, 3)), policies())
+    @given(
+        st.one_of(everything(loops), everything(loops, tight=True), sharing(loops, 3), sglang_worlds(loops)),
+        policies(),
+    )
     def look(world: World, policy: PolicySpec) -> None:
         scenario = replace(world.scenario(world.classes or {}), policy=policy)
         for part in parts(scenario, world):

@@ -1,0 +1,60 @@
+"""Random worlds in front of engines with SGLang's scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import strategies as st
+from sim_toys import World
+from timeline_worlds import worlds
+
+from specfleet.sim.config import SglangConfig
+
+LOOPS = ("open", "closed", "capped", "balanced", "sparse")
+
+
+@st.composite
+def sglang_worlds(
+    draw: st.DrawFn, loops: tuple[str, ...] = LOOPS, replicas: int = 3, crowded: bool = False
+) -> World:
+    """Requests in front of SGLang's scheduler: prompts cut, outputs cut, lists that are full, promises that
+    do not hold; with overlap and without, plain, and with a chain or a tree.
+
+    Args:
+        draw: hypothesis's.
+        loops, replicas: as in `timeline_worlds.worlds`.
+        crowded: promises decide who is admitted, with overlap.
+    """
+    tight = crowded or draw(st.booleans())
+    dense = tuple(loop for loop in loops if loop != "sparse") if tight else loops
+    world = draw(worlds(dense, replicas, tight=tight))
+    page = draw(st.sampled_from([1, 1, 4, 16]))
+    tokens = draw(st.sampled_from([300, 400, 600, 900] if tight else [500, 1000, 3000, 20_000]))
+    settings = SglangConfig(
+        chunked_prefill_size=draw(st.sampled_from([-1, 16, 64, 8192])),
+        max_prefill_tokens=draw(st.sampled_from([40, 16384])),
+        prefill_max_requests=draw(st.sampled_from([None, None, 1, 3])),
+        schedule_policy=draw(st.sampled_from(["fcfs", "lpm"])),
+        schedule_conservativeness=draw(st.sampled_from([0.3, 1.0, 1.0, 1.2, 2.0])),
+        schedule_low_priority_values_first=draw(st.booleans()),
+        priority_scheduling_preemption_threshold=draw(st.sampled_from([0, 10])),
+        disable_priority_preemption=draw(st.booleans()),
+        retraction_policy=draw(st.sampled_from(["length", "priority"])),
+        ignore_eos=draw(st.sampled_from([False, False, True])),
+        speculative_num_steps=draw(st.sampled_from([0, 2])),
+        speculative_eagle_topk=draw(st.sampled_from([1, 1, 2])),
+    )
+    engine = replace(
+        world.engine,
+        block_size=page,
+        num_gpu_blocks=tokens // page + 1,
+        max_num_seqs=24 if tight else draw(st.sampled_from([1, 2, 5, 24])),
+        max_model_len=draw(st.sampled_from([100, 4096, 4096])),
+        enable_prefix_caching=draw(st.booleans()),
+        sliding_window=0,
+        kv_layout=None,
+        sglang=settings,
+    )
+    if crowded:
+        engine = replace(engine, async_scheduling=True, max_model_len=4096)
+    return replace(world, engine=engine)

@@ -1,0 +1,173 @@
+"""SGLang's rules on the calendar equal stepping, to the last bit; and the proof can fail."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from sglang_worlds import sglang_worlds
+from sim_toys import ENGINE, World, drafting
+from test_timeline import HUNT, LAWS, SEEDS, plant, prove, small_windows_and_blocks
+from timeline_worlds import LUCK, both, differences
+
+from specfleet.sim.calendar.sglang import columns, ends, lane, lives, quiet, runs
+from specfleet.sim.config import SglangConfig
+from specfleet.sim.errors import Breach, Stall
+from specfleet.sim.speculation.policy import PolicySpec
+
+__all__ = ["small_windows_and_blocks"]
+
+SGLANG = replace(ENGINE, block_size=1, sglang=SglangConfig())
+CROWD = World([50] * 40, [30] * 40, arrival_s=[0.01 * i for i in range(40)], engine=SGLANG)
+
+
+@pytest.fixture(autouse=True)
+def small_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows of a few decodes, so that small worlds have many."""
+    monkeypatch.setattr(quiet.SglangQuiet, "reach", 12)
+
+
+@LAWS
+@given(sglang_worlds(), SEEDS)
+def test_sglang_s_scheduler_on_the_calendar_equals_stepping(world: World, seed: int) -> None:
+    prove(world, seed)
+
+
+def test_most_random_worlds_stay_on_the_calendar_and_have_what_may_go_wrong() -> None:
+    seen = Counter[str]()
+
+    @settings(HUNT, max_examples=150)
+    @given(sglang_worlds(), SEEDS)
+    def look(world: World, seed: int) -> None:
+        try:
+            ours, stepped = both(world, seed)
+        except Stall:
+            return
+        seen["all"] += 1
+        if "retracted" in ours.stepped_because and not world.engine.async_scheduling:
+            assert stepped.requests["preemptions"].any()
+        if ours.stepped_because:
+            return
+        iterations, odd = ours.iterations, ours.odd_gaps
+        seen["on the calendar"] += 1
+        seen["a prompt is cut"] += bool((iterations["prefill_sequences"] > 0).sum() > len(world.prompt))
+        seen["decodes wait for a prompt"] += bool(len(odd["end_s"]))
+        seen["the list is full"] += bool(iterations["running"].max() == world.engine.max_num_seqs)
+        cut = ours.requests["output_tokens"] < np.array(world.output)
+        seen["an output is cut"] += bool((cut & (ours.requests["status"] == 0)).any())
+        rows = iterations["decode_sequences"] > iterations["chunks"]
+        seen["a row in vain"] += bool(rows.any())
+
+    look()
+    assert seen["on the calendar"] > 0.5 * seen["all"], seen
+    assert min(seen.values()) >= 3, seen
+    assert len(seen) == 7, seen
+
+
+FAULTS = {
+    "what runs is expected to write little": (lane, "total = left * self.ratio.now", "total = 0.3"),
+    "nobody ever leaves the list": (lane, "if gone := ", "if gone := 0 * "),
+    "a first token in flight is known": (
+        lane,
+        "batch.left += most - min(asking.max_tokens - 1, CLIP_MAX_NEW_TOKENS)",
+        "pass",
+    ),
+    "pages of a batch ago": (lane, "if self.behind else gone", "if False else gone"),
+    "a prompt's pages are not held": (lane, "self.new_pages += pages", "pass"),
+    "a row in vain is not computed": (lives, "np.where(sure, 0, (1 << pack.count) + in_vain)", "0 * known"),
+    "every end is foreseen": (lives, "reaches_max_tokens(known, 1, most)", "known > -1"),
+    "reserve as without drafts": (lives, "rules.tokens_to_decode(computed)", "rules.ceil_page(computed + 1)"),
+    "the ratio stands still": (quiet, "lane.ratio.fall()", "break"),
+    "a window goes on past an arrival": (quiet, "np.searchsorted(turns, limit)", "len(turns)"),
+    "a window forgets who left": (quiet, "bool(left[:done].any())", "False"),
+    "a pause of two batches": (columns, "self.at[decode - 1])", "self.at[decode - 1] - 1)"),
+    "the second chunk is a pause": (columns, "self.since + self._follows()", "self.since"),
+    "the last round uncut": (runs, "= block.kept[some]", "= block.gains[0]"),
+    "chunks ranked among the dead": (ends, "index + gone + 1", "index + 1"),
+}
+"""What went wrong, where, what stands there, and what is planted."""
+CROWDED = (
+    "what runs is expected to write little",
+    "a first token in flight is known",
+    "the ratio stands still",
+)
+"""Faults that show where promises decide."""
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, old, new = FAULTS[fault]
+    plant(monkeypatch, module, old, new)
+
+    @HUNT
+    @given(sglang_worlds(crowded=fault in CROWDED), SEEDS)
+    def hunt(world: World, seed: int) -> None:
+        prove(world, seed)
+
+    with pytest.raises((AssertionError, Breach, KeyError)):
+        hunt()
+
+
+def test_where_rounding_decides_promises_are_added_up_as_the_scheduler_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Some run, expected to write 0.7 of what is left: a whole number of tokens, but for rounding. One more
+    fits if that is a hair less."""
+    apart, found = 0, 0
+    for running, left, expected in ((5, 46, 161), (5, 48, 168)):
+        apart += sum([left * 0.7] * running) != running * left * 0.7
+        engine = replace(SGLANG, num_gpu_blocks=101 + expected + 10 * running)
+        world = World(
+            [10] * running + [60],
+            [2] * running + [39],
+            max_tokens=[left + 1] * running + [39],
+            arrival_s=[0.0] * running + [0.001],
+            engine=engine,
+        )
+        ours, theirs = both(world, 0)
+        assert (ours.stepped_because, differences(ours, theirs)) == ("", [])
+        with monkeypatch.context() as patch:
+            patch.setattr(lane, "CLOSE", -1.0)
+            found += bool(differences(both(world, 0)[0], theirs))
+    assert found == apart, "without the rule each of these differs"
+
+
+def test_what_is_stepped_says_why() -> None:
+    sharing = replace(CROWD, prompts=[[(-1, 50)]] * 40, engine=replace(SGLANG, enable_prefix_caching=True))
+    short = replace(CROWD, engine=replace(SGLANG, num_gpu_blocks=600, sglang=bold()))
+    cases = {
+        "SGLang's mixed batches": under(enable_mixed_chunk=True),
+        "SGLang's priority scheduling": under(enable_priority_scheduling=True),
+        "prompts that share prefixes in SGLang's radix tree": sharing,
+        "SGLang's scheduler with a sliding window": replace(CROWD, engine=replace(SGLANG, sliding_window=20)),
+        "requests are retracted for lack of KV": short,
+    }
+    for because, world in cases.items():
+        ours, theirs = both(world, 0)
+        assert (ours.stepped_because, ours.stepped_share) == (because, 1.0)
+        assert not differences(ours, theirs)
+    assert both(CROWD, 0)[0].stepped_share == 0.0
+
+
+def bold() -> SglangConfig:
+    """Promises too bold."""
+    return SglangConfig(schedule_conservativeness=0.02)
+
+
+def under(**settings: bool) -> World:
+    """The crowd under other settings of SGLang's."""
+    return replace(CROWD, engine=replace(SGLANG, sglang=SglangConfig(**settings)))  # type: ignore[arg-type]
+
+
+def test_a_draft_policy_under_sglang_is_stepped() -> None:
+    world = replace(CROWD, engine=drafting(3, engine=SGLANG), classes={"": LUCK[0]})
+    ours, _ = both(world, 0, PolicySpec("disable_above_queue", {"queue": 2}))
+    assert ours.stepped_because == "SGLang's scheduler under a draft policy"
+
+
+def test_sums_that_do_not_fit_in_one_integer_are_stepped() -> None:
+    huge = replace(SGLANG, num_gpu_blocks=1 << 27, max_num_seqs=1 << 20)
+    assert both(World([5000, 6], [30, 8], engine=huge), 0)[0].stepped_because.startswith("counts that")

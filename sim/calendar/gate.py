@@ -254,6 +254,12 @@ REFUSED = (
         "a policy that looks at single requests",
     ),
     Refusal(Scenario, (), _drafts_too_deep, "a policy with more drafts than num_speculative_tokens"),
+    Refusal(
+        DeploymentConfig,
+        ("lockstep",),
+        lambda run: run.scenario.deployment.lockstep > 1,
+        "ranks in lockstep",
+    ),
     Refusal(EngineConfig, ("policy",), lambda run: run.config.policy != "fcfs", "priority scheduling"),
     Refusal(
         EngineConfig,

@@ -65,18 +65,24 @@ def test_the_random_worlds_draw_every_understood_field() -> None:
     seen: dict[tuple[str, str], set[str]] = {}
     loops, everything = ("open", "closed", "capped", "balanced"), partial(worlds, replicas=3)
 
-    @settings(HUNT, max_examples=300)
-    @given(
-        st.one_of(everything(loops), everything(loops, tight=True), sharing(loops, 3), sglang_worlds(loops)),
-        policies(),
-    )
-    def look(world: World, policy: PolicySpec) -> None:
+    def see(world: World, policy: PolicySpec | None) -> None:
         scenario = replace(world.scenario(world.classes or {}), policy=policy)
         for part in parts(scenario, world):
             for field in fields(part):  # type: ignore[arg-type]
                 values = seen.setdefault((type(part).__name__, field.name), set())
                 values.add(repr(getattr(part, field.name)))
 
+    @settings(HUNT, max_examples=300)
+    @given(st.one_of(everything(loops), everything(loops, tight=True), sharing(loops, 3)), policies())
+    def look(world: World, policy: PolicySpec) -> None:
+        see(world, policy)
+
+    @settings(HUNT, max_examples=40)
+    @given(sglang_worlds())
+    def look_at_sglang(world: World) -> None:
+        see(world, None)
+
+    look_at_sglang()
     look()
     for record, names in UNDERSTOOD.items():
         for field in fields(record):

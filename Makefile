@@ -12,8 +12,10 @@ TOOLS := $(VENV)/.specfleet-dev-installed
 demo: $(PRODUCT)
 	$(VENV)/bin/specfleet run experiments/presets/demo.yaml
 
+WORLDS ?= 0.4
 test: $(TOOLS)
-	$(PYTHON) -m pytest -n auto -rs
+	@echo 'some minutes on two idle cores; WORLDS=1 draws every random world that the tests name'
+	$(PYTHON) -m pytest -n auto --dist worksteal -rs --worlds $(WORLDS)
 
 lint: $(TOOLS)
 	$(PYTHON) -m ruff check .

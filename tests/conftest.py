@@ -6,12 +6,44 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT / os.environ.get("SPECFLEET_SHARED", "../shared")
 ABSENT = f"no shared measurements at {SHARED} (set SPECFLEET_SHARED)"
+
+
+FEWER = 0.4
+"""Of the examples that a test of random worlds names, those that it draws where none is asked for."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How many random worlds are drawn."""
+    parser.addoption(
+        "--worlds",
+        type=float,
+        default=FEWER,
+        metavar="FACTOR",
+        help="draw so many times the random worlds that tests name (default: %(default)s)",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Scales the examples of every test of hypothesis; five are always drawn, or what it names."""
+    factor = config.getoption("--worlds")
+    tests: dict[int, Any] = {}
+    for item in items:
+        test = getattr(item, "obj", None)
+        test = getattr(test, "__func__", test)
+        if hypothesis.is_hypothesis_test(test):
+            tests[id(test)] = test
+    for test in tests.values():
+        named = getattr(test, "_hypothesis_internal_use_settings", None) or hypothesis.settings()
+        worlds = max(round(factor * named.max_examples), min(5, named.max_examples))
+        test._hypothesis_internal_use_settings = hypothesis.settings(named, max_examples=worlds)
 
 
 @pytest.fixture
@@ -47,3 +79,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     count = sum(ABSENT in str(report.longrepr) for report in skipped)
     if count:
         terminalreporter.write_line(f"{count} tests skipped: {ABSENT}", yellow=True)
+    worlds = terminalreporter.config.getoption("--worlds")
+    terminalreporter.write_line(
+        f"random worlds: {worlds:g} of those that tests name; all of them: --worlds 1"
+    )

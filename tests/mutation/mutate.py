@@ -76,7 +76,8 @@ def collected(where: list[str], examples: int, work: Callable[[list[pytest.Item]
     )
     hypothesis.settings.load_profile("mutants")
     pytest.main(
-        ["-qq", "-s", "--no-summary", "-p", "no:cacheprovider", *where], plugins=[Collected(work, examples)]
+        ["-qq", "-s", "--no-summary", "-p", "no:cacheprovider", "--worlds=1", *where],
+        plugins=[Collected(work, examples)],
     )
 
 

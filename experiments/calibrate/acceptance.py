@@ -7,6 +7,7 @@ from pathlib import Path
 
 import yaml
 
+from specfleet.experiments.calibrate.predicted import every_k, prediction_text
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
 from specfleet.experiments.tools.counts import Measured, from_log, from_prometheus, from_requests
 from specfleet.experiments.tools.file import decoded
@@ -81,10 +82,36 @@ def _of(result: ToolResult) -> Measured:
     )
 
 
-def acceptance_command(path: Path, before: Path | None, out: Path, format_: str | None = None) -> int:
-    """Prints the block, writes it beside the profile as NAME.acceptance.yaml; returns 0."""
+def acceptance_command(
+    path: Path,
+    before: Path | None,
+    out: Path,
+    format_: str | None = None,
+    method: str | None = None,
+    elsewhere: bool = False,
+) -> int:
+    """Prints the block and writes it beside the profile as NAME.acceptance.yaml; returns 0.
+
+    Args:
+        path, before, format_: as `read_report`.
+        out: the profile.
+        method: of drafting; with it the block says its K, and what it predicts for others is printed.
+        elsewhere: the prediction is for another data set than the report's.
+
+    Raises:
+        InputFaults: as `read_report` and `every_k`, or for `elsewhere` without a method.
+    """
+    if elsewhere and method is None:
+        message = "needs --method, the way of drafting: what is predicted goes by it"
+        raise InputFaults([Fault(COMMAND_LINE, 0, "--other-data-set", message)])
     measured = read_report(path, before, format_)
-    text = yaml.safe_dump({"acceptance": measured.block()}, sort_keys=False, allow_unicode=True, width=110)
+    block, found = measured.block(), None
+    if method is not None:
+        found = every_k(measured, method, elsewhere)
+        block["measured_at_k"] = found.counted.k
+        if found.concentration_range is not None:
+            block["concentration_range"] = list(found.concentration_range)
+    text = yaml.safe_dump({"acceptance": block}, sort_keys=False, allow_unicode=True, width=110)
     written = out.with_name(f"{out.stem}.acceptance.yaml")
     written.write_text(text, encoding="utf-8")
     print(text, end="")
@@ -94,5 +121,9 @@ def acceptance_command(path: Path, before: Path | None, out: Path, format_: str 
         print("# it does not say K: add measured_at_k, the drafts a round of that server")
     if measured.concentration is None:
         print("# spread between requests is not in this report: concentration stays an assumption")
+    if found is not None:
+        print(prediction_text(found))
+    elif measured.by_position:
+        print("# for other K's, with intervals: --method and the way of drafting, such as eagle3")
     print(f"wrote {written}")
     return 0

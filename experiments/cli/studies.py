@@ -89,6 +89,13 @@ def calibrate(
     before: Annotated[
         Path | None, typer.Option(metavar="REPORT", help="A scrape from the start, taken off the other.")
     ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help="With --acceptance: the way of drafting (eagle3, mtp, ..): predicts every K."),
+    ] = None,
+    other_data_set: Annotated[
+        bool, typer.Option("--other-data-set", help="Predict for other prompts than the report's.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="The engine profile to write.")] = Path("calibrated.yaml"),
     fit: Annotated[str, typer.Option(help="What to fit.")] = "scale,step,sequence",
 ) -> None:
@@ -106,7 +113,7 @@ def calibrate(
         if bench and serve is not None:
             code = calibrate_command(bench, serve=serve, out=out, fit=fit, format_=format_)
         if acceptance is not None:
-            code = max(code, acceptance_command(acceptance, before, out, format_))
+            code = max(code, acceptance_command(acceptance, before, out, format_, method, other_data_set))
     raise typer.Exit(code)
 
 

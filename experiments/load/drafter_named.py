@@ -66,40 +66,22 @@ def _said(config: Config | None) -> dict[str, Any]:
 def acceptance_for(method: str, model: str | dict[str, Any], k: int) -> tuple[dict[str, Any], str]:
     """The `acceptance:` of a line that cannot state it, and how it was come by.
 
-    Of the shipped profiles of the model and method that reach K drafts, in whatever format its weights are,
-    one of chat traffic comes first. Look-up in the text hangs on the traffic more than on the model: without
-    one of this model the n-gram of another is taken, for `suffix` too, for nothing measured is nearer.
+    Of the shipped profiles of the model and method, in whatever format its weights are, those that reach K
+    drafts come first, then chat traffic; beyond its positions the run predicts (`point.beyond`). Look-up in
+    the text hangs on the traffic more than on the model: without one of this model the n-gram of another is
+    taken, for `suffix` too, for nothing measured is nearer.
     """
     profiles = {name: lookups.acceptance_profile(name) for name in lookups.acceptance_profile_names()}
     there = sorted(
-        (where.dataset not in _CHAT, name)
+        (len(read.by_position or range(k)) < k, where.dataset not in _CHAT, name)
         for name, read in profiles.items()
         if (where := read.measured_on) is not None and where.method == method and where.model
-        if same_model(where.model, model) and len(read.by_position or range(k)) >= k
+        if same_model(where.model, model)
     )
-    if there:
-        return {"profile": there[0][1]}, f"that of profile {there[0][1]}"
-    if method not in ("ngram", "suffix"):
-        assumed = {"by_position": _carried_on(ASSUMED_POSITIONS, k), "concentration": 18}
-        return assumed | {"source": "an assumption; replace it with what your server prints"}, "assumed"
-    looked_up = profiles[_LOOKED_UP]
-    measured = looked_up.by_position or ()
-    if k <= len(measured):
-        return {"profile": _LOOKED_UP}, f"that of profile {_LOOKED_UP}"
-    how = f"that of profile {_LOOKED_UP}, carried on from position {len(measured)} at its last ratio"
-    block: dict[str, Any] = {
-        "by_position": _carried_on(measured, k),
-        "concentration": looked_up.concentration,
-        "source": how,
-    }
-    if looked_up.hot_cold is not None:
-        block["hot_cold"] = looked_up.hot_cold.model_dump()
-    return block, how
-
-
-def _carried_on(positions: tuple[float, ...], k: int) -> list[float]:
-    """Positions 1 to K; beyond what is known each is the one before at the last known ratio."""
-    found = list(positions[:k])
-    while len(found) < k:
-        found.append(round(found[-1] * positions[-1] / positions[-2], 6))
-    return found
+    if there or method in ("ngram", "suffix"):
+        name = there[0][2] if there else _LOOKED_UP
+        measured = len(profiles[name].by_position or range(k))
+        further = f", predicted beyond K = {measured}" if measured < k else ""
+        return {"profile": name}, f"that of profile {name}{further}"
+    assumed = {"by_position": list(ASSUMED_POSITIONS[:k]), "concentration": 18}
+    return assumed | {"source": "an assumption; replace it with what your server prints"}, "assumed"

@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from specfleet.experiments.point.acceptance_specs import acceptance_spec
+from specfleet.experiments.point.beyond import at_drafts
 from specfleet.experiments.point.graphs import draft_tiers, with_graphs
 from specfleet.experiments.point.plugins import load_plugins
 from specfleet.experiments.point.sglang import sglang_config
@@ -297,7 +298,7 @@ def acceptance_specs(config: Experiment) -> dict[str, AcceptanceSpec]:
     tree = drafted_tree(config.serve)
     by_rank = config.serve.draft_tree.by_rank if config.serve.draft_tree else None
     return {
-        name: dataclasses.replace(acceptance_spec(process), tree=tree, by_rank=by_rank)
+        name: dataclasses.replace(acceptance_spec(at_drafts(process, config)), tree=tree, by_rank=by_rank)
         for name, process in processes(config.acceptance).items()
     }
 

@@ -80,3 +80,10 @@ FAMILIES = {
 }
 """Method of a speculative config -> family. No curve of a Medusa, DFlash or suffix drafter went into the fit;
 each is taken for its nearest kin."""
+
+CONCENTRATION_BETWEEN_KS = 0.3
+"""Standard deviation of ln concentration from K = 1 to another K: traces of Llama-3.1-8B, two drafters on
+four data sets, K = 2 .. 8, beta-binomial fits to the requests of each K."""
+
+CONCENTRATION_BETWEEN_DATA_SETS = 1.2
+"""The same from one data set to another, of either drafter alone: nine pairs of ten lie within 1.645 times both."""

@@ -295,7 +295,7 @@ CONFLICTS = [
         "by_position and acceptance_length say the same thing twice",
     ),
     (speculative(EAGLE3, "acceptance: {by_position: [0.5, 0.6, 0.4]}"), "never increase"),
-    (speculative(EAGLE3, "acceptance: {by_position: [0.5, 0.4]}"), "has 2 entries and 3 drafts are made"),
+    (speculative(EAGLE3, "acceptance: {by_position: [0.5, 0.4], measured_at_k: 3}"), "has 2 entries"),
     (speculative(EAGLE3, "acceptance: {by_position: [1.2]}"), "must be at most 1, not 1.2"),
     (speculative(EAGLE3, "acceptance: {acceptance_length: 5}"), "more than 3 drafts and one; use at most 4"),
     (

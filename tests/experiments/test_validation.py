@@ -34,6 +34,8 @@ from specfleet.experiments.validate.sample import drawn_by_position, levelled_re
 from specfleet.experiments.validate.score import block, by_load, ratios
 from specfleet.experiments.validate.tables import read_csv
 from specfleet.experiments.validate.validation import PUBLISHED, Validation, read_points, validate
+from specfleet.sim.speculation.depth import CountedAt, known
+from specfleet.sim.speculation.families import FAMILIES
 from specfleet.workloads.lengths import Capped
 
 PLAIN = {
@@ -230,7 +232,8 @@ def test_predicted_acceptance_never_uses_the_row_nor_its_k() -> None:
     other_k = point(DRAFTED | {"K": "1", "accept_pos1": "0.5"})
     found = predicted_acceptance(mine, [mine, same_k, other_k])
     assert found is not None
-    assert found.by_position == pytest.approx((0.5, 0.25))
+    counted = CountedAt(1, (0.5,), rounds=other_k.rounds)
+    assert found.by_position == known(FAMILIES["eagle3"], [counted]).by_position(2)
     stand_in = predicted_acceptance(mine, [mine, same_k])
     assert stand_in is not None
     assert stand_in.by_position == pytest.approx((0.1, 0.1))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.point.acceptance_specs import written_out
+from specfleet.experiments.point.beyond import Beyond, beyond
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.acceptance import QUANTITIES, Process
 from specfleet.experiments.schema.blocks.experiment import Experiment
@@ -96,6 +98,7 @@ def elsewhere(process: Process, config: Experiment, block: str) -> Iterator[str]
         config: the point.
         block: the key of the process.
     """
+    yield from _predicted(process, config, block)
     there, speculative = written_out(process).measured_on, config.serve.speculative_config
     if there is None or speculative is None:
         return
@@ -113,6 +116,40 @@ def elsewhere(process: Process, config: Experiment, block: str) -> Iterator[str]
             f"{block}{f' ({profile})' if profile else ''} was measured on {was}; this file runs {now}, which "
             "may accept more or less"
         )
+
+
+def _predicted(process: Process, config: Experiment, block: str) -> Iterator[str]:
+    """Says where a point runs a K that its acceptance was not measured at."""
+    found = predicted(process, config)
+    if found is None:
+        return
+    length, where = found.length, "beyond" if found.k > found.measured_at_k else "below"
+    if not same_data_set(process, config):
+        where = f"for another data set and {where}"
+    yield (
+        f"{block} is predicted {where} K = {found.measured_at_k}: at K = {found.k} {length.value:.2f} tokens "
+        f"a round, 90 % interval {length.low:.2f} to {length.high:.2f} (the law of {found.depth.family.name})"
+    )
+
+
+def predicted(process: Process, config: Experiment) -> Beyond | None:
+    """Returns the acceptance of a point whose K it was not measured at; None where it was.
+
+    The interval is wider where it was measured on another data set than the point's.
+    """
+    speculative = config.serve.speculative_config
+    if speculative is None or config.serve.draft_tree is not None:
+        return None
+    found = beyond(process, speculative.num_speculative_tokens or 0, speculative.method)
+    if found is None or same_data_set(process, config):
+        return found
+    return replace(found, depth=found.depth.elsewhere())
+
+
+def same_data_set(process: Process, config: Experiment) -> bool:
+    """Whether a point runs the data set that its acceptance was measured on, as far as both are named."""
+    there = written_out(process).measured_on
+    return there is None or _same_data(there.dataset, config.workload.preset)
 
 
 def same_model(measured: str | None, served: str | dict[str, object]) -> bool:
@@ -166,6 +203,10 @@ def _process(process: Process, block: str) -> Iterator[Conflict]:
     if length is not None and at_k is not None and length > at_k + 1:
         message = f"{length:g} tokens a round are more than {at_k} drafts and one; use at most {at_k + 1}"
         yield Conflict.at(message, f"{block}.acceptance_length", f"{block}.measured_at_k")
+    if process.by_position is not None and at_k not in (None, len(process.by_position)):
+        positions_ = len(process.by_position)
+        message = f"is {at_k}, and by_position has {positions_} entries; give as many, or leave it out"
+        yield Conflict.at(message, f"{block}.measured_at_k", f"{block}.by_position")
     if process.by_position is not None and process.decay != 1:
         message = "by_position already gives every position; remove decay"
         yield Conflict.at(message, f"{block}.decay", f"{block}.by_position")

@@ -93,7 +93,8 @@ def speculation_conflicts(config: Experiment) -> Iterator[Conflict]:
         yield Conflict.at(message, f"{_BLOCK}.draft_sample_method", "acceptance")
     for name, process in by_class.items():
         block = f"acceptance.{name}" if name else "acceptance"
-        yield from process_conflicts(process, speculative, block, positions_needed(config.serve))
+        needed = positions_needed(config.serve) if config.serve.draft_tree is not None else 0
+        yield from process_conflicts(process, speculative, block, needed)
 
 
 def _policy(policy: DraftPolicy | None, speculative: SpeculativeConfig) -> Iterator[Conflict]:

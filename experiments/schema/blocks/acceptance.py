@@ -108,7 +108,8 @@ class Process(Block):
     measured_on: MeasuredOn | None = None
     """Model, method and data set of the measurement."""
     by_position: Annotated[tuple[_Share, ...], Field(min_length=1)] | None = None
-    """P(first i drafts all accepted), i = 1, 2, ..: never increasing; the first K count."""
+    """P(first i drafts all accepted), i = 1, 2, ..: never increasing; the first K count. Beyond them the run
+    predicts, by a law of the drafter's family, and says so; with `measured_at_k` below them too."""
     conditional_acceptance: _Share | None = None
     """P(a draft is accepted, given that those before it were)."""
     acceptance_length: Annotated[float, Field(ge=1, le=1 + MOST_DRAFTS)] | None = None
@@ -126,7 +127,7 @@ class Process(Block):
     process: ProcessName | None = None
     """A process of your own by name; its parameters stand beside it."""
     measured_at_k: Drafts | None = None
-    """K of the measurement; the experiment's own K if it has only one."""
+    """K of the measurement; the experiment's own K if it has only one. At another K the run predicts."""
     scale: Factor = 1.0
     """Factor on the conditional acceptance of every draft, whatever was measured: 0.8 is a fifth less."""
     concentration: _Concentration = DEFAULT_CONCENTRATION

@@ -23,6 +23,7 @@ from specfleet.experiments.breakeven.answers import (
     schedule,
 )
 from specfleet.experiments.breakeven.cell import assumed
+from specfleet.experiments.breakeven.chance import chance_lines, chances
 from specfleet.experiments.breakeven.question import CONCURRENCY, DRAFTS, MOST_SEARCHED, Breakeven
 from specfleet.experiments.breakeven.search import ALWAYS, AT, EQUAL, NEVER, UNMET, speedup
 from specfleet.experiments.breakeven.search import QUESTIONS as ASKED
@@ -68,6 +69,7 @@ def breakeven_text(this: Breakeven) -> str:
     seeds = f"mean of {n} seeds [lowest highest]" if n > 1 else "one seed"
     parts = [
         *_own_verdicts(this),
+        *(["\n".join(chance)] if (chance := list(chance_lines(this, found, load_name(this)))) else []),
         "Conditional acceptance a from which drafting pays against K = 0, on the same requests and luck: "
         f"{seeds}, {this.simulations} simulations. a is a mean over requests, {spread}.",
         break_even_table(this, found, questions),
@@ -304,6 +306,7 @@ def breakeven_facts(this: Breakeven) -> dict[str, object]:
             {**row, "by_seed": list(answer.alphas), "statuses": dict(answer.statuses)}
             for row, answer in zip(rows, found, strict=True)
         ],
+        "chances": [dataclasses.asdict(one) for one in chances(this, found)],
         "best_k": {
             question: [{"load": b.load, "K": b.k, "speedup": b.speedup, "batch": b.batch} for b in chosen]
             for question in questions

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
 from specfleet.experiments.tools.counts import Measured
+from specfleet.experiments.words.chance import next_count
 from specfleet.experiments.words.table import Column, table_text
-from specfleet.sim.speculation.depth import CountedAt, Depth, at_k, known, narrows_most
+from specfleet.sim.speculation.depth import CountedAt, Depth, at_k, known
 from specfleet.sim.speculation.families import (
     CONCENTRATION_BETWEEN_DATA_SETS,
     CONCENTRATION_BETWEEN_KS,
@@ -85,16 +86,13 @@ def prediction_text(found: EveryK) -> str:
     where = " on another data set" if found.elsewhere else ""
     ks = range(1, max(MOST, seen) + 1)
     asked = [k for k in ks if found.elsewhere or k != seen]
-    best, deepest = narrows_most(depth, asked), max(asked)
-    after = depth.after(best)
     return "\n".join(
         [
             f"Predicted{where} from K = {seen}, by the law of {depth.family.name} "
             f"(curves of {depth.family.drafters}); {_in_a_file(found)}:",
             table_text(COLUMNS, [_row(found, k) for k in ks]),
             *_spread(found),
-            f"Counting 10,000 rounds at K = {best}{where} would narrow it most: at K = {deepest} from "
-            f"+-{_half(depth, deepest):.1f} % to +-{_half(after, deepest):.1f} %.",
+            next_count(depth, asked),
         ]
     )
 
@@ -121,12 +119,6 @@ def _row(found: EveryK, k: int) -> list[str]:
         for step, at in zip(steps, depth.positions(k), strict=True)
     ]
     return [f"{k}", f"{1.0 + sum(steps):.2f}", f"{low:.2f} to {min(high, k + 1.0):.2f}", " ".join(each)]
-
-
-def _half(depth: Depth, k: int) -> float:
-    """Half the 90 % interval of the length, percent of it."""
-    length = depth.length(k)
-    return 100.0 * (length.high - length.low) / 2.0 / length.value
 
 
 def _spread(found: EveryK) -> Iterator[str]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from specfleet.experiments.plan.planned import Planned
+from specfleet.experiments.plan.predicted import chance_lines
 from specfleet.experiments.plan.speculation import HOTTEST, crossover, fall_back_temperature, gains
 from specfleet.experiments.run.gains import judge
 from specfleet.sim.statistics.verdict import LEAST_GAIN
@@ -39,6 +40,9 @@ def speculation_lines(this: Planned) -> Iterator[str]:
         yield f"  {_crossovers(this, drafting.k)}"
     if this.break_even is not None:
         yield f"  {break_even_line(this)}"
+        yield from (
+            f"  {line}" for line in chance_lines(drafting, this.break_even, this.runs[drafting.id][0])
+        )
     yield "  drafts are chains (vLLM V1 verifies no trees); " + temperature_line(this)
 
 

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 from specfleet.experiments.plan.asking import Laboratory, Question
 from specfleet.experiments.plan.candidates import Candidate
+from specfleet.experiments.plan.predicted import predicted_acceptance_of
 from specfleet.experiments.plan.search import FIRST_LOOK, Entry, Search
 from specfleet.experiments.plan.traffic import Traffic
+from specfleet.experiments.point.beyond import Beyond
 from specfleet.experiments.point.bounds import Bound, MeanLengths, bound
 from specfleet.experiments.point.build import requests
 from specfleet.sim.statistics.limits import Kept
@@ -52,9 +54,14 @@ EASIER = "step time -10 %"
 """The change under which fewer replicas may be enough; under all others too few remain too few."""
 
 
-def changes(traffic: Traffic) -> dict[str, Traffic]:
-    """Returns what may turn out differently, by name."""
-    return {
+LOW_END = "acceptance at the low end of its interval"
+"""The change of a plan whose acceptance is predicted."""
+
+
+def changes(traffic: Traffic, law: Beyond | None = None) -> dict[str, Traffic]:
+    """Returns what may turn out differently, by name; `law`: the plan's acceptance, where predicted."""
+    low = {} if law is None else {LOW_END: dataclasses.replace(traffic, acceptance_factor=law.low_factor)}
+    return low | {
         "acceptance -20 %": dataclasses.replace(traffic, acceptance_factor=0.8),
         "output length +30 %": dataclasses.replace(traffic, output_factor=1.3),
         "request rate +25 %": traffic.scaled(1.25),
@@ -85,7 +92,7 @@ def sensitivity(
     known = _shortlist(ordered)
     shortlist = [entry.candidate for entry in known]
     found = []
-    for name, changed in changes(traffic).items():
+    for name, changed in changes(traffic, predicted_acceptance_of(winner)).items():
         means = MeanLengths.of(requests(winner.config, seeds[0]), changed.output_factor)
         at = functools.partial(_bound, means, changed.acceptance_factor)
         bounds = dict(zip([c.id for c in shortlist], laboratory.each(at, shortlist), strict=True))

@@ -23,6 +23,7 @@ from specfleet.experiments.plan.numbers import (
     shifts,
 )
 from specfleet.experiments.plan.planned import Planned
+from specfleet.experiments.plan.predicted import chance_to_pay
 from specfleet.experiments.plan.report import status, trust
 from specfleet.experiments.plan.rollout import rollout
 from specfleet.experiments.plan.search import Entry
@@ -170,6 +171,9 @@ def _speculation(this: Planned) -> dict[str, object] | None:
         if this.loads
         else None,
         "break_even": asdict(this.break_even) if this.break_even else None,
+        "chance_to_pay": chance_to_pay(drafting, this.break_even, this.runs[drafting.id][0])
+        if this.break_even
+        else None,
         "rival": None
         if this.rival is None or this.rival.high is None
         else {

@@ -37,6 +37,16 @@ class Beyond:
         low, high = (min(end, self.k + 1.0) for end in ends)
         return Predicted(here, low, high)
 
+    @property
+    def low_factor(self) -> float:
+        """The factor on every conditional acceptance that gives the low end of the interval."""
+        low, high = 0.0, 1.0
+        for _ in range(40):
+            factor = (low + high) / 2.0
+            reached = 1.0 + sum(step * factor**i for i, step in enumerate(self.by_position, 1))
+            low, high = (factor, high) if reached < self.length.low else (low, factor)
+        return (low + high) / 2.0
+
     def reaches(self, length: float) -> float:
         """Returns the chance that the acceptance length at `k` is at least `length`."""
         here, law = 1.0 + sum(self.by_position), self.depth.length(self.k).value

@@ -86,4 +86,4 @@ CONCENTRATION_BETWEEN_KS = 0.3
 four data sets, K = 2 .. 8, beta-binomial fits to the requests of each K."""
 
 CONCENTRATION_BETWEEN_DATA_SETS = 1.2
-"""The same from one data set to another, of either drafter alone: nine pairs of ten lie within 1.645 times both."""
+"""The same from one data set to another: nine pairs of ten, of either drafter, lie within 1.645 of both."""

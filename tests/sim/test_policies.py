@@ -19,6 +19,7 @@ from specfleet.sim.speculation.acceptance import AcceptanceSpec
 from specfleet.sim.speculation.policies import POLICIES, BatchSizeSchedule, make_policy
 from specfleet.sim.speculation.policies_learning import AcceptanceGate, AdaptiveTiers, SurvivalEstimate
 from specfleet.sim.speculation.policy import PolicySpec, Seen
+from specfleet.sim.speculation.processes import process
 from specfleet.workloads.requests import RequestTable
 
 K = 4
@@ -164,6 +165,27 @@ def test_the_gate_closes_on_a_bad_stream_alone_and_opens_again() -> None:
     for _ in range(4):
         policy.observe(batch, [1, 1 + K], 0.01)
     assert [policy.plan(batch, 0, 0.0) for _ in range(4)] == [[0, K], [0, K], [0, K], [K, K]]
+
+
+def share_drafted(by_position: tuple[float, ...]) -> float:
+    """Share of steps in which the gate as shipped drafts for requests of such a process."""
+    k, drawn = len(by_position), 0
+    spec = AcceptanceSpec(by_position=by_position, concentration=18)
+    for number in range(40):
+        policy = AcceptanceGate(k)
+        batch = Batch()
+        batch.place(Request(number, 10, 999), 1 + k, k)
+        for accepted in process(spec, k, 1).accepted(number, 10, 100):
+            drafts = policy.plan(batch, 0, 0.0) == [k]
+            drawn += drafts
+            if drafts:
+                policy.observe(batch, [1 + accepted], 0.01)
+    return drawn / 4000
+
+
+def test_the_gate_as_shipped_stays_open_for_chat_and_closes_on_what_accepts_next_to_nothing() -> None:
+    assert share_drafted((0.68, 0.46, 0.31, 0.21, 0.15)) > 0.85
+    assert share_drafted((0.15, 0.02, 0.0, 0.0, 0.0)) < 0.4
 
 
 def test_hot_requests_are_not_drafted_for() -> None:

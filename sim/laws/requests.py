@@ -64,7 +64,7 @@ def _check_refused(engine: EngineConfig, requests: Columns) -> None:
     if odd.any():
         raise request_breach(ENDS_ONCE, f"its status is {status[first(odd)]}", requests, first(odd))
     odd = (status == REJECTED) & np.isfinite(requests["finished_s"])
-    if "finished_s" in requests and odd.any():
+    if odd.any():
         raise request_breach(ENDS_ONCE, "it was refused, and ended as well", requests, first(odd))
 
 

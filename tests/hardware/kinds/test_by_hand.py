@@ -8,13 +8,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specfleet.hardware import catalog
+from specfleet.hardware import catalog, constants
 from specfleet.hardware.accelerator import MOST as MOST_OF_A_GPU
 from specfleet.hardware.attentioncost import _add_prefill
+from specfleet.hardware.constants import DecodeConstants, LatentConstants
 from specfleet.hardware.forward import layer_stack, linear, rows_up_to
-from specfleet.hardware.kernels import NO_PREFILL, PrefillAttention, elementwise_s
+from specfleet.hardware.kernels import (
+    NO_PREFILL,
+    AttentionShape,
+    DecodeAttention,
+    LatentShape,
+    PrefillAttention,
+    Rates,
+    decode_attention,
+    elementwise_s,
+    latent_decode_attention,
+)
 from specfleet.hardware.leastwork import LeastWork
 from specfleet.hardware.mixture.experts import expert_gemms
+from specfleet.hardware.model import ModelSpec
 from specfleet.hardware.placement import Placement
 from specfleet.hardware.roofline import RooflineCost, active_parameters, pass_parameters
 from specfleet.hardware.stepcost import StepShape
@@ -162,3 +174,76 @@ def test_sizes_of_a_gpu_may_be_as_large_as_the_limit_and_no_larger() -> None:
     assert replace(gpu, l2_bytes=largest).l2_bytes == largest
     with pytest.raises(ValueError, match="at most"):
         replace(gpu, l2_bytes=2 * largest)
+
+
+def test_decode_attention_term_by_term() -> None:
+    rates = Rates(bytes_per_s=1e12, flops_per_s=1e15, sms=100)
+    grouped = decode_attention(
+        AttentionShape(7, heads=12, kv_heads=3, head_dim=10, kv_bytes=2, windowed=2, window=50),
+        DecodeConstants(floor_s=1e-6, sequence_head_s=2e-9, bandwidth_share=0.5),
+        rates.bytes_per_s,
+    )
+    assert grouped == pytest.approx(
+        DecodeAttention(
+            floor_s=7e-6,
+            sequence_s=7 * 3 * 2e-9,
+            kv_token_s=5 * (2 * 3 * 10 * 2) / 5e11,
+            query_token_s=7 * (2 * 12 * 10 * 2) / 5e11,
+            window_token_s=2 * (2 * 3 * 10 * 2) / 5e11,
+        ),
+        rel=1e-12,
+    )
+    latent = latent_decode_attention(
+        LatentShape(7, heads=12, latent=20, rope=4, kv_bytes=2, windowed=2),
+        LatentConstants(3e-6, 4e-9, 0.5, 0.25, 0.9),
+        rates,
+    )
+    assert latent == pytest.approx(
+        DecodeAttention(
+            floor_s=7 * 3e-6,
+            sequence_s=7 * 4e-9,
+            kv_token_s=5 * 24 * 2 / 5e11,
+            query_token_s=7 * 12 * 44 * 2 / 5e11,
+            window_token_s=2 * 24 * 2 / 5e11,
+            pair_s=5 * 2 * 12 * 44 / 2.5e14,
+            window_pair_s=2 * 2 * 12 * 44 / 2.5e14,
+        ),
+        rel=1e-12,
+    )
+
+
+def test_a_constant_that_no_kernel_has_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"attn_decode\.fp8"):
+        constants._check_numbers({"attn_decode": {"fp8": dict.fromkeys(constants._POSITIVE, 0)}}, "")
+    constants._check_numbers({"attn_decode": {"fp8": dict.fromkeys(constants._POSITIVE, 1e-9)}}, "")
+    for most in (constants._MOST, -constants._MOST):
+        constants._check_numbers({"x": most}, "")
+        with pytest.raises(ValueError, match="x is"):
+            constants._check_numbers({"x": 2 * most}, "")
+
+
+def test_windowed_layers_are_the_first_ones_whatever_feeds_them() -> None:
+    model = ModelSpec(
+        name="m", hf_id="", num_layers=6, hidden_size=8, num_heads=2, num_kv_heads=1, head_dim=4,
+        intermediate_size=16, vocab_size=64, max_position_embeddings=64, num_experts=4,
+        num_experts_per_tok=1, moe_intermediate_size=8, num_dense_layers=2, sliding_window=9,
+        num_windowed_layers=3, tie_word_embeddings=False, source="",
+    )  # fmt: skip
+    found = [(run.layers, run.mixers[0].reach, bool(run.experts)) for run in model.runs]
+    assert found == [(2, 9, False), (1, 9, True), (3, 0, True)]
+
+
+def test_layers_hold_their_weights_norms_routers_and_small_ones() -> None:
+    model = catalog.model("qwen3-30b-a3b")
+    routers = 2 * 48 * 128 * 2048
+    experts = 48 * 128 * 3 * 2048 * 768 * 2
+    linear = 48 * (2048 * (32 + 2 * 4) * 128 + 2048 * 32 * 128) * 2
+    norms, rotary = (2 * 2 * 48 + 2) * 2048, 2 * model.max_position_embeddings * 128
+    assert model.layers_bytes(None, 1) == linear + routers + experts + norms + rotary
+    hybrid = catalog.model("qwen3-next-80b")
+    small = 2 * sum(layers * mixer.small_parameters for mixer, layers in hybrid.mixers.items())
+    assert small > 0
+    less = int(hybrid.linear_bytes(None, 1)) + sum(hybrid._routed_bytes(None, 1))
+    rotary = 2 * hybrid.max_position_embeddings * hybrid.head_dim
+    norms = (2 * hybrid._norms + 2) * hybrid.hidden_size
+    assert hybrid.layers_bytes(None, 1) == less + norms + rotary + small

@@ -354,3 +354,12 @@ def test_numbers_are_whole_and_within_their_limits_to_the_last() -> None:
     assert by_layer({"n": [1, 2, 3]}, "n", 2) == [1, 2] and by_layer({"n": 4}, "n", 2) == [4, 4]
     with pytest.raises(ConfigError, match="1 entries for 2"):
         by_layer({"n": [1]}, "n", 2)
+
+
+def test_one_head_is_enough() -> None:
+    blocks = [{"attention": {"n_heads_in_group": 1}}]
+    text = {"num_attention_heads": 1, "hidden_size": 6, "block_configs": blocks}
+    assert all_mixers(text, "nemotron_nas", FAMILIES["nemotron_nas"], 1) == [(GroupedAttention(1, 1, 6),)]
+    assert all_mixers({"num_attention_heads": 1, "hidden_size": 6}, "llama", FAMILIES["llama"], 1) == [
+        (GroupedAttention(1, 1, 6),)
+    ]

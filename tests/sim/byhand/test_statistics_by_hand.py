@@ -1,0 +1,172 @@
+"""Statistics of a handful of values, worked by hand to the last figure."""
+
+from __future__ import annotations
+
+from math import inf, sqrt
+
+import numpy as np
+import pytest
+
+from specfleet.sim.speculation.overlap import _nucleus, _softmax
+from specfleet.sim.statistics.batches import BatchSpread, batch_sums, fine_batches, spread
+from specfleet.sim.statistics.figures import GROUPS, Ranked, percentile
+from specfleet.sim.statistics.limits import poisson_bound
+from specfleet.sim.statistics.series import Series
+from specfleet.sim.statistics.startup import _crossing, _slows, crossing, start, trend
+from specfleet.sim.statistics.student import student_t, two_sided_tail
+
+
+@pytest.mark.parametrize(
+    ("lengths", "each"),
+    [([1000], 64), ([1000] * 3, 16), ([10], 4), ([8, 1000], 4), ([2], 1), ([1], 1), ([1000] * 65, 1)],
+)
+def test_runs_are_cut_into_a_power_of_two_of_batches_of_two_values_at_least(
+    lengths: list[int], each: int
+) -> None:
+    assert fine_batches(lengths) == each
+
+
+def test_stretches_of_a_column_are_as_equal_as_can_be() -> None:
+    assert batch_sums(np.arange(7.0), 3).tolist() == [0 + 1, 2 + 3, 4 + 5 + 6]
+
+
+def test_a_sum_strays_as_its_batches_do() -> None:
+    found = spread(np.array([[1.0, -1.0, 2.0, -2.0]]))
+    assert found.standard_error == pytest.approx(sqrt(4 / 3 * 10))
+    assert (found.degrees, found.batches, found.lag1, found.skewness, found.separate) == (
+        3.0,
+        4,
+        0.0,
+        0.0,
+        True,
+    )
+    lopsided = spread(np.array([[3.0, -1.0, -1.0, -1.0]]))
+    assert lopsided.skewness == pytest.approx(2.0)
+    assert lopsided.lag1 == pytest.approx(-1 / 3 / 3 + 1 / 4)
+    assert lopsided.standard_error == pytest.approx(sqrt(4 / 3 * 12 * (1 + 5 / 36) / (1 - 5 / 36)))
+
+
+def test_what_correlation_is_left_between_neighbours_widens_it() -> None:
+    found = spread(np.array([[2.0, 2.0, -2.0, -2.0]]))
+    lag1 = 4 / 3 / 4 + 1 / 4
+    assert found.lag1 == pytest.approx(lag1)
+    assert found.standard_error == pytest.approx(sqrt(4 / 3 * 16 * (1 + lag1) / (1 - lag1)))
+
+
+def test_neighbours_are_merged_until_no_correlation_is_seen_and_runs_at_once_where_there_are_five() -> None:
+    slow = np.repeat([1.0, -1.0] * 8, 4)[None, :]
+    assert spread(slow).batches == 32, "after one merging hardly any is left"
+    steps = np.array([[1.0, 1.0, 1.0, 1.0]] * 3 + [[-1.0] * 4] * 3)
+    assert spread(steps).batches == 6
+    assert spread(steps[[0, 1, 3, 4]]).batches == 8, "four runs are too few for a batch each"
+    assert spread(np.array([[0.0]])) == BatchSpread(inf, 1.0, 1, 0.0, 0.0, False)
+    assert spread(np.zeros((1, 4))) == BatchSpread(0.0, 3.0, 4, 0.0, 0.0, True)
+
+
+def test_heavy_tails_leave_fewer_degrees_of_freedom() -> None:
+    x = np.zeros((1, 64))
+    x[0, 5], x[0, 40] = 8.0, -8.0
+    tails = 2 * 8.0**4 / 64 / 2.0**2 - 3.0
+    assert spread(x).degrees == pytest.approx(2.0 / (2.0 / 63 + tails / 64))
+
+
+def test_an_interval_leans_the_way_its_batches_do() -> None:
+    even = BatchSpread(2.0, 30.0, 9, 0.0, 0.0, True)
+    t = student_t(0.95, 30.0)
+    assert even.deviations(0.95) == (2.0 * t, 2.0 * t)
+    leaning = BatchSpread(2.0, 30.0, 9, 0.0, 1.8, True)
+    lean = 1.8 / (6.0 * 3.0)
+    expected = [2.0 * abs(np.cbrt(1 + 6 * lean * (s - lean)) - 1) / (2 * lean) for s in (t, -t)]
+    assert leaning.deviations(0.95) == pytest.approx(expected)
+    assert leaning.deviations(0.95)[0] < leaning.deviations(0.95)[1]
+    assert BatchSpread(inf, 1.0, 1, 0.0, 0.0, False).deviations(0.95) == (inf, inf)
+
+
+def test_percentiles_are_numpys_and_weights_count_as_written_out() -> None:
+    data = np.array([5.0, 1.0, 4.0, 2.0, 2.0])
+    for share in (0.0, 0.3, 0.5, 0.99, 1.0):
+        assert Ranked(data).at(share) == np.percentile(data, 100 * share)
+    weighted = Ranked(Series(np.array([5.0, 1.0, 4.0, 2.0]), np.array([1.0, 1.0, 1.0, 2.0])))
+    assert [weighted.at(s) for s in (0.0, 0.3, 0.5, 1.0)] == [
+        Ranked(data).at(s) for s in (0.0, 0.3, 0.5, 1.0)
+    ]
+    assert (Ranked(data).at(-0.1), Ranked(data).at(1.1)) == (-inf, inf)
+    for ranked in (Ranked(data), weighted):
+        levels = [ranked.above(level) for level in (0.0, 1.0, 2.0, 3.0, 5.0)]
+        assert levels == pytest.approx([1.0, 0.8, 0.4, 0.4, 0.0])
+
+
+def test_of_values_equal_to_a_percentile_a_part_is_beyond_it() -> None:
+    ranked = Ranked(np.array([1.0, 2.0, 2.0, 3.0]))
+    assert ranked.at(0.5) == 2.0
+    assert ranked.beyond(0.5).tolist() == [[-0.5, 0.5]]
+    memory, found = ranked.memory(0.5)
+    assert found.standard_error == pytest.approx(0.25)
+    assert memory == pytest.approx(4 * 0.25**2 / 0.25)
+    untied = Ranked(np.array([1.0, 2.0, 3.0, 4.0]))
+    assert untied.beyond(0.5).tolist() == [[-1.0, 1.0]]
+
+
+@pytest.mark.parametrize("share", [0.99, 0.01])
+def test_a_percentile_is_bounded_from_so_many_values_beyond_it_on(share: float) -> None:
+    def evenly(n: int) -> list[float]:
+        return [float((i * 37) % 100) for i in range(n)]
+
+    enough = round(100 * GROUPS)
+    assert percentile(np.array(evenly(enough)), 100 * share).short == ""
+    assert "fewer than" in percentile(np.array(evenly(enough - 100)), 100 * share).short
+
+
+def test_bounds_of_a_count_in_closed_form() -> None:
+    assert poisson_bound(0.0, 2.0) == poisson_bound(-1.0, 2.0) == 0.0
+    assert poisson_bound(9.0, 1.8) == pytest.approx(9.0 * (1.0 - 1.0 / 81.0 + 1.8 / 9.0) ** 3)
+    assert poisson_bound(0.25, -3.0) == 0.0
+
+
+def test_students_tail_in_closed_form() -> None:
+    for t in (0.1, 1.0, 3.0, 50.0):
+        assert two_sided_tail(t, 1.0) == pytest.approx(1.0 - 2.0 * np.arctan(t) / np.pi, rel=1e-12)
+        assert two_sided_tail(t, 2.0) == pytest.approx(1.0 - t / sqrt(2.0 + t * t), rel=1e-12)
+        four = 1.0 - t / sqrt(4.0 + t * t) * (1.0 + 2.0 / (4.0 + t * t))
+        assert two_sided_tail(t, 4.0) == pytest.approx(four, rel=1e-9)
+    for wrong in ((0.0, 3.0), (1.0, 3.0), (0.5, 0.0), (0.5, -1.0)):
+        with pytest.raises(ValueError, match="confidence in"):
+            student_t(*wrong)
+
+
+def test_a_series_is_there_when_it_first_crosses_the_level_of_its_second_half() -> None:
+    steps = np.concatenate([np.zeros(300), np.ones(700)])
+    assert crossing(steps) == pytest.approx(0.31)
+    assert start(steps) == pytest.approx(0.35), "coarse stretches of 5 % see the first there at the seventh"
+    assert crossing(np.ones(50)) == 0.0
+    assert start(np.concatenate([np.zeros(900), np.ones(100)])) == 0.5
+    assert _crossing(np.array([3.0, 1.0, 1.0, 1.0]), 0.0) == 0.5
+    assert _crossing(np.array([3.0, 2.0, 1.0, 1.0]), 1.0) == 0.5
+    assert _crossing(np.array([-3.0, 2.0, 1.0, 1.0]), 0.0) == 0.5
+
+
+def test_a_straight_line_rises_by_its_slope_from_end_to_end_over_its_level() -> None:
+    line = np.arange(160.0) + 100.0
+    assert trend(line) == pytest.approx(10.0 * 15 / 179.5)
+    assert trend(-line) == pytest.approx(-10.0 * 15 / 179.5)
+    assert trend(line[:15]) == 0.0, "one row a batch at least"
+    assert trend(np.full(160, 7.0)) == 0.0
+    for level, seen in ((2980.0, True), (3020.0, False)):
+        centred = np.arange(160.0) - 79.5 + level
+        assert bool(trend(centred)) == seen, "150 of the level is just more than 5 %, or less"
+    noisy = np.tile([1.0, 3.0], 80) + np.repeat([0.0, 0.2] * 8, 10)
+    assert trend(noisy) == 0.0
+
+
+def test_what_grows_ever_more_slowly_fills() -> None:
+    assert _slows(np.array([10.0] * 10 + [6.9] * 10))
+    assert not _slows(np.array([10.0] * 10 + [7.1] * 10))
+    assert not _slows(np.array([10.0] * 10 + [10.0] * 10))
+    assert not _slows(np.array([10.0, -10.0] * 5 + [1.0, -1.0] * 5))
+
+
+def test_a_nucleus_is_the_likeliest_words_that_reach_it_normed() -> None:
+    p = np.array([[0.2, 0.5, 0.3], [0.1, 0.1, 0.8]])
+    assert _nucleus(p, 0.6) == pytest.approx(np.array([[0.0, 0.625, 0.375], [0.0, 0.0, 1.0]]))
+    assert _nucleus(p, 1.0) is p
+    assert _softmax(np.log(p) + 5.0) == pytest.approx(p)

@@ -166,7 +166,7 @@ def explain(
     ] = None,
     context: Annotated[int, typer.Option(min=1, help="Cached tokens of each.")] = 2048,
     k: Annotated[int | None, typer.Option(min=0, help="Drafts a round (default: the file's).")] = None,
-    figure: Annotated[Path | None, typer.Option(help="Draw the step, PNG or SVG.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw the step and its stairs, PNG or SVG.")] = None,
 ) -> None:
     """Show where one decoding step's time goes, with and without drafts."""
     from specfleet.experiments.run.explain import explain_file

@@ -1,24 +1,30 @@
-"""The figure of `specfleet explain`: one step's time as bars, with and without drafts."""
+"""The figure of `specfleet explain`: a step as bars, with and without drafts, and the target's stairs."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specfleet.experiments.figures.steps import PARTS
 from specfleet.experiments.figures.style import GREY, styled
 from specfleet.experiments.run.explain import Explanation
+from specfleet.experiments.run.stairs import Stairs, stairs
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def draw_explanation(said: Explanation, path: Path) -> None:
-    """Writes one bar a step, split by term; the format follows the file's ending."""
+    """Writes one bar a step, split by term, above the pass by rows; the format follows the ending."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     steps = [s for s in (said.plain, said.drafting) if s is not None]
     with styled():
-        figure = Figure(figsize=(9, 1.3 + 0.8 * len(steps)), layout="constrained")
+        heights = (0.9 + 0.8 * len(steps), 3.2)
+        figure = Figure(figsize=(9, 0.6 + sum(heights)), layout="constrained")
         FigureCanvasAgg(figure)
-        ax = figure.add_subplot()
+        ax, below = figure.subplots(2, height_ratios=heights)
         left = [0.0] * len(steps)
         rows = list(range(len(steps)))
         for term, name, colour, hatch in PARTS:
@@ -50,5 +56,39 @@ def draw_explanation(said: Explanation, path: Path) -> None:
             fontsize=10,
         )
         figure.legend(loc="outside lower center", ncols=4, labelcolor=GREY, frameon=False)
+        _draw_stairs(below, said, stairs(said))
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)
+
+
+def _draw_stairs(ax: Axes, said: Explanation, found: Stairs) -> None:
+    """The target's pass by rows, with each K where its uniform batch stands."""
+    ax.plot(found.rows, found.pass_ms, color=GREY, linewidth=1.2, drawstyle="steps-pre")
+    for k, rows, milliseconds in found.drafts:
+        chosen = k == said.place.num_speculative_tokens
+        ax.plot(
+            [rows],
+            [milliseconds],
+            marker="o",
+            color="#D55E00" if chosen else "black",
+            markersize=7 if chosen else 5,
+        )
+        ax.annotate(
+            f"K = {k}",
+            (rows, milliseconds),
+            xytext=(0, 7),
+            textcoords="offset points",
+            ha="right",
+            fontsize=8,
+        )
+    for edge in found.edges:
+        ax.axvline(edge, color=GREY, linewidth=0.5, linestyle=":")
+    last = said.place.capture_sizes[-1] if said.place.capture_sizes else 0
+    title = "the target's pass without attention, by rows = sequences x (1 + K), padding included"
+    if found.rows[0] < last < found.rows[-1]:
+        ax.axvline(last, color=GREY, linewidth=1, linestyle="--")
+        title += f"; beyond {last:,} no CUDA graph"
+    ax.set_ylim(0, 1.15 * max(*found.pass_ms, *(ms for _, _, ms in found.drafts)))
+    ax.set_xlabel("rows of a step")
+    ax.set_ylabel("ms")
+    ax.set_title(title, loc="left", fontsize=9)

@@ -83,14 +83,14 @@ def breakeven(
     Raises:
         UserError: with everything that is wrong with the file, or why no search can be made of it.
     """
-    from specfleet.experiments.breakeven.question import Breakeven
+    from specfleet.experiments.breakeven.question import COUNTED, Breakeven
     from specfleet.experiments.load.rules.own import refuse_unreachable
     from specfleet.experiments.run.progress import Reporter
 
     with as_user_errors():
         search = Breakeven(*_asked(given, overrides, blocks), tolerance=tolerance)
         refuse_unreachable([search.loaded.experiment], jobs)
-        search.execute(jobs, Reporter(search.total, quiet=not progress))
+        search.execute(jobs, Reporter(search.total, not progress, COUNTED))
     return search
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specfleet.experiments.breakeven.figures import draw_breakeven
-from specfleet.experiments.breakeven.question import Breakeven
+from specfleet.experiments.breakeven.question import COUNTED, Breakeven
 from specfleet.experiments.breakeven.report import breakeven_facts, breakeven_text, write_breakeven
 from specfleet.experiments.run.processes import default_jobs
 from specfleet.experiments.run.progress import Reporter
@@ -36,7 +36,7 @@ def breakeven_command(
     """
     this = Breakeven(file, overrides, out, tolerance)
     this.prepare(resume)
-    reporter = Reporter(this.total, quiet)
+    reporter = Reporter(this.total, quiet, COUNTED)
     for notice in this.loaded.notices:
         reporter.say(f"note: {notice}")
     try:

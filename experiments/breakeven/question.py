@@ -40,6 +40,8 @@ DRAFTS = "serve.speculative_config.num_speculative_tokens"
 FIGURES = ("speedup_map", "break_even")
 SEARCH = re.compile(r"\.?[0-9a-f]{24}(\.json)?(\.[0-9]+)?")
 """Names of the files in `searches/`, those cut short among them."""
+COUNTED = "verdicts, plain runs and searches"
+"""What progress counts; a search is some ten simulations."""
 TAILS = ("P99 TPOT", "goodput")
 """Questions that the spread between requests decides; asked at both ends of it where it is not given."""
 MOST_SEARCHED = 5_000
@@ -190,11 +192,15 @@ class Breakeven:
                 todo.append(item)
             else:
                 keep(item, known)
-                reporter.finished(item.id)
+                reporter.kept()
         if workers is None:
             self.failures += [(item.id, "is not there") for item in todo]
             return
-        for at, found in workers.as_finished(work, todo):
+
+        def running(at: Sequence[int]) -> None:
+            reporter.running(", ".join(todo[i].id for i in at))
+
+        for at, found in workers.as_finished(work, todo, running):
             item = todo[at]
             if isinstance(found, Exception):
                 self.failures.append((item.id, f"{type(found).__name__}: {found}"))
@@ -204,7 +210,7 @@ class Breakeven:
                 keep(item, found)
                 if self._kept is not None:
                     write_text(self._kept / f"{item.key}.json", found.to_json())
-            reporter.finished(item.id)
+            reporter.finished(item.id + _simulated(found))
 
     def _was_found(self, item: Cell | Asked, kind: type[Kept]) -> Kept | None:
         """Takes up what was found before."""
@@ -260,6 +266,12 @@ class Breakeven:
             {**self._manifest, "whole": not self.lost, "failures": dict(self.failures)}
         )
         self._place.release()
+
+
+def _simulated(found: object) -> str:
+    """How many simulations a search took, behind its name."""
+    several = 1 + len(found.alphas) if isinstance(found, Found) else 1
+    return f" ({several} simulations)" if several > 1 else ""
 
 
 def _its_own(file: Given, overrides: Sequence[Override]) -> tuple[Override, ...]:

@@ -19,10 +19,12 @@ class Reporter:
     Args:
         total: simulations to run.
         quiet: show nothing.
+        what: is counted, where it is not simulations.
     """
 
-    def __init__(self, total: int, quiet: bool) -> None:
+    def __init__(self, total: int, quiet: bool, what: str = "simulations") -> None:
         self.total = total
+        self.what = what
         self.done = 0
         self.quiet = quiet
         self._bar: Progress | None = None
@@ -52,6 +54,10 @@ class Reporter:
         if self._bar is not None:
             self._bar.update(self._task, total=self.total)
 
+    def kept(self) -> None:
+        """One is there from before: it is not done again, and says nothing of how long others take."""
+        self.more(-1)
+
     def finished(self, name: str) -> None:
         """Counts one simulation."""
         self.done += 1
@@ -68,7 +74,7 @@ class Reporter:
         spent = now - self._started
         left = spent / self.done * (self.total - self.done)
         print(
-            f"{self.done}/{self.total} simulations, {spent:.0f} s, about {left:.0f} s left; finished {name}",
+            f"{self.done}/{self.total} {self.what}, {spent:.0f} s, about {left:.0f} s left; finished {name}",
             file=sys.stderr,
         )
 

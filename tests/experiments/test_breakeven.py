@@ -18,7 +18,7 @@ from specfleet.experiments.breakeven.cell import Cell, Found, assumed, search
 from specfleet.experiments.breakeven.command import breakeven_command
 from specfleet.experiments.breakeven.figures import drawn_again, heat_map
 from specfleet.experiments.breakeven.judge import Verdicts, judge
-from specfleet.experiments.breakeven.question import CONCURRENCY, DRAFTS, Breakeven, load_axis
+from specfleet.experiments.breakeven.question import CONCURRENCY, COUNTED, DRAFTS, Breakeven, load_axis
 from specfleet.experiments.breakeven.report import breakeven_facts, breakeven_text, write_breakeven
 from specfleet.experiments.breakeven.search import (
     ALWAYS,
@@ -294,7 +294,9 @@ def test_an_interrupted_search_goes_on_and_writes_the_same_bytes(small: Path, tm
     (cut / "breakeven.json").unlink()
     search = Breakeven(small, (), cut, 0.2)
     search.prepare(resume=True)
-    search.execute(1, Reporter(0, quiet=True))
+    reporter = Reporter(search.total, True, COUNTED)
+    search.execute(1, reporter)
+    assert reporter.done == reporter.total == len(kept[::2]), "what was kept is neither done nor to be done"
     write_breakeven(search)
     search.finish()
     for name in ("breakeven.json", "breakeven.csv"):

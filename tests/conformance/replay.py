@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import calendar_replay
+import sglang_calendar
 import sglang_replay
 from calendar_engine import NotTaken
 from records import Differences, Step, Trace, differences
@@ -230,13 +231,18 @@ def replay_calendar(files: list[Path]) -> Differences:
     found, taken, stepped, left_out = Differences(), 0, 0, list[str]()
     for file in files:
         trace = json.loads(file.read_text())
-        if sglang_replay.is_sglang(trace):
-            left_out.append(f"not taken: {file.name}: SGLang's scheduler is stepped")
-            continue
         try:
+            if sglang_replay.is_sglang(trace):
+                same, why = sglang_calendar.compare(trace)
+                if why:
+                    left_out.append(f"taken for {same.steps} steps: {file.name}: {why}")
+                show(file, same)
+                found.add(same)
+                taken += 1
+                continue
             one = calendar_replay.compare(trace, engine_config(trace))
-        except NotTaken as why:
-            left_out.append(f"not taken: {file.name}: {why}")
+        except NotTaken as reason:
+            left_out.append(f"not taken: {file.name}: {reason}")
             continue
         if one.obstacle is not None:
             left_out.append(f"taken for {one.found.steps} steps: {file.name}: {one.obstacle}")

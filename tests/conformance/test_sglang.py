@@ -5,14 +5,20 @@ The traces lie in the folder of measurements; `sim/sglang` saw nothing of them b
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import sglang_calendar
+from calendar_engine import NotTaken
 from replay import main
 from sglang_replay import compare
 
+from specfleet.sim.calendar.sglang import lane
 from specfleet.sim.errors import Stall
 from specfleet.sim.sequence import Sequence
 from specfleet.sim.sglang import adder, queue, rules
@@ -47,7 +53,46 @@ def test_the_command_line_replays_both_engines(shared: Path, capsys: pytest.Capt
     assert main([one, "--strict"]) == 0
     said = capsys.readouterr().out
     assert "files 1" in said
-    assert "SGLang" in said
+    assert "calendar: files 1" in said
+
+
+def on_the_calendar(shared: Path) -> tuple[int, int, list[str]]:
+    """How many recordings the calendar takes, how many of their turns, and the differences."""
+    taken, turns, lines = 0, 0, list[str]()
+    for file in files(shared):
+        with contextlib.suppress(NotTaken):
+            found, _ = sglang_calendar.compare(json.loads(file.read_text()))
+            taken, turns = taken + 1, turns + found.steps
+            lines += found.lines
+    return taken, turns, lines
+
+
+def test_the_calendar_decides_what_it_takes_as_recorded(shared: Path) -> None:
+    taken, turns, lines = on_the_calendar(shared)
+    assert lines == []
+    assert taken >= 27
+    assert turns >= 1250
+
+
+@pytest.mark.parametrize("planted", ["fall", "reset", "tokens_to_decode", "max_new_tokens_each", "admit"])
+def test_a_fault_in_what_both_read_shows_on_the_calendar(
+    planted: str, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if planted in ("fall", "reset"):
+        monkeypatch.setattr(NewTokenRatio, planted, lambda self: None)
+    elif planted == "tokens_to_decode":
+        less = SglangRules.tokens_to_decode
+        monkeypatch.setattr(SglangRules, planted, lambda self, committed: less(self, committed - 1))
+    elif planted == "max_new_tokens_each":
+        monkeypatch.setattr(SglangRules, planted, lambda self, prompt, asked: np.maximum(asked - 1, 0))
+    else:
+        lets_in = adder.admit
+
+        def one_more(batch: Any, waiting: Any, full: bool, places: Callable[[], int], match: Any) -> bool:
+            return lets_in(batch, waiting, full, lambda: places() + 1, match)
+
+        monkeypatch.setattr(lane, planted, one_more)
+    assert on_the_calendar(shared)[2]
 
 
 def no_clip(patch: pytest.MonkeyPatch) -> None:

@@ -281,7 +281,7 @@ class SglangLane(SglangPosition):
         """Puts a prefill batch together; None if nobody is admitted."""
         waiting, rules = self.waiting, self.rules
         if self.chunked is None and (self.full or waiting.head == waiting.visible):
-            return None
+            return None  # as `may_try` says, without asking who runs
         running, left = self._runs()
         places = rules.max_running_requests - running
         if self.chunked is None:

@@ -17,12 +17,14 @@ from pathlib import Path
 
 import numpy as np
 
+from specfleet.experiments.load.rules.sglang import is_sglang
 from specfleet.experiments.load.sweep import Point
 from specfleet.experiments.point.build import Built, build, counted_requests, requests, source, workload_spec
 from specfleet.experiments.run.analysis import StepTotals, intervals, tpot_split
 from specfleet.experiments.run.columnfiles import write_json, write_requests
 from specfleet.experiments.run.files import naming
 from specfleet.experiments.run.processes import Workers
+from specfleet.experiments.run.sglang_bench import sglang_bench_json
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.sim.metrics.columns import benchmark, by_class, by_replica, engine_load
 from specfleet.sim.metrics.figures import ClassFigures, EngineLoad, Figures, Value
@@ -170,6 +172,7 @@ def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> F
         "bench.json": partial(write_json, content=bench_json(config, figures, int(measured.sum())) | lists),
         "engine.json": partial(write_json, content=engine),
         "requests.csv": partial(write_requests, columns=result.requests),
+        **_sglang_bench(config, figures),
     }
 
 
@@ -205,7 +208,15 @@ def _summed_up(config: Experiment, built: Built, seed: int, every_turn: bool) ->
     return {
         "bench.json": partial(write_json, content=bench),
         "engine.json": partial(write_json, content=engine),
+        **_sglang_bench(config, figures),
     }
+
+
+def _sglang_bench(config: Experiment, figures: Figures) -> Files:
+    """Returns one more file for SGLang's engine: the figures as its own benchmark has them."""
+    if not is_sglang(config.serve):
+        return {}
+    return {"sglang_bench.json": partial(write_json, content=sglang_bench_json(config, figures))}
 
 
 def bench_json(config: Experiment, figures: Figures, num_prompts: int) -> dict[str, object]:

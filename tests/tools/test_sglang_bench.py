@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from specfleet.experiments.cli.main import main
 from specfleet.experiments.tools.read import read_tool
 
 LINE: dict[str, object] = {
@@ -54,3 +55,26 @@ def test_a_server_that_reports_one_token_a_round_counts_no_drafts(tmp_path: Path
     path.write_text(json.dumps(LINE | {"accept_length": 1.0}))
     (found,) = read_tool(path).results
     assert found.acceptance_length is None and not found.counted
+
+
+def test_a_point_under_sglang_has_the_keys_and_the_itl_of_its_benchmark(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(
+        "serve: {engine: sglang, gpu: h100-sxm, model: meta-llama/Llama-3.1-8B-Instruct, "
+        "max_model_len: 4096, speculative_config: {method: eagle3, "
+        "model: yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, "
+        "num_speculative_tokens: 3}}\n"
+        "acceptance: {acceptance_length: 2.4, measured_at_k: 3, source: x}\n"
+        "workload: {input_len: 200, output_len: 40, max_concurrency: 4, num_prompts: 20}\n"
+    )
+    with pytest.raises(SystemExit) as ended:
+        main(["run", str(file), "--quiet", "--no-plots", "--out", str(tmp_path / "out")])
+    assert not ended.value.code
+    ours = min(tmp_path.rglob("sglang_bench.json"))
+    found, vllm = (json.loads((ours.parent / name).read_text()) for name in (ours.name, "bench.json"))
+    assert found["accept_length"] == vllm["spec_decode_acceptance_length"]
+    assert found["mean_itl_ms"] == pytest.approx(found["mean_tpot_ms"], rel=0.05) != vllm["mean_itl_ms"]
+    assert found["concurrency"] <= 4
+    (read,) = read_tool(ours).results
+    assert read.acceptance_length == found["accept_length"]
+    assert read.numbers["mean_ttft_ms"] == vllm["mean_ttft_ms"]

@@ -26,7 +26,7 @@ from specfleet.sim.kvcache import KVCache, PrefixCache
 from specfleet.sim.laws.names import BLOCKS, ENDS_ONCE, LIMITS
 from specfleet.sim.rules import I64, SchedulerRules, last_output, leaves_drafts_unused
 from specfleet.sim.sequence import FINISHED, RUNNING, Batch, Head, Sequence
-from specfleet.sim.speculation.policy import Plan, Policy, plan_of
+from specfleet.sim.speculation.policy import Plan, Policy, minds_order, plan_of
 
 
 class Outcome(NamedTuple):
@@ -55,6 +55,8 @@ class Scheduler:
         self.rules = SchedulerRules.of(config)
         self.kv = _kv_cache(config, self.rules)
         self.crowd = ColumnCrowd(config, self.rules, self.kv, policy is not None)
+        if config.async_scheduling and (minds_order(policy) or config.trims_drafts_to_max_tokens):
+            self.crowd.usable = False
         self.waiting = self.crowd.waiting
         speculative = config.speculative
         limit = speculative.drafter_max_model_len if speculative else None
@@ -141,7 +143,10 @@ class Scheduler:
         if self.policy is not None:
             self._hand_out(batch, plan_of(self.policy, self._whole(batch), len(self.waiting), now))
         self._advance(batch, batch.planned_drafts)
-        whole, batch.head = self._whole(batch), None
+        whole = self._whole(batch)
+        if whole.rows:
+            self.crowd.flying.append((batch, batch.head))
+        batch.head = None
         return whole
 
     def _whole(self, batch: Batch) -> Batch:
@@ -201,10 +206,15 @@ class Scheduler:
 
     def _advance_head(self, head: Head, unused: bool) -> bool:
         """As `_advance`, for rows that are columns; returns whether all drafts after them are in vain."""
-        self.crowd.flying, columns = head, self.crowd.columns
-        if not unused or columns.most[head.n - 1] > columns.written[head.n - 1] + 1:
-            return False
-        return bool(leaves_drafts_unused(columns.written[: head.n], 0, columns.most[: head.n]).all())
+        columns, which = self.crowd.columns, slice(head.n) if head.places is None else head.places
+        if unused:
+            in_flight = (columns.assumed[which] > 0).astype(np.int64) if columns.ahead else 0
+            unused = bool(leaves_drafts_unused(columns.written[which], in_flight, columns.most[which]).all())
+        columns.assumed[which] += head.drafts + 1
+        if columns.ahead:
+            planned = self.rules.num_speculative_tokens if head.planned is None else head.planned
+            columns.drafts[which] = planned
+        return unused
 
     def _check_drafter(self, batch: Batch, limit: int) -> None:
         """Notes whether the drafter's positions suffice; if not, the drafts it leaves behind are void.
@@ -231,24 +241,30 @@ class Scheduler:
         """
         head = batch.head
         if head is None:
-            return self.commit_rows(batch, sampled)
+            return self.commit_rows(batch, list(sampled))
         head.new = np.array(sampled[: head.n], dtype=np.int64)
-        outcome = self.commit_rows(batch, sampled[head.n :])
+        outcome = self.commit_rows(batch, list(sampled[head.n :]))
         return Outcome(head.kept.tolist() + outcome.kept, outcome.finished)
 
-    def commit_rows(self, batch: Batch, sampled: Rows[int]) -> Outcome:
+    def commit_rows(self, batch: Batch, sampled: list[int]) -> Outcome:
         """As `commit`, where rows that are columns have their tokens already.
 
         Args:
             batch: the oldest batch not yet committed.
-            sampled: of the other rows.
+            sampled: of the other rows; those of rows that are listed by now are put in front.
 
         Returns:
             What was kept of the other rows, and who finished.
         """
         kept: list[int] = []
-        finished = [] if batch.head is None else self._commit_head(batch.head)
-        batch = batch.tail
+        crowd, head, batch = self.crowd, batch.head, batch.tail
+        if crowd.flying and crowd.flying[0][0] is batch:
+            crowd.flying.popleft()
+        for sequence, place in crowd.pending.items():
+            crowd.columns.refresh(sequence, place)
+        finished = [] if head is None else self._commit_head(head)
+        if head is not None and head.listed:
+            sampled[:0] = head.listed
         registers = self.config.enable_prefix_caching
         rows = zip(batch.sequences, batch.num_tokens, batch.num_drafts, sampled, strict=True)
         for sequence, tokens, drafts, new in rows:
@@ -282,15 +298,27 @@ class Scheduler:
                 self.kv.free(sequence)
                 sequence.state = FINISHED
                 finished.append(sequence)
+        self._land(head.left if head is not None else [])
         if finished:
             self._forget(finished)
         return Outcome(kept, finished)
 
+    def _land(self, left: list[int]) -> None:
+        """Takes over what rows of those brought who had just come aboard, and lets who ended go."""
+        crowd, gone = self.crowd, list(left)
+        for sequence, place in crowd.pending.items():
+            if sequence.state == FINISHED:
+                gone.append(place)
+            else:
+                crowd.columns.reload(sequence, place)
+        crowd.pending.clear()
+        if gone:
+            crowd.drop(gone)
+
     def _commit_head(self, head: Head) -> list[Sequence]:
         """As `commit_rows`, for the rows that are columns; returns who finished."""
         crowd, columns, n = self.crowd, self.crowd.columns, head.n
-        crowd.flying = None
-        columns.grow(head.new)
+        columns.grow(head.new, head.drafts)
         written, last = columns.written[:n], columns.last[:n]
         ended = np.flatnonzero(written >= last)
         head.kept = head.new
@@ -300,7 +328,7 @@ class Scheduler:
             head.kept[ended] -= surplus
             written[ended] -= surplus
             columns.context[ended] -= surplus
-        if self.config.enable_prefix_caching and self.rules.num_speculative_tokens:
+        if self.config.enable_prefix_caching and (columns.ahead or self.rules.num_speculative_tokens):
             crowd.key(head, self.rules.keyed_blocks_each(columns.context[:n], columns.context[:n] + 1))
         if not len(ended):
             return []
@@ -310,7 +338,6 @@ class Scheduler:
             columns.refresh(sequence, place)
             self.kv.free(sequence)
             sequence.state = FINISHED
-        columns.drop(head.left)
         return finished
 
     def propose(self, batch: Batch, drafts: Rows[int]) -> None:

@@ -122,52 +122,93 @@ class Head:
 
     Attributes:
         members: the sequences, and perhaps more behind them; only what never changes may be read here.
+        places: where they stood among those aboard when the step was scheduled; None: the first ones.
         n: rows.
-        ids, written: of the requests, and their output tokens when the step was scheduled, under a policy.
+        ids, written, assumed: of the requests, their output tokens when the step was scheduled, and tokens in
+            flight then; under a policy.
         drafts: to verify, by row. num_drafts: their sum.
         ends: computed tokens when the step has run.
         void: the drafts are placeholders.
         planned: drafts wanted next: one number for all, or one a row; None is K.
-        new: tokens sampled, by row, once the step has started. kept: of which kept, once it is committed.
+        started: the tokens are drawn.
+        new: tokens sampled, by row. kept: of which kept, once it is committed.
+        listed: tokens sampled by rows that have left these columns since, and stand first in the tail.
         left: places of those who ended, once it is committed.
         counted: which rows are measured; None: all.
     """
 
     __slots__ = (
+        "assumed",
         "counted",
         "drafts",
         "ends",
         "ids",
         "kept",
         "left",
+        "listed",
         "members",
         "n",
         "new",
         "num_drafts",
+        "places",
         "planned",
+        "started",
         "void",
         "written",
     )
 
     def __init__(self, members: list[Sequence], drafts: I64, ends: I64, void: bool) -> None:
         self.members = members
+        self.places: I64 | None = None
         self.n = len(drafts)
         self.drafts = drafts
         self.ends = ends
         self.num_drafts = int(np.add.reduce(drafts))
         self.void = void
         self.planned: int | I64 | None = None
-        self.ids = self.written = self.new = self.kept = drafts
+        self.started = False
+        self.ids = self.written = self.assumed = self.new = self.kept = drafts
+        self.listed: list[int] = []
         self.left: list[int] = []
-        self.counted: npt.NDArray[np.bool_] | None = None
+        self.counted: BOOLS | None = None
 
     def of_those_left(self, values: I64) -> I64:
         """Returns the values of rows whose sequences go on."""
         return np.delete(values, self.left) if self.left else values
 
-    def cut(self, n: int) -> None:
-        """Leaves the first `n` rows."""
-        self.n, self.drafts, self.ends = n, self.drafts[:n], self.ends[:n]
+    def take_out(self, rows: list[int], tail: Batch) -> None:
+        """Moves rows to the front of the tail, where their sequences are looked at one by one."""
+        planned = self.planned
+        for row in reversed(rows):
+            drafts = int(self.drafts[row])
+            sequence = self.members[row]
+            tail.sequences.insert(0, sequence)
+            tail.num_tokens.insert(0, 1 + drafts)
+            tail.num_drafts.insert(0, drafts)
+            tail.samples.insert(0, True)
+            tail.total_tokens += 1 + drafts
+            if self.void and drafts:
+                tail.void.add(sequence.id)
+            if tail.planned_drafts is not None and planned is not None:
+                tail.planned_drafts.insert(0, planned if isinstance(planned, int) else int(planned[row]))
+            if self.started:
+                self.listed.insert(0, int(self.new[row]))
+        self._without(rows)
+
+    def _without(self, rows: list[int]) -> None:
+        gone = set(rows)
+        self.members = [member for row, member in enumerate(self.members[: self.n]) if row not in gone]
+        self.drafts, self.ends, self.ids, self.written, self.assumed, self.new = (
+            np.delete(values, rows)
+            for values in (self.drafts, self.ends, self.ids, self.written, self.assumed, self.new)
+        )
+        if self.places is not None:
+            self.places = np.delete(self.places, rows)
+        if self.counted is not None:
+            self.counted = np.delete(self.counted, rows)
+        if self.planned is not None and not isinstance(self.planned, int):
+            self.planned = np.delete(self.planned, rows)
+        self.n = len(self.drafts)
         self.num_drafts = int(np.add.reduce(self.drafts))
 
 

@@ -263,6 +263,8 @@ class Stepper:
     def _take_back(self, engine: Engine, at: Position) -> None:
         """Puts everybody back into the calendar, from the entry at which stepping began."""
         crowd, log, scheduler = self.crowd, self.crowd.log, engine.scheduler
+        assert isinstance(scheduler, Scheduler)
+        scheduler.crowd.dissolve()
         running = [row for row in scheduler.running if isinstance(row, Request)]
         partial = running.pop() if running and running[-1].is_prefill_chunk else None
         flying = engine.flight is not None
@@ -280,7 +282,6 @@ class Stepper:
         for column in (log.sums, log.beyond) if crowd.footprints.notes_low else (log.sums,):
             column.frombytes(bytes(8 * (it - began)))
         places = [self._note(row) for row in running]
-        assert isinstance(scheduler, Scheduler)
         thrown_out = self._take_back_queue(scheduler, partial)
         computed = [row.num_computed_tokens for row in running]
         columns = [np.array(column, dtype=np.int64) for column in (places, computed, known, asked, held)]

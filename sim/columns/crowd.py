@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 
 from specfleet.sim.columns.state import Columns
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.kvcache import KVCache
 from specfleet.sim.listed import ListedCrowd
-from specfleet.sim.rules import SchedulerRules
+from specfleet.sim.rules import I64, SchedulerRules, reaches_max_tokens
 from specfleet.sim.sequence import RUNNING, Batch, Head, Sequence
 
 LEAST_ROWS = 6
@@ -23,14 +25,19 @@ class ColumnCrowd(ListedCrowd):
     decided one by one; they come aboard again a little later, and later each time.
 
     Attributes:
-        columns: those aboard. flying: their rows in flight.
+        columns: those aboard.
+        flying: the batches in flight, without the rows that are columns, and those rows.
+        pending: who came aboard with a row of its own in flight, and where.
+        usable: columns are used at all.
     """
 
     def __init__(self, config: EngineConfig, rules: SchedulerRules, kv: KVCache, k_varies: bool) -> None:
         super().__init__(config, rules, kv, k_varies)
-        self.columns = Columns(config.max_num_seqs, config.block_size, config.max_model_len)
-        self.flying: Head | None = None
-        self.usable = not config.async_scheduling
+        ahead = config.async_scheduling
+        self.columns = Columns(config.max_num_seqs, config.block_size, config.max_model_len, ahead)
+        self.flying: deque[tuple[Batch, Head | None]] = deque()
+        self.pending: dict[Sequence, int] = {}
+        self.usable = True
         self._patience, self._waits, self._lasted = 1, 0, 0
 
     def begin(self) -> Batch:
@@ -50,17 +57,20 @@ class ColumnCrowd(ListedCrowd):
                 self._patience = 1
         elif len(running) < LEAST_ROWS or sum(map(self._decodes, running)) < LEAST_ROWS:
             return
-        while columns.n < len(running) and self._decodes(running[columns.n]):
-            columns.board(running[columns.n])
+        while columns.n < len(running) and self._decodes(sequence := running[columns.n]):
+            if sequence.num_in_flight_tokens:
+                self.pending[sequence] = columns.n
+            columns.board(sequence)
 
     def _decodes(self, sequence: Sequence) -> bool:
         """Whether a sequence has nothing but decode rows ahead, and the same behind it as those aboard."""
         if not self.columns.n:
             self.columns.void = sequence.drafts_are_void
+        assumed = sequence.num_output_placeholders
         return (
             not sequence.is_prefill_chunk
-            and sequence.num_computed_tokens == sequence.num_tokens - 1
-            and not sequence.num_in_flight_tokens
+            and sequence.num_computed_tokens == sequence.num_tokens - 1 + assumed
+            and sequence.num_in_flight_tokens == assumed
             and not sequence.num_stale_tokens
             and sequence.state == RUNNING
             and sequence.drafts_are_void == self.columns.void
@@ -69,65 +79,97 @@ class ColumnCrowd(ListedCrowd):
 
     def refresh(self) -> None:
         """Writes back what those aboard have."""
-        columns, flying = self.columns, self.flying
-        in_flight = (flying.drafts + 1).tolist() if flying is not None else [0] * columns.n
-        for place in range(columns.n):
-            columns.refresh(self.running[place], place, in_flight[place])
+        for place in range(self.columns.n):
+            self.columns.refresh(self.running[place], place)
 
     def dissolve(self) -> None:
         """Lists everybody one by one from now on, for a while."""
         if not self.columns.n:
             return
         self.refresh()
+        for batch, head in self.flying:
+            if head is not None:
+                head.take_out(list(range(head.n)), batch)
+        self.pending.clear()
         self.columns.clear()
         self._waits = self._patience
         self._patience, self._lasted = min(2 * self._patience, MOST_PATIENCE), 0
 
     def serve(self) -> None:
         """As `ListedCrowd.serve`: those aboard together, then the others."""
+        budget = self.step.tokens
         if self.columns.n and not self._serve_together():
             self.dissolve()
-        head = self.batch.head
-        if head is None:
-            self._close(self._serve_each(0, self.step.tokens))
-            return
-        self._close(
-            self._serve_each(head.n, self.step.tokens - head.n * self.rules.row_charge(0) - head.num_drafts)
-        )
+        if (head := self.batch.head) is not None:
+            budget -= head.n * self.rules.row_charge(0) + head.num_drafts
+        self._close(self._serve_each(self.columns.n, budget))
 
     def _serve_together(self) -> bool:
         """Gives those aboard their rows; False, with nothing given, if not everybody gets a whole one."""
-        columns, rules, config, step = self.columns, self.rules, self.config, self.step
+        columns, rules, step = self.columns, self.rules, self.step
         n, k = columns.n, rules.num_speculative_tokens
-        wanted = columns.drafts[:n]
-        if config.trims_drafts_to_max_tokens:
-            wanted = np.minimum(wanted, columns.most[:n] - columns.written[:n] - 1)
-        drafts = wanted.copy()
+        drafts, over = columns.drafts[:n].copy(), self._sure_to_end()
+        if self.config.trims_drafts_to_max_tokens:
+            np.minimum(drafts, columns.most[:n] - columns.written[:n] - 1, out=drafts)
         ends = columns.context[:n] + drafts
         ends += 1
-        head = Head(self.running, drafts, ends, columns.void)
-        if head.num_drafts + n * rules.row_charge(0) > step.tokens or step.cap <= k:
+        if columns.ahead:
+            ends += columns.assumed[:n]
+        if over:
+            ends[over] -= drafts[over] + 1
+            drafts[over] = 0
+        total = n - len(over) + int(np.add.reduce(drafts))
+        if total + (n - len(over)) * rules.draft_slots > step.tokens or step.cap <= k:
             return False
-        if columns.longest + 2 * k + 2 + rules.lookahead >= rules.max_model_len:
+        if columns.longest + 3 * (k + 1) + rules.lookahead >= rules.max_model_len:
             columns.longest = int(columns.context[:n].max())
-            if columns.longest + 2 * k + 2 + rules.lookahead >= rules.max_model_len:
+            if columns.longest + 3 * (k + 1) + rules.lookahead >= rules.max_model_len:
                 return False
-        columns.longest += 1 + k
-        if not self._hold(head):
+        if not self._hold(ends):
             return False
-        if self.k_varies:
-            head.ids, head.written = columns.ids[: head.n].copy(), columns.written[: head.n].copy()
-        columns.drafts[:n] = 0
-        self.batch.head = head
-        if config.enable_prefix_caching:
-            self.key(head, rules.keyed_blocks_each(head.ends, columns.context[: head.n] + 1))
+        columns.longest += 1 + k
+        self.batch.head = self._head(drafts[: columns.n], ends[: columns.n], over)
         return True
 
-    def _hold(self, head: Head) -> bool:
-        """Gives the rows their KV blocks; False, with nothing given, if that has to be seen one by one."""
-        columns, kv, n = self.columns, self.kv, head.n
+    def _sure_to_end(self) -> list[int]:
+        """Returns the places of those who end with the batch in flight, whatever it brings."""
+        columns, n = self.columns, self.columns.n
+        if not columns.ahead:
+            return []
+        last = reaches_max_tokens(columns.written[:n], 1, columns.most[:n])
+        return [place for place in np.flatnonzero(last).tolist() if columns.assumed[place]]
+
+    def _head(self, drafts: I64, ends: I64, over: list[int]) -> Head | None:
+        """Returns the rows of those aboard who have one."""
+        columns, n = self.columns, self.columns.n
+        members, places = self.running[:n], None
+        over = [place for place in over if place < n]
+        if over:
+            places = np.delete(np.arange(n), over)
+            members = [members[place] for place in places.tolist()]
+            drafts, ends = drafts[places], ends[places]
+        if not members:
+            return None
+        head = Head(members, drafts, ends, columns.void)
+        head.places = places
+        which = slice(n) if places is None else places
+        if self.k_varies:
+            head.ids, head.written = columns.ids[which].copy(), columns.written[which].copy()
+            head.assumed = columns.assumed[which].copy()
+        columns.drafts[which] = 0
+        if self.config.enable_prefix_caching:
+            self.key(head, self.rules.keyed_blocks_each(ends, columns.context[which] + 1))
+        return head
+
+    def _hold(self, ends: I64) -> bool:
+        """Gives those aboard their KV blocks; False, with nothing given, if that has to be seen one by one.
+
+        Args:
+            ends: tokens that each has to hold.
+        """
+        columns, kv, n = self.columns, self.kv, self.columns.n
         held = columns.blocks[:n]
-        needed = np.maximum(self.rules.blocks_each(head.ends), held)
+        needed = np.maximum(self.rules.blocks_each(ends), held)
         growth = int(np.add.reduce(needed)) - columns.num_blocks
         if self.config.policy == "priority" and growth + self._others_growth() > kv.free_blocks:
             return False
@@ -137,7 +179,7 @@ class ColumnCrowd(ListedCrowd):
             columns.num_blocks += growth
             return True
         size, slots, places = self.rules.block_size, self.rules.slots, np.flatnonzero(needed > held)
-        rows = zip(places.tolist(), held[places].tolist(), head.ends[places].tolist(), strict=True)
+        rows = zip(places.tolist(), held[places].tolist(), ends[places].tolist(), strict=True)
         for place, before, end in rows:
             if place >= columns.n:
                 break
@@ -147,8 +189,6 @@ class ColumnCrowd(ListedCrowd):
                 break
             held[place] = sequence.num_blocks
             columns.num_blocks += sequence.num_blocks - before
-        if columns.n < n:
-            head.cut(columns.n)
         return True
 
     def _others_growth(self) -> int:
@@ -162,19 +202,38 @@ class ColumnCrowd(ListedCrowd):
     def _preempt(self, victim: Sequence) -> None:
         columns = self.columns
         if len(self.running) < columns.n:  # it was aboard, and the last one
-            columns.refresh(victim, columns.n - 1)
+            place = columns.n - 1
+            columns.refresh(victim, place)
             columns.drop_last()
+            self.pending.pop(victim, None)
+            for batch, head in self.flying:
+                if head is not None and place < head.n:
+                    head.take_out([place], batch)
         super()._preempt(victim)
 
-    def key(self, head: Head, keyed: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+    def drop(self, places: list[int]) -> None:
+        """Lets those at places go, who have ended; a row of theirs that is in flight still is in vain."""
+        self.columns.drop(places)
+        for batch, head in self.flying:
+            if head is None:
+                continue
+            rows = [place for place in places if place < head.n]
+            if head.places is not None:  # all who had no row have ended now
+                rows = np.flatnonzero(np.isin(head.places, places)).tolist()
+            if rows:
+                head.take_out(rows, batch)
+            head.places = None
+
+    def key(self, head: Head, keyed: I64) -> None:
         """Makes blocks of those aboard findable, where more of them are full than have a key."""
         columns = self.columns
-        before = columns.keyed[: head.n]
-        places = np.flatnonzero(keyed > before)
-        full, size, register = keyed[places], self.rules.block_size, self.kv.register
-        before[places] = full
-        rows = zip(places.tolist(), columns.written[places].tolist(), full.tolist(), strict=True)
-        for place, written, blocks in rows:
-            sequence = head.members[place]
+        before = columns.keyed[: head.n] if head.places is None else columns.keyed[head.places]
+        rows = np.flatnonzero(keyed > before)
+        places = rows if head.places is None else head.places[rows]
+        full, size, register = keyed[rows], self.rules.block_size, self.kv.register
+        columns.keyed[places] = full
+        each = zip(rows.tolist(), columns.written[places].tolist(), full.tolist(), strict=True)
+        for row, written, blocks in each:
+            sequence = head.members[row]
             sequence.num_tokens = sequence.prompt_tokens + written
             register(sequence, blocks * size)

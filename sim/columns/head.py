@@ -72,7 +72,7 @@ class ColumnBatch(Batch):
 
     def assumed(self) -> I64:
         """As `Batch.assumed`."""
-        return np.concatenate((self.head.written, self.tail.assumed()))
+        return np.concatenate((self.head.written + self.head.assumed, self.tail.assumed()))
 
     def will_sample(self) -> npt.NDArray[np.bool_]:
         """As `Batch.will_sample`."""
@@ -80,8 +80,9 @@ class ColumnBatch(Batch):
 
     def luck_after(self, rounds: I64) -> I64:
         """As `Batch.luck_after`."""
-        n, notes = self.head.n, self.notes
-        luck = np.zeros(n, dtype=np.int64) if notes is None else notes.luck_after(rounds[:n])
+        n, notes, places = self.head.n, self.notes, self.head.places
+        places = np.arange(n) if places is None else places
+        luck = np.zeros(n, dtype=np.int64) if notes is None else notes.luck_after(rounds[:n], places)
         return np.concatenate((luck, self.tail.luck_after(rounds[n:])))
 
     def skip_luck(self, rows: I64) -> None:

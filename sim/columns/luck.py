@@ -136,11 +136,11 @@ class ColumnNotes:
         if self.skips:
             request.accepted = self.luck.bytes[values[0] : values[0] + len(request.accepted)].tobytes()
 
-    def luck_after(self, rounds: I64) -> I64:
+    def luck_after(self, rounds: I64, places: I64) -> I64:
         """As `Notes.luck_after`."""
-        columns, n = self.columns, len(rounds)
-        nth = np.minimum(columns.verified[:n] + rounds, columns.most[:n] + (SPARE - 1))
-        luck: I64 = self.luck.bytes.take(columns.base[:n] + nth).astype(np.int64)
+        columns = self.columns
+        nth = np.minimum(columns.verified[places] + rounds, columns.most[places] + (SPARE - 1))
+        luck: I64 = self.luck.bytes.take(columns.base[places] + nth).astype(np.int64)
         return luck
 
     def skip_luck(self, places: I64) -> None:
@@ -156,6 +156,9 @@ class ColumnNotes:
             histogram: measured verifications by drafts accepted; added to.
         """
         n, columns = head.n, self.columns
+        head.started = True
+        if columns.ahead:  # only now is it known what the step before has brought
+            head.ends = columns.context[:n] + columns.assumed[:n]
         if self.uncounted:
             head.counted = columns.counted[:n] > 0
             self.uncounted = not head.counted.all()

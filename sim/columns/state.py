@@ -16,9 +16,9 @@ from specfleet.sim.sequence import Sequence
 
 I64 = npt.NDArray[np.int64]
 
-CONTEXT, WRITTEN, DRAFTS, BLOCKS, LAST, MOST, KEYED = range(7)
-BASE, VERIFIED, FOUND, SAMPLED, DRAFTED, ACCEPTED, BY_PLACE, COUNTED, SINCE, ID = range(7, 17)
-NUM_FIELDS = 17
+CONTEXT, WRITTEN, DRAFTS, BLOCKS, LAST, MOST, KEYED, ASSUMED = range(8)
+BASE, VERIFIED, FOUND, SAMPLED, DRAFTED, ACCEPTED, BY_PLACE, COUNTED, SINCE, ID = range(8, 18)
+NUM_FIELDS = 18
 
 
 class Notes(Protocol):
@@ -32,8 +32,8 @@ class Notes(Protocol):
         """Returns the fields from `BASE` to `SINCE`."""
         ...
 
-    def luck_after(self, rounds: I64) -> I64:
-        """As `Batch.luck_after`, for the first of those aboard."""
+    def luck_after(self, rounds: I64, places: I64) -> I64:
+        """As `Batch.luck_after`, for some of those aboard."""
         ...
 
     def skip_luck(self, places: I64) -> None:
@@ -50,7 +50,7 @@ class Columns:
 
     Args:
         capacity: most sequences.
-        block_size, max_model_len: of the engine.
+        block_size, max_model_len: of the engine. ahead: it schedules steps ahead.
 
     Attributes:
         n: sequences aboard.
@@ -60,6 +60,7 @@ class Columns:
         blocks: KV blocks held. num_blocks: their sum.
         last, most: the output token that ends it; the last one that it may ask for.
         keyed: blocks with a key in the prefix cache.
+        assumed: tokens of its rows in flight.
         base, verified: where its luck begins; verifications so far. found, sampled: the same of its look-ups.
         drafted, accepted: drafts verified and accepted.
         by_place: whether its luck belongs to places in the output. counted: it is measured. since: its chunks
@@ -70,8 +71,9 @@ class Columns:
         notes: keeps the rest.
     """
 
-    def __init__(self, capacity: int, block_size: int, max_model_len: int) -> None:
+    def __init__(self, capacity: int, block_size: int, max_model_len: int, ahead: bool) -> None:
         self.capacity = capacity
+        self.ahead = ahead
         self.block_size = block_size
         self.max_model_len = max_model_len
         self.n = 0
@@ -85,32 +87,40 @@ class Columns:
     def _name_fields(self) -> None:
         table = self._table
         self.context, self.written, self.drafts, self.blocks = table[:4]
-        self.last, self.most, self.keyed = table[LAST], table[MOST], table[KEYED]
+        self.last, self.most, self.keyed, self.assumed = table[LAST : ASSUMED + 1]
         self.base, self.verified, self.found, self.sampled = table[BASE : SAMPLED + 1]
         self.drafted, self.accepted = table[DRAFTED], table[ACCEPTED]
         self.by_place, self.counted, self.since, self.ids = table[BY_PLACE : ID + 1]
 
     def board(self, sequence: Sequence) -> None:
-        """Takes a sequence in that decodes, behind the others; nothing of it is in flight."""
+        """Takes a sequence in that decodes, behind the others."""
         if self.n == self._table.shape[1]:
             grown = np.zeros((NUM_FIELDS, min(max(2 * self.n, 64), self.capacity)), dtype=np.int64)
             grown[:, : self.n] = self._table
             self._table = grown
             self._name_fields()
-        context, written = sequence.num_computed_tokens, sequence.num_tokens - sequence.prompt_tokens
+        context, written = sequence.num_tokens - 1, sequence.num_tokens - sequence.prompt_tokens
         last = last_output(sequence.max_tokens, sequence.stop_at, self.max_model_len - sequence.prompt_tokens)
         own = self.notes.enter(sequence) if self.notes is not None else [0] * (ID - BASE)
-        counts = (context, written, sequence.num_drafts, sequence.num_blocks, last, sequence.max_tokens, 0)
-        self._table[:, self.n] = (*counts, *own, sequence.id)
+        counts = (context, written, sequence.num_drafts, sequence.num_blocks, last, sequence.max_tokens)
+        self._table[:, self.n] = (*counts, 0, sequence.num_output_placeholders, *own, sequence.id)
         self.n += 1
         self.num_blocks += sequence.num_blocks
         self.longest = max(self.longest, context)
 
-    def refresh(self, sequence: Sequence, place: int, in_flight: int = 0) -> None:
-        """Writes the counts of the sequence at a place back into it; `in_flight`: tokens of its row."""
+    def reload(self, sequence: Sequence, place: int) -> None:
+        """Takes over what was written into the sequence at a place when a row of its own was committed."""
+        self.context[place] = sequence.num_tokens - 1
+        self.written[place] = sequence.num_output_tokens
+        self.assumed[place] = sequence.num_output_placeholders
+
+    def refresh(self, sequence: Sequence, place: int) -> None:
+        """Writes the counts of the sequence at a place back into it."""
         values = self._table[:, place].tolist()
+        in_flight = values[ASSUMED]
         sequence.num_computed_tokens = values[CONTEXT] + in_flight
         sequence.num_in_flight_tokens = in_flight
+        sequence.num_output_placeholders = in_flight if self.ahead else 0
         sequence.num_tokens = sequence.prompt_tokens + values[WRITTEN]
         sequence.num_drafts = values[DRAFTS]
         sequence.num_blocks = values[BLOCKS]
@@ -119,9 +129,12 @@ class Columns:
         if self.notes is not None:
             self.notes.refresh(sequence, values[BASE:ID])
 
-    def grow(self, new: I64) -> None:
-        """Adds tokens, a number for each of the first ones."""
+    def grow(self, new: I64, drafts: I64) -> None:
+        """Adds tokens that rows of the first ones brought, in the place of those that were assumed."""
         self._table[: WRITTEN + 1, : len(new)] += new
+        rest = self.assumed[: len(new)]
+        rest -= drafts
+        rest -= 1
 
     def drop_last(self) -> None:
         """Lets the last one go."""

@@ -78,6 +78,8 @@ class Oracle(Columnwise):
         k: largest K.
     """
 
+    moves_luck = True
+
     def __init__(self, k: int) -> None:
         self.k = k
         self._passed_over: deque[I64] = deque()

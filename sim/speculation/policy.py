@@ -86,7 +86,12 @@ class Columnwise:
     """A policy that looks at single requests, at all of them at once.
 
     `plan` and `observe` do the same with lists.
+
+    Attributes:
+        moves_luck: it changes what requests will accept.
     """
+
+    moves_luck: ClassVar[bool] = False
 
     def plan_rows(self, batch: Batch, waiting: int, now: float) -> I64:
         """As `Policy.plan`, a number a row."""
@@ -102,6 +107,13 @@ class Columnwise:
     def observe(self, batch: Batch, sampled: Rows[int], seconds: float) -> None:
         """As `Policy.observe`."""
         self.observe_rows(batch, np.asarray(sampled, dtype=np.int64), seconds)
+
+
+def minds_order(policy: Policy | None) -> bool:
+    """Whether a policy may mind where rows stand that are in vain, or changes requests: columns move both."""
+    if policy is None or isinstance(policy, OneForAll):
+        return False
+    return not isinstance(policy, Columnwise) or policy.moves_luck or type(policy).plan is not Columnwise.plan
 
 
 def plan_of(policy: Policy, batch: Batch, waiting: int, now: float) -> Plan | I64:

@@ -91,6 +91,7 @@ class Replay:
         self.pending = deque(sorted(self.trace["requests"], key=lambda r: (r["arrival_step"], r["id"])))
         self.unreported_ends = False
         self.batches = 0
+        self.places: dict[int, dict[int, int]] = {}
 
     def steps(self) -> Iterator[Step]:
         """Yields our record of each step until all requests have finished."""
@@ -151,6 +152,7 @@ class Replay:
     def _schedule(self) -> tuple[Batch, Step]:
         scheduler = self.scheduler
         batch = scheduler.schedule()
+        self.places[id(batch)] = {s.id: place for place, s in enumerate(batch.sequences)}
         scheduler.check()
         return batch, {
             "new": [s.id for s in batch.new],
@@ -173,7 +175,9 @@ class Replay:
         ]
         outcome = self.scheduler.commit(batch, sampled)
         self.unreported_ends |= bool(outcome.finished)
-        rows = zip(batch.sequences, batch.num_tokens, batch.num_drafts, sampled, outcome.kept, strict=True)
+        each = zip(batch.sequences, batch.num_tokens, batch.num_drafts, sampled, outcome.kept, strict=True)
+        place = self.places.pop(id(batch))  # rows in vain of those who were columns stand behind the others
+        rows = sorted(each, key=lambda row: place[row[0].id])
         return {
             "rows": [[s.id, n, d, new, kept] for s, n, d, new, kept in rows],
             "finished": [s.id for s in outcome.finished],

@@ -71,6 +71,7 @@ class ColumnCrowd(ListedCrowd):
             not sequence.is_prefill_chunk
             and sequence.num_computed_tokens == sequence.num_tokens - 1 + assumed
             and sequence.num_in_flight_tokens == assumed
+            and bool(assumed or not self.flying)
             and not sequence.num_stale_tokens
             and sequence.state == RUNNING
             and sequence.drafts_are_void == self.columns.void

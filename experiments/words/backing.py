@@ -5,8 +5,9 @@ Each sentence follows from what the points used (`words.evidence`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from specfleet.experiments.load.rules.acceptance import prediction_said
 from specfleet.experiments.load.sweep import Point
 from specfleet.experiments.point.build import placement
 from specfleet.experiments.run.results import Row, is_number, number
@@ -72,9 +73,17 @@ def backing_of_points(configs: Sequence[Experiment], context_tokens: float, batc
     said += [f"{NOT_BACKED}{text}." for text in dict.fromkeys(missing)]
     if any(config.acceptance is not None for config in configs):
         said.append(f"{NOT_BACKED}the acceptance itself: it is an input, measure it on your own traffic.")
+        said += [f"{NOT_BACKED}{text}." for text in dict.fromkeys(_predicted(configs))]
     if any(config.serve.cost_model == "roofline" for config in configs):
         said.append("cost_model roofline is a datasheet bound; served steps take about twice as long.")
     return said
+
+
+def _predicted(configs: Sequence[Experiment]) -> Iterator[str]:
+    """Where points run a K that their acceptance was not measured at."""
+    for config in configs:
+        for name, process in processes(config.acceptance).items():
+            yield from prediction_said(process, config, f"acceptance.{name}" if name else "acceptance")
 
 
 def backed(this: Used) -> list[str]:

@@ -98,7 +98,7 @@ def elsewhere(process: Process, config: Experiment, block: str) -> Iterator[str]
         config: the point.
         block: the key of the process.
     """
-    yield from _predicted(process, config, block)
+    yield from prediction_said(process, config, block)
     there, speculative = written_out(process).measured_on, config.serve.speculative_config
     if there is None or speculative is None:
         return
@@ -118,7 +118,7 @@ def elsewhere(process: Process, config: Experiment, block: str) -> Iterator[str]
         )
 
 
-def _predicted(process: Process, config: Experiment, block: str) -> Iterator[str]:
+def prediction_said(process: Process, config: Experiment, block: str) -> Iterator[str]:
     """Says where a point runs a K that its acceptance was not measured at."""
     found = predicted(process, config)
     if found is None:

@@ -11,6 +11,7 @@ from specfleet.experiments.load.rules.acceptance import predicted
 from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.point.build import acceptance_specs
 from specfleet.experiments.schema.blocks.acceptance import processes
+from specfleet.experiments.words.backing import backing_of_points
 from specfleet.sim.speculation.spec import AcceptanceSpec
 
 CURVE = [0.72, 0.5, 0.36]
@@ -85,3 +86,12 @@ def test_on_another_data_set_the_interval_is_wider() -> None:
         return found.length.high - found.length.low
 
     assert width("gsm8k") > 1.3 * width("instructcoder")
+
+
+def test_what_a_run_does_not_rest_on_names_the_predicted_acceptance() -> None:
+    def not_backed(**acceptance: Any) -> str:
+        [point] = expand(loaded(5, acceptance).experiment)
+        return "\n".join(backing_of_points([point.config], 150.0, 4.0))
+
+    assert "Not backed: acceptance is predicted beyond K = 3: at K = 5" in not_backed(by_position=CURVE)
+    assert "is predicted" not in not_backed(by_position=[*CURVE, 0.2, 0.1])

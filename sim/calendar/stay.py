@@ -98,27 +98,33 @@ class Stay:
         assert self.footprint is not None
         computed = (self.footprint[done : self.rounds] & rules.packing.context_mask) - (rules.query - 1)
         rounds = len(computed) - int(computed[-1] >= self.final)
-        tokens = int(computed[0])
+        gains = None if self.gains is None else self.gains[done : done + rounds]
+        waiting = replace(self, tokens=int(computed[0]), last_emission=last_emission, extra=-1)
+        return waiting.drawn(computed[:rounds], gains, rules)
+
+    def drawn(self, computed: I64, gains: U8 | None, rules: Footprints) -> Stay:
+        """Returns the stay with its rounds, of which this one knows none.
+
+        Args:
+            computed: KV tokens before each. gains: tokens sampled in each, the last one uncut.
+            rules: of the engine.
+        """
+        rounds, tokens = len(computed), self.tokens
         blocks = rules.scheduler.blocks_at_admission(tokens)
         known = (int(computed[rounds - 1]) + 1 if rounds else tokens) - self.prompt
         before = (int(computed[rounds - 2]) + 1 if rounds > 1 else tokens) - self.prompt
         certain = reaches_max_tokens(known, 1, self.most)
-        footprint = rules.footprint(computed[:rounds], self.final, blocks, certain)
-        return Stay(
-            place=self.place,
-            prompt=self.prompt,
-            final=self.final,
-            most=self.most,
-            tokens=tokens,
+        footprint = rules.footprint(computed, self.final, blocks, certain)
+        return replace(
+            self,
             blocks=blocks,
             rounds=rounds,
             kept=self.final - int(computed[rounds - 1]) if rounds else 0,
-            gains=None if self.gains is None else self.gains[done : done + rounds],
+            gains=gains,
             footprint=footprint,
             row=differences(rules.summed(footprint), rules.prefilling(blocks)),
             side=rules.sides(footprint, *np.array([[0], [tokens]])),
             unused=_unused(rules, rounds, known, before, self.most, certain),
-            last_emission=last_emission,
         )
 
 

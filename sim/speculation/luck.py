@@ -48,7 +48,7 @@ def key(seed: int, request_id: int, purpose: int) -> int:
 
 def keys(seed: int, request_ids: I64, purpose: int) -> U64:
     """Returns `key` for many requests."""
-    base = mix(np.array([(seed * GOLDEN + purpose) & _MASK], dtype=np.uint64))
+    base = np.uint64(_mix_int((seed * GOLDEN + purpose) & _MASK))
     return mix(request_ids.astype(np.uint64) * np.uint64(GOLDEN) + base)
 
 

@@ -122,7 +122,14 @@ class Ledger:
         keys += tokens
         self._counts[keys] += sign * self._one  # one round an iteration: no key comes twice
 
-    def book_flat(self, lane: int, its: I64, tokens: I64, sampled: I64 | None, ids: I64) -> None:
+    def book_flat(
+        self,
+        lane: int,
+        its: I64,
+        tokens: I64,
+        sampled: I64 | None,
+        warm: npt.NDArray[np.bool_] | None,
+    ) -> None:
         """Books rounds one by one.
 
         Args:
@@ -130,18 +137,25 @@ class Ledger:
             its: their iterations.
             tokens: kept of each.
             sampled: tokens sampled in each; None if they verified nothing.
-            ids: their requests.
+            warm: whether each is of a warm-up; None: none is.
         """
         if not len(its):
             return
         self.reserve(int(its.max()) + 2)
-        warm = ids < self.num_warmups
-        keys = its - self.base + self._capacity * (lane + self.lanes * warm)
-        keys *= self.width
-        keys += tokens
-        np.add.at(self._counts, keys, self._one)
+        if warm is None:
+            first = int(its.min())
+            keys = (its - first) * self.width + tokens
+            low = (first - self.base + self._capacity * lane) * self.width
+            counts = np.bincount(keys).astype(self._one.dtype)
+            self._counts[low : low + len(counts)] += counts
+        else:
+            keys = its - self.base + self._capacity * (lane + self.lanes * warm)
+            keys *= self.width
+            keys += tokens
+            np.add.at(self._counts, keys, self._one)
         if sampled is not None:
-            self.accepted += np.bincount(sampled[~warm], minlength=self.width)
+            counted = sampled if warm is None else sampled[~warm]
+            self.accepted += np.bincount(counted, minlength=self.width)
 
     def counts(self, lane: int, iterations: int) -> tuple[Counts, Counts | None]:
         """Returns an engine's rounds by iteration from `base` on, and tokens: counted, warm-ups'.

@@ -259,7 +259,10 @@ class Members:
             self.drafts[place] += k * had
         its = np.repeat(begin - lows, had) + np.arange(count)
         assert self.ledger is not None
-        self.ledger.book_flat(self.lane, its, tokens, gains if k else None, np.repeat(self.order[place], had))
+        warm = (
+            np.repeat(self.order[place] < self.ledger.num_warmups, had) if self.ledger.num_warmups else None
+        )
+        self.ledger.book_flat(self.lane, its, tokens, gains if k else None, warm)
 
     def book_one(self, stay: Stay, first: int, rounds: int, k: int) -> None:
         """As `_book`, for the first rounds of one sequence whose prefill ended in `first`."""
@@ -268,7 +271,8 @@ class Members:
         self.rounds[place] += rounds
         if gains is None:
             its, one = np.arange(first + 1, first + 1 + rounds), np.ones(rounds, dtype=np.int64)
-            ledger.book_flat(self.lane, its, one, None, self.order[one * place])
+            warm = (one == 1) & (self.order[place] < ledger.num_warmups)
+            ledger.book_flat(self.lane, its, one, None, warm)
             return
         self.verifications[place] += rounds
         self.accepted[place] += int(gains[:rounds].sum()) - rounds
@@ -291,10 +295,9 @@ class Members:
         place, computed, known, asked, held = standing
         rules, lag = self.rules[k], self.rules[k].lag
         final, prompt, most = self.final[place], self.prompt[place], self.most[place]
-        gains, lows, starts, before, rounds = self._draw(k, place, final - computed, reach)
+        gains, lengths, starts, before, rounds = self._draw(k, place, final - computed, reach)
         whole = rounds <= reach
         rounds = np.minimum(rounds, reach)
-        lengths = np.diff(lows, append=len(before) - 1)
         contexts = before[:-1] + np.repeat(computed - before[starts], lengths)
         last, earlier = starts + np.maximum(rounds - 1, 0), starts + np.maximum(rounds - 2, 0)
         known_last = np.where(rounds > 0, contexts[last] - prompt + 1, known)
@@ -349,6 +352,13 @@ class Members:
             unused=int(term.unused[j]),
         )
 
+    def rounds_of(self, stay: Stay, k: int) -> tuple[I64, U8 | None]:
+        """Returns KV tokens before, and gains of, each round of somebody whose prompt is computed again."""
+        place, wanted = np.array([[stay.place], [stay.final - stay.tokens]])
+        gains, _, (start,), before, (rounds,) = self._draw(k, place, wanted, NEVER)
+        here = slice(int(start), int(start + rounds))
+        return before[here] + (stay.tokens - before[start]), None if gains is None else gains[here]
+
     def pop(self, k: int) -> StayRef:
         """Takes the last sequence out of the term of `k`, not booked, as one that joined before it."""
         term, rules, j = self.term, self.rules[k], len(self.term.rounds) - 1
@@ -373,7 +383,7 @@ class Members:
         self.term = Term(now, Standing.nobody(), none, none, none == 1, None, none, none, none)
 
     def _draw(self, k: int, place: I64, wanted: I64, reach: int) -> tuple[U8 | None, I64, I64, I64, I64]:
-        """As `Trajectories._rounds`, from each request's next verification on; and where each begins.
+        """As `Trajectories._rounds`, from each request's next verification on; and the places each has.
 
         Of those who need more than `reach` rounds, as many are drawn, and more are said to be needed.
         """
@@ -381,9 +391,13 @@ class Members:
         if luck is None:
             lengths = most + 2
             starts = np.cumsum(lengths) - lengths
-            return None, starts, starts, np.arange(int(lengths.sum()) + 1), wanted
+            return None, lengths, starts, np.arange(int(lengths.sum()) + 1), wanted
         ids, past = self.order[place], self.verifications[place]
-        draw = most if reach <= SHORT_REACH else np.minimum(luck.rounds_to_draw(ids, wanted), reach)
+        draw = (
+            most
+            if reach <= SHORT_REACH or len(place) == 1
+            else np.minimum(luck.rounds_to_draw(ids, wanted), reach)
+        )
         while True:
             hashes = (draw + 4) // 2
             gains = luck.gains(ids, hashes, past // 2)
@@ -394,5 +408,5 @@ class Members:
             rounds = np.searchsorted(before, before[starts] + wanted) - starts
             short = (rounds > draw) & (draw < most)
             if not short.any():
-                return gains, lows, starts, before, rounds
+                return gains, 2 * hashes, starts, before, rounds
             draw = np.where(short, most, draw)

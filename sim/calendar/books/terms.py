@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence as Rows
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -160,9 +159,8 @@ class TermBooks(Books):
         if stay.last_emission < 0:
             block = self._by_k[self.k].block(stay.place // BLOCK)
             return Stay.fresh(stay.place, block, stay.place % BLOCK)
-        place, tokens, blocks = np.array([[stay.place], [stay.tokens], [stay.blocks]])
-        (drawn,) = super().draw(Standing(place, tokens, tokens - stay.prompt, tokens, blocks), self.k)
-        return replace(drawn, last_emission=stay.last_emission)
+        computed, gains = self._members.rounds_of(stay, self.k)
+        return stay.drawn(computed, gains, self._members.rules[self.k])
 
     def came_back(self, stay: Stay, it: int, newcomers: int) -> None:
         """As `Books.came_back`: its prefill has sent a chunk, and its rounds are booked with the others."""

@@ -132,6 +132,7 @@ def rows() -> list[Row]:
         return but(name, policy=PolicySpec(name, parameters))
 
     goodput = PolicySpec("goodput", {})
+    by_batch = PolicySpec("batch_size", {"schedule": ((1, 96, 4), (97, 120, 3), (121, 256, 2))})
     ranked = (("concentration", 10.0), ("length_rank_correlation", 0.5))
     pool = ("num_gpu_blocks", 800_000)
     return [
@@ -146,6 +147,7 @@ def rows() -> list[Row]:
         usual("length_rank_correlation", varied, acceptance=ranked),
         usual("goodput", policy=goodput),
         usual("goodput, KV short", policy=goodput, engine=(short,)),
+        usual("K by batch size", policy=by_batch),
         usual("max_num_seqs 2,048", many, engine=(("max_num_seqs", 2048), ("num_gpu_blocks", 200_000))),
         usual("4,096 users", many, users=4096, requests=16_000, engine=(("max_num_seqs", 4096), pool)),
         policy("bandit"),

@@ -22,6 +22,7 @@ from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.trajectories import Trajectories
 from specfleet.sim.simulation import RunResult, simulate
 from specfleet.sim.speculation.lives import Lives
+from specfleet.workloads.requests import RequestTable
 
 BY_NAME = {job.name: job for job in JOBS}
 
@@ -120,9 +121,11 @@ def main() -> None:
     with timed(crowd.CalendarCrowd, "change_k") as taken:
         running = run(job).iterations["running"].mean()
     print(f"a change of K at {running:3.0f} running     {1e3 * median(taken):7.2f} ms")
-    job = replace(job, blocks=14_500)
+    job = replace(BY_NAME["reference-spec"], rate=None, concurrency=180)
+    scenario = job.scenario()
+    tight = replace(scenario, engine=replace(scenario.engine, max_num_batched_tokens=898))
     with timed(stepper.Stepper, "_hand_over") as over, timed(stepper.Stepper, "_take_back") as back:
-        running = run(job).iterations["running"].mean()
+        running = simulate(tight, RequestTable.of([10] * 2000, [250] * 2000), 0).iterations["running"].mean()
     print(f"over to Engine at {running:3.0f} running    {1e3 * median(over):7.2f} ms")
     print(f"and back                         {1e3 * median(back):7.2f} ms")
 

@@ -22,6 +22,12 @@ def parallel_conflicts(serve: Serve) -> Iterator[Conflict]:
         yield Conflict.at(
             "is SGLang's; vLLM's is enable_expert_parallel, all or nothing", own, "serve.engine"
         )
+    speculative = serve.speculative_config
+    if serve.data_parallel_size > 1 and speculative is not None:
+        key = "num_speculative_tokens_per_batch_size"
+        if getattr(speculative, key) is not None:
+            message = "vLLM reads past it where data_parallel_size is above 1; remove it"
+            yield Conflict.at(message, f"serve.speculative_config.{key}", "serve.data_parallel_size")
     model = found(lambda: lookups.model(serve.model))
     if model is not None and not model.num_experts:
         if serve.data_parallel_size > 1:

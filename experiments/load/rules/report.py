@@ -23,6 +23,8 @@ def held_because(config: Experiment) -> tuple[str, str] | None:
         return "workload.max_concurrency", "an answer lets the next request go"
     if deployment.replicas > 1 and deployment.router == "least_outstanding":
         return "deployment.router", "the router looks at the replicas"
+    if serve.data_parallel_size > 1:
+        return "serve.data_parallel_size", "ranks step together"
     if serve.draft_policy is not None:
         return "serve.draft_policy", "the draft length changes with the batch"
     if speculative is not None and speculative.num_speculative_tokens_per_batch_size is not None:

@@ -168,6 +168,11 @@ class Placement:
                     f"{dp} data-parallel ranks of {self.tensor_parallel_size} GPUs are {gpus}; ranks that "
                     f"share experts are priced in one server of at most {MOST_GPUS}"
                 )
+            if not self.accelerator.linked(gpus):
+                raise ValueError(
+                    f"{gpus} GPUs {self.accelerator.name} do not reach each other; data-parallel ranks that "
+                    "share experts are priced over NVLink"
+                )
             check_collectives(self.accelerator.constants, dp)
 
     def _check_numbers(self) -> None:

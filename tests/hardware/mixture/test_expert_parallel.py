@@ -111,6 +111,10 @@ def test_what_cannot_be_spread_is_refused_with_what_to_do() -> None:
         Placement.of(
             catalog.model("qwen3-30b-a3b"), catalog.accelerator("a100-80gb"), PROFILE, data_parallel_size=2
         )
+    with pytest.raises(ValueError, match="do not reach each other"):
+        Placement.of(
+            catalog.model("qwen3-30b-a3b"), catalog.accelerator("h100-pcie"), PROFILE, data_parallel_size=4
+        )
     odd = replace(catalog.model("gpt-oss-20b"), moe_intermediate_size=2884)
     gpu = catalog.accelerator("h200")
     with pytest.raises(ValueError, match="does not divide moe_intermediate_size 2884"):

@@ -279,12 +279,6 @@ REFUSED = (
         lambda run: _rerolls(run) and (run.may_step or run.config.sglang is not None),
         "reroll_on_reject under a policy or a token budget below all rows",
     ),
-    Refusal(
-        DeploymentConfig,
-        ("lockstep",),
-        lambda run: run.scenario.deployment.lockstep > 1,
-        "data-parallel ranks that step together",
-    ),
     Refusal(RequestTable, (), lambda run: not len(run.served), "no request is served"),
     Refusal(EngineConfig, ("pads_one_token_admission",), _pads, "prompts of one token"),
     Refusal(

@@ -58,7 +58,7 @@ def test_by_hand_a_short_prompt_waits_for_the_other_rank_s_long_one() -> None:
     # prompts: 10 + 100 ms on both; then 10 + 1 ms a token, the last one on rank 0 alone
     assert steps(result, 0) == pytest.approx([0.0, 0.11, 100, 0.11, 0.121, 1, 0.121, 0.132, 1])
     assert steps(result, 1) == pytest.approx([0.0, 0.11, 10, 0.11, 0.121, 1])
-    assert "step together" in result.stepped_because
+    assert "lockstep" in result.stepped_because
 
 
 def test_by_hand_who_comes_in_the_middle_of_a_step_waits_for_its_end() -> None:

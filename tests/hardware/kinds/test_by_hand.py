@@ -13,6 +13,7 @@ from specfleet.hardware.accelerator import MOST as MOST_OF_A_GPU
 from specfleet.hardware.attentioncost import _add_prefill
 from specfleet.hardware.constants import DecodeConstants, LatentConstants
 from specfleet.hardware.forward import layer_stack, linear, rows_up_to
+from specfleet.hardware.heads import _block_drafter, mtp_for
 from specfleet.hardware.kernels import (
     NO_PREFILL,
     AttentionShape,
@@ -24,11 +25,12 @@ from specfleet.hardware.kernels import (
     elementwise_s,
     latent_decode_attention,
 )
+from specfleet.hardware.layers.recurrent import GatedDelta
 from specfleet.hardware.leastwork import LeastWork
 from specfleet.hardware.mixture.experts import expert_gemms
 from specfleet.hardware.model import ModelSpec
 from specfleet.hardware.placement import Placement
-from specfleet.hardware.roofline import RooflineCost, active_parameters, pass_parameters
+from specfleet.hardware.roofline import RooflineCost, active_parameters, experts_s, pass_parameters
 from specfleet.hardware.stepcost import StepShape
 
 
@@ -247,3 +249,33 @@ def test_layers_hold_their_weights_norms_routers_and_small_ones() -> None:
     rotary = 2 * hybrid.max_position_embeddings * hybrid.head_dim
     norms = (2 * hybrid._norms + 2) * hybrid.hidden_size
     assert hybrid.layers_bytes(None, 1) == less + norms + rotary + small
+
+
+def test_experts_on_the_roofline_are_the_distinct_ones_of_all_layers() -> None:
+    model = EXPERTS.model
+    read = experts_s(EXPERTS)
+    one_expert = 3 * 2048 * 768 * 2 / 2
+    for tokens in (1, 7, 100):
+        distinct = 128 * (1 - (1 - 8 / 128) ** tokens)
+        assert read[tokens] == pytest.approx(48 * distinct * one_expert / BYTES_S, rel=1e-9)
+    assert (experts_s(PLAIN) == 0.0).all() and model.num_experts == 128
+
+
+def test_an_mtp_module_is_one_more_layer_of_the_last_kind_behind_twice_the_width() -> None:
+    for name in ("deepseek-v3", "qwen3-next-80b", "glm-4.5-air-fp8"):
+        target = catalog.model(name)
+        made = mtp_for(target)
+        assert made.model is not None and made.model.num_layers == 1 and made.model.mtp_layers == 0
+        assert sum(run.layers for run in made.model.runs) == 1
+        assert made.fc_gemm(1) == (target.hidden_size, 2 * target.hidden_size)
+        assert (made.draft_vocab_size, made.own_lm_head) == (target.vocab_size, False)
+        attention = [m for run in target.runs for m in run.mixers if not isinstance(m, GatedDelta)][-1]
+        assert [m.unwindowed for m in made.model.mixers] == [attention.unwindowed]
+        assert bool(made.model.runs[0].experts) == bool(target.runs[-1].experts)
+
+
+def test_block_drafters_have_five_layers_in_one_pass() -> None:
+    target = catalog.model("llama-3.1-8b")
+    made = _block_drafter(target, "dflash")
+    assert made.model is not None and made.model.num_layers == made.fc_input_multiple == 5
+    assert made.parallel_drafting and not made.own_lm_head and made.max_model_len == 131_072

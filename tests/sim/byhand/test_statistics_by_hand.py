@@ -10,9 +10,11 @@ import pytest
 from specfleet.sim.speculation.overlap import _nucleus, _softmax
 from specfleet.sim.statistics.batches import BatchSpread, batch_sums, fine_batches, spread
 from specfleet.sim.statistics.figures import GROUPS, Ranked, percentile
-from specfleet.sim.statistics.limits import poisson_bound
+from specfleet.sim.statistics.flow import Flow
+from specfleet.sim.statistics.interval import Interval
+from specfleet.sim.statistics.limits import clearly_more, poisson_bound
 from specfleet.sim.statistics.series import Series
-from specfleet.sim.statistics.startup import _crossing, _slows, crossing, start, trend
+from specfleet.sim.statistics.startup import _crossing, _slows, crossing, start, startup, trend
 from specfleet.sim.statistics.student import student_t, two_sided_tail
 
 
@@ -170,3 +172,38 @@ def test_a_nucleus_is_the_likeliest_words_that_reach_it_normed() -> None:
     assert _nucleus(p, 0.6) == pytest.approx(np.array([[0.0, 0.625, 0.375], [0.0, 0.0, 1.0]]))
     assert _nucleus(p, 1.0) is p
     assert _softmax(np.log(p) + 5.0) == pytest.approx(p)
+
+
+def test_of_a_rare_percentile_the_rarer_part_of_those_equal_is_beyond() -> None:
+    ranked = Ranked(np.array([1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 3.0]))
+    assert ranked.at(0.75) == 2.0
+    beyond = ranked.beyond(0.75)
+    assert beyond.sum() == pytest.approx(0.0)
+    # one beyond in the last batch, and one sixth of the six that are equal
+    counts, each = np.array([2.0, 2.0, 2.0, 2.0]), 1 / 6
+    shares = np.array([1 * each, 2 * each, 2 * each, 1 * each + 1.0])
+    assert beyond == pytest.approx((shares - counts * 0.25)[None, :])
+
+
+def test_a_share_so_far_above_what_may_be_is_more_whatever_the_memory() -> None:
+    def seen(value: float, low: float, effective: float = 100.0, short: str = "") -> Interval:
+        return Interval(value, low, 1.0, 0.95, 1000.0, effective, 30.0, short)
+
+    assert clearly_more(seen(0.41, 0.0, 1.0, "short"), 0.01), "Markov: 40 times"
+    assert not clearly_more(seen(0.39, 0.0, 1.0, "short"), 0.01)
+    assert clearly_more(seen(0.03, 0.011), 0.01) and not clearly_more(seen(0.03, 0.009), 0.01)
+    assert clearly_more(seen(0.03, 0.021, short="short"), 0.01), "twice the interval"
+    assert not clearly_more(seen(0.03, 0.019, short="short"), 0.01)
+    assert not clearly_more(seen(0.03, 0.011, effective=7.9), 0.01), "too few to say"
+    assert clearly_more(seen(0.03, 0.011, effective=8.0), 0.01)
+
+
+def test_what_piles_up_is_the_rise_over_what_is_offered() -> None:
+    sent = np.arange(2000.0)
+    flow, _ = Flow.of(sent, 2.0 * sent + 1.0)
+    found = startup({"ttft": np.ones(2000)}, flow)
+    assert found.state == "saturated"
+    assert found.offered_per_s == pytest.approx(1.0, rel=0.01)
+    assert found.served_per_s == pytest.approx(0.5, rel=0.01)
+    low, high = found.growth
+    assert low == pytest.approx(0.5, abs=0.02) and high == pytest.approx(0.5, abs=0.02) and low <= high

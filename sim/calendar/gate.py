@@ -354,7 +354,8 @@ def _strangers(scenario: Scenario, table: RequestTable, lives: Lives | None) -> 
     for process in {} if lives is None else lives.by_class.values():
         if type(process) not in UNDERSTOOD_PROCESSES:
             yield f"the acceptance process {type(process).__name__} is not known to the calendar"
-    yield from _odd_prices(scenario.cost, engine.num_speculative_tokens)
+    room = engine.max_num_batched_tokens - 1
+    yield from _odd_prices(scenario.cost, min(engine.num_speculative_tokens, room))
 
 
 def _unknown_fields(record: Any) -> Iterator[str]:

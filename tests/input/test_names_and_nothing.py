@@ -148,3 +148,16 @@ def test_a_limit_on_a_pause_that_nobody_makes_is_not_settled() -> None:
     runs = [TrialFigures({}, {"itl": []}, {"p99_itl_ms": Allowed(0.99, "itl", 30.0)}, weights={"itl": []})]  # type: ignore[dict-item]
     judged = judge(runs)
     assert judged.verdict == "not settled" and "nothing is known of p99_itl_ms" in judged.why
+
+
+@pytest.mark.parametrize("changes", [("serve.max_num_seqs=256",), ("serve.max_num_batched_tokens=64",)])
+def test_a_gpu_of_ones_own_is_checked_with_more_drafts_than_a_step_has_room_for(
+    file: Path, changes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(file.parent)
+    gpu = "serve.gpu={base: h100-sxm, hbm_bytes_per_s: 3.0e12}"
+    drafts = "serve.speculative_config={method: ngram, num_speculative_tokens: 100}"
+    found = RUNNER.invoke(app, ["check", str(file), gpu, drafts, DRAFTS[1], *changes])
+    assert found.exit_code == 0, found.output
+    run = RUNNER.invoke(app, ["run", str(file), gpu, drafts, DRAFTS[1], *changes, "--no-plots", "-q"])
+    assert run.exit_code == 0, run.output

@@ -69,7 +69,8 @@ def _closest(place: Placement, longest: int, tokens: int) -> tuple[float, str, i
         tokens: that the KV pool holds.
     """
     corners = []
-    for batch in sorted({min(b, place.max_num_seqs) for b in (1, 8, 64, place.max_num_seqs)}):
+    widest = max(min(place.max_num_seqs, place.largest_step // (1 + _drafts(place))), 1)
+    for batch in sorted({min(b, widest) for b in (1, 8, 64, widest)}):
         most = max(min(longest, tokens // batch), 1)
         corners += [(batch, context) for context in sorted({1, -(-most // 2), most})]
     chunk = min(place.max_num_batched_tokens, longest)
@@ -86,10 +87,15 @@ def _closest(place: Placement, longest: int, tokens: int) -> tuple[float, str, i
     return max(found)
 
 
+def _drafts(place: Placement) -> int:
+    """Drafts of a sequence that a step has room for."""
+    return min(place.num_speculative_tokens, place.largest_step - 1)
+
+
 def _columns(place: Placement, corners: list[tuple[int, int]]) -> dict[str, I64]:
     """Steps in which so many sequences decode behind so many tokens."""
     batch, context = np.array(corners, dtype=np.int64).T
-    k, none = place.num_speculative_tokens, np.zeros(len(corners), dtype=np.int64)
+    k, none = _drafts(place), np.zeros(len(corners), dtype=np.int64)
     seen = np.minimum(context, place.model.sliding_window or context)
     passes = none + (len(place.draft_pass_tokens) or k if place.drafter is not None else 0)
     fields = shape_fields(batch, batch * k, batch * context, batch * seen, none, none, none, passes)

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +35,8 @@ F64 = npt.NDArray[np.float64]
 CONFIDENCE = 0.9
 """Of every interval."""
 
-_SPACED, _WEIGHTS = np.polynomial.hermite_e.hermegauss(33)
-_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+_NODES = 33
+"""Of a spread between requests, at which it is integrated."""
 
 _WANDERING = 32
 """Positions with a value of their own; deeper ones follow the slope."""
@@ -229,11 +230,19 @@ def _logits(at: F64, k: int) -> F64:
     return np.cumsum(steps)
 
 
+@cache
+def _normal_nodes() -> tuple[F64, F64]:
+    """Returns Gauss-Hermite nodes and shares of a standard normal; made when first asked for."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+    return nodes, np.asarray(weights / weights.sum())
+
+
 def _pooled(at: F64, k: int) -> F64:
     """Returns P(first i drafts accepted), pooled over rounds of K = `k`."""
-    logits = _logits(at, k) + np.exp(np.clip(at[0], -6.0, 3.0)) * _SPACED[:, None]
+    spaced, shares = _normal_nodes()
+    logits = _logits(at, k) + np.exp(np.clip(at[0], -6.0, 3.0)) * spaced[:, None]
     alive = np.multiply.accumulate(1.0 / (1.0 + np.exp(-np.clip(logits, -40.0, 40.0))), axis=1)
-    weights = _WEIGHTS / (1.0 + alive.sum(axis=1))
+    weights = shares / (1.0 + alive.sum(axis=1))
     return np.asarray(weights @ alive / weights.sum())
 
 

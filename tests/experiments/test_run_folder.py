@@ -411,10 +411,10 @@ def test_a_finders_file_among_the_points_does_no_harm() -> None:
 
 @pytest.fixture
 def small_files() -> Iterator[None]:
-    """Lets no file be larger than 3,000 bytes, as a disk that is full."""
+    """Lets no file be larger than 3,200 bytes, as a disk that is full."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3200, before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
     signal.signal(signal.SIGXFSZ, handler)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import math
 import os
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -70,11 +69,15 @@ def test_without_cards_only_a_ratio_is_scored_and_assumptions_are_said(tmp_path:
     assert list(readout.skipped) == ["cards are not stated, nor a ratio to plain decoding"]
 
 
-def test_what_ran_on_spread_experts_replicas_or_stages_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_what_ran_on_replicas_or_stages_is_refused_with_the_reason_and_spread_experts_are_priced(
+    tmp_path: Path,
+) -> None:
     rows = [OFFLINE | {key: "8"} for key in ("ep", "dp", "pp")] + [OFFLINE | {"dp": "1", "ep": "1"}]
-    readout = table(tmp_path / "t.csv", *rows)
-    assert len(readout.points) == 1
-    assert [reason.split(":")[0] for reason in readout.why.values()] == ["ep is 8", "dp is 8", "pp is 8"]
+    mixture = OFFLINE | {"target_model": "Qwen3-30B-A3B", "n_gpus": "8", "tp": "8", "ep": "8"}
+    readout = table(tmp_path / "t.csv", *rows, mixture)
+    assert [point.placement.expert_parallel_size for point in readout.points] == [1, 8]
+    said = [reason.split(":")[0] for reason in readout.why.values()]
+    assert "no experts to share" in said[0] and said[1:] == ["dp is 8", "pp is 8"]
 
 
 SERVED = {
@@ -120,8 +123,8 @@ def test_every_row_of_the_served_points_is_scored_or_says_why_not() -> None:
         rows = list(csv.DictReader(file))
     readout = read_points([path], None, False)
     assert len(readout.points) + len(readout.why) == len(rows) and not readout.errors
-    spread = Counter(row["ep"] for row in rows if row["ep"] not in ("", "1"))
-    assert sum("experts spread" in reason for reason in readout.why.values()) == sum(spread.values()) > 0
+    spread = sum(row["ep"] not in ("", "1") for row in rows)
+    assert sum(point.placement.expert_parallel_size > 1 for point in readout.points) == spread > 0
     ratios = [p for p in readout.points if SPEEDUP in p.measured]
     assert len(readout.points) >= 380 and not any("num_prompts is" in why for why in readout.why.values())
     assert len(ratios) > 100 and all(math.isfinite(p.measured[SPEEDUP]) for p in ratios)

@@ -122,9 +122,10 @@ class SglangColumns:
         counts = np.maximum(high - low, 0)
         ones = np.repeat(np.arange(len(self.place)), counts)
         begins = np.cumsum(counts) - counts
-        decode = breaks[np.repeat(low - begins, counts) + np.arange(len(ones))]
-        order = np.argsort(decode, kind="stable")
-        ones, decode = ones[order], decode[order]
+        nth = np.repeat(low - begins, counts) + np.arange(len(ones))
+        # a tenth of the time in 16 bits
+        order = np.argsort(nth.astype(np.uint16) if len(breaks) < 1 << 16 else nth, kind="stable")
+        ones, decode = ones[order], breaks[nth[order]]
         before = np.where(decode == self.since[ones], self.first[ones], self.at[decode - 1])
         it = self.at[decode]
         end: F64 = self.end_s[it]

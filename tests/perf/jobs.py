@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specfleet.hardware.stepcost import StepShape
-from specfleet.sim.config import NO_CLIENT, DeploymentConfig, EngineConfig, LoadConfig, SpeculativeConfig
+from specfleet.sim.config import (
+    NO_CLIENT,
+    DeploymentConfig,
+    EngineConfig,
+    LoadConfig,
+    SglangConfig,
+    SpeculativeConfig,
+)
 from specfleet.sim.simulation import Scenario
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
 from specfleet.sim.speculation.policy import PolicySpec
@@ -71,6 +78,7 @@ class Job:
         asynchronous: batches scheduled one ahead.
         bounds: mean running sequences between which the job is the one meant; None: any.
         summed: figures alone are kept, and the requests made in portions.
+        sglang: SGLang's scheduler decides.
     """
 
     name: str
@@ -88,6 +96,7 @@ class Job:
     asynchronous: bool = False
     bounds: tuple[float, float] | None = None
     summed: bool = False
+    sglang: bool = False
 
     def scenario(self) -> Scenario:
         """Returns the configuration."""
@@ -99,6 +108,7 @@ class Job:
             async_scheduling=self.asynchronous,
             enable_prefix_caching=self.caches or self.shared > 0,
             speculative=speculative,
+            sglang=SglangConfig() if self.sglang else None,
         )
         return Scenario(
             engine,
@@ -163,6 +173,10 @@ JOBS = (
     Job("reference-spec-1m", 1_000_000, rate=17.0),
     Job("preempted", k=0, blocks=13_500),
     Job("preempted-cached", k=0, blocks=13_500, caches=True),
+    Job("sglang", k=0, rate=16.0, sglang=True),
+    Job("sglang-spec", rate=16.0, asynchronous=True, sglang=True),
+    Job("sglang-closed-64", k=0, rate=None, concurrency=64, sglang=True),
+    Job("sglang-closed-64-spec", rate=None, concurrency=64, asynchronous=True, sglang=True),
     Job("fleet-64", 1_000_000, rate=16.0, replicas=64),
     Job("fleet-64-balanced", 1_000_000, rate=16.0, replicas=64, router="least_outstanding"),
     Job("summary-1m", 1_000_000, rate=17.0, summed=True),

@@ -49,7 +49,7 @@ def sglang_worlds(
         block_size=page,
         num_gpu_blocks=tokens // page + 1,
         max_num_seqs=24 if tight else draw(st.sampled_from([1, 2, 5, 24])),
-        max_model_len=draw(st.sampled_from([100, 4096, 4096])),
+        max_model_len=draw(st.sampled_from([60, 100, 4096, 4096])),
         enable_prefix_caching=draw(st.booleans()),
         sliding_window=0,
         kv_layout=None,

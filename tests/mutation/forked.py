@@ -9,10 +9,13 @@ import resource
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 POLL_S = 0.01
+HANGS_S, HANGS = 60.0, 10.0
+"""A test hangs after so many seconds on the clock, and so many times those that it should take."""
 SURVIVED, NOTICED, UNCHANGED, DIED = 0, 1, 2, 3
 _said: list[int] = []
 
@@ -27,10 +30,17 @@ def cpu_s() -> float:
     return mine.ru_utime + mine.ru_stime + theirs.ru_utime + theirs.ru_stime
 
 
-def begin(name: str, limit_s: float) -> None:
-    """Says, in a forked process, which test begins, and ends the process after so many CPU seconds of it."""
+def begin(name: str, limit_s: float, wall_s: float = math.inf) -> None:
+    """Says, in a forked process, which test begins, and ends the process if it takes too long.
+
+    Args:
+        name: of the test.
+        limit_s: CPU seconds of this process that it may take.
+        wall_s: seconds on the clock: one that waits for what never comes uses no CPU.
+    """
     if _said:
         os.write(_said[0], name.encode() + b"\n")
+    signal.setitimer(signal.ITIMER_REAL, wall_s if wall_s < math.inf else 0.0)
     used = resource.getrusage(resource.RUSAGE_SELF)
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(used.ru_utime + used.ru_stime + limit_s), hard))
@@ -67,6 +77,8 @@ def _fork(work: Callable[[int], int], wall_s: float) -> tuple[int, bytes]:
         if time.monotonic() > end_s:
             os.killpg(pid, signal.SIGKILL)
         time.sleep(POLL_S)
+    with suppress(ProcessLookupError):  # what it started and did not wait for
+        os.killpg(pid, signal.SIGKILL)
     while more := _rest(out):
         said += more
     os.close(out)
@@ -81,7 +93,10 @@ def _rest(pipe: int) -> bytes:
 
 
 def ends(work: Callable[[], bool], wall_s: float) -> str:
-    """Returns how the tests of a mutant ended: `survived`, or `killed` and by which test."""
+    """Returns how the tests of a mutant ended: `survived`, or `killed` and by which test.
+
+    `killed (hangs)` is one that was still there after its seconds on the clock.
+    """
 
     def inside(pipe: int) -> int:
         _said[:] = [pipe]
@@ -92,6 +107,8 @@ def ends(work: Callable[[], bool], wall_s: float) -> str:
 
     status, said = _fork(inside, wall_s)
     last = said.decode(errors="replace").strip().rpartition("\n")[2] or "collection"
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
+        return f"killed (hangs) by {last}"
     if os.WIFSIGNALED(status):
         return f"killed (too long or too large) by {last}"
     code = os.WEXITSTATUS(status)
@@ -104,7 +121,7 @@ def told(work: Callable[[], Any], limit_s: float) -> Any:
     """Returns what some work returns in a process of its own; None if it took longer or died."""
 
     def inside(pipe: int) -> int:
-        begin("", limit_s)
+        begin("", limit_s, max(HANGS_S, HANGS * limit_s))
         answer = pickle.dumps(work())
         os.set_blocking(pipe, True)
         with os.fdopen(pipe, "wb") as stream:

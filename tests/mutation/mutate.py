@@ -7,8 +7,9 @@
 Which tests run for a mutant is read from a map of which test calls which function, kept in `.mutants`: first
 those that noticed other faults of the file and the fastest of each test file, up to one that fails, dies or
 takes too long. Each test of the map and each mutant has a forked process of its own; everything is imported
-and collected once. Time is CPU time. Examples of hypothesis are drawn alike every time, `--examples` at most.
-Perf tests and those slower than `SLOW_S` take no part.
+and collected once. Time is CPU time. A test that is still there after a minute and ten times what it was
+recorded to take, on the clock, hangs, which counts as noticed. Examples of hypothesis are drawn alike every
+time, `--examples` at most. Perf tests and those slower than `SLOW_S` take no part.
 """
 
 from __future__ import annotations
@@ -41,6 +42,13 @@ SLOW_S, BUDGET_S = 8.0, 20.0
 """CPU seconds: the slowest test that takes part, and tests tried on one mutant."""
 OVERHEAD_S = 0.01
 """What any test takes at least."""
+COLLECTING_S = 120.0
+"""What importing and collecting may take, of CPU and on the clock."""
+
+
+def hangs_after_s(seconds: float) -> float:
+    """Returns the seconds on the clock after which a test that was recorded to take so many hangs."""
+    return max(forked.HANGS_S, forked.HANGS * seconds)
 
 
 class Collected:
@@ -168,7 +176,7 @@ class Trial:
     def _note(self, mutant: Mutant, work: Callable[[], bool]) -> None:
         tests = self.tests(mutant)
         begun = forked.cpu_s()
-        end = forked.ends(work, 30.0 + 20.0 * sum(seconds for _, seconds in tests) + 100.0 * self.budget_s)
+        end = forked.ends(work, 2.0 * COLLECTING_S + sum(hangs_after_s(seconds) for _, seconds in tests))
         if end == "survived":
             end = f"survived {len(tests)} of {len(self.map.tests(mutant.file, mutant.function))} tests"
         self.ends[mutant] = end
@@ -187,6 +195,7 @@ class Trial:
         """In a process of its own that has not imported the product: whether a test notices."""
         on_import(mutant.file, mutated((ROOT / mutant.file).read_text(), mutant.number))
         found: list[bool] = []
+        forked.begin("collection", COLLECTING_S, COLLECTING_S)
         where = sorted({name.partition("::")[0] for name, _ in self.tests(mutant)})
 
         def work(items: list[pytest.Item]) -> None:
@@ -198,7 +207,7 @@ class Trial:
     def _any_fails(self, mutant: Mutant, by_name: dict[str, pytest.Item]) -> bool:
         for name, seconds in self.tests(mutant):
             if name in by_name:
-                forked.begin(name, 5.0 + 10.0 * seconds)
+                forked.begin(name, 5.0 + 10.0 * seconds, hangs_after_s(seconds))
                 if fails(by_name[name]):
                     return True
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import signal
 from functools import partial
 from pathlib import Path
@@ -95,6 +96,18 @@ def test_a_mutant_ends_as_its_tests_do() -> None:
         forked.begin("tests/x.py::two", 60.0)
         return True
 
+    def waits() -> bool:
+        forked.begin("tests/x.py::waiting", 60.0, 0.1)
+        signal.pause()
+        return False
+
+    def leaves_one_behind() -> bool:
+        if not os.fork():
+            signal.pause()
+        return True
+
+    assert forked.ends(waits, 60.0) == "killed (hangs) by tests/x.py::waiting"
+    assert forked.ends(leaves_one_behind, 60.0).startswith("killed by")
     assert forked.ends(lambda: False, 60.0) == "survived"
     assert forked.ends(fails, 60.0) == "killed by tests/x.py::two"
     assert forked.ends(stops, 60.0) == "killed (too long or too large) by tests/x.py::endless"

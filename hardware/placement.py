@@ -22,7 +22,7 @@ from specfleet.hardware.layers.formats import SIXTEEN, weight_format
 from specfleet.hardware.mixture.table import measured as measured_experts
 from specfleet.hardware.mixture.table import mixture_of, stored_kind
 from specfleet.hardware.model import KV_BYTES, WEIGHT_BYTES, DrafterSpec, ModelSpec
-from specfleet.hardware.sglang.defaults import MAX_RUNNING_REQUESTS_WITH_DRAFTS, SglangDefaults
+from specfleet.hardware.sglang.defaults import SglangDefaults, max_running_requests_with_drafts
 
 DEFAULT_C_Q = 0.03
 C_Q_RANGE = (0.0, 0.15)
@@ -107,9 +107,9 @@ class Placement:
         seqs, tokens = profile.limits(accelerator)
         utilization = profile.gpu_memory_utilization
         if profile.scheduler == "sglang":
-            defaults = SglangDefaults(accelerator.hbm_bytes, tp)
+            defaults = SglangDefaults(accelerator.hbm_bytes, tp * data_parallel_size, data_parallel_size)
             tokens, utilization = defaults.chunked_prefill_size, defaults.mem_fraction_static
-            seqs = MAX_RUNNING_REQUESTS_WITH_DRAFTS if drafter else 4096
+            seqs = max_running_requests_with_drafts(data_parallel_size) if drafter else 4096
         kernels = kernel_constants(accelerator.constants, profile.kernels)
         kv_cache_dtype = model.checkpoint_kv_cache_dtype if kv_cache_dtype == "auto" else kv_cache_dtype
         return cls(
@@ -407,7 +407,8 @@ class Placement:
     @property
     def sglang_defaults(self) -> SglangDefaults:
         """What SGLang decides by itself on these GPUs."""
-        return SglangDefaults(self.accelerator.hbm_bytes, self.tensor_parallel_size)
+        dp = self.data_parallel_size
+        return SglangDefaults(self.accelerator.hbm_bytes, self.tensor_parallel_size * dp, dp)
 
     @property
     def largest_step(self) -> int:

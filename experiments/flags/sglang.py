@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, NoReturn
@@ -90,6 +90,11 @@ _HARMLESS_SWITCHES = (
     *("trust-remote-code", "skip-tokenizer-init", "log-requests", "enable-metrics", "show-time-cost"),
     *("skip-server-warmup", "enable-cache-report", "disable-fast-image-processor", "allow-auto-truncate"),
 )
+_OF_THE_SERVER = {
+    "--max-running-requests": "max_num_seqs",
+    "--chunked-prefill-size": "max_num_batched_tokens",
+}
+"""What SGLang divides among the ranks of DP attention."""
 _REFUSED = {
     "pp-size": "layers on several GPUs in turn are not simulated; the nearest is --tp-size",
     "pipeline-parallel-size": "layers on several GPUs in turn are not simulated; the nearest is --tp-size",
@@ -131,8 +136,12 @@ class _Server(argparse.ArgumentParser):
         raise LineFault("sglang", "sglang.launch_server", message)
 
 
-def read(words: Sequence[str]) -> Read:
+def read(words: Sequence[str], own_layers: Callable[[str], bool] = lambda model: False) -> Read:
     """The `serve:` keys of a launch line.
+
+    Args:
+        words: of the line, from its first flag on.
+        own_layers: whether a model of this name has layers that draft.
 
     Raises:
         LineFault: an unknown flag, a value of the wrong type, or no model.
@@ -157,10 +166,10 @@ def read(words: Sequence[str]) -> Read:
         near = get_close_matches(rest[0].split("=")[0], known, n=1)
         hint = f"did you mean {near[0]}?" if near else "remove it"
         raise LineFault("unknown_flag", rest[0], f"is not known here; {hint}")
-    return _translated(vars(said))
+    return _translated(vars(said), own_layers)
 
 
-def _translated(said: dict[str, Any]) -> Read:
+def _translated(said: dict[str, Any], own_layers: Callable[[str], bool]) -> Read:
     if "model" not in said:
         raise LineFault("missing_model", "model", "no model is named; write --model-path MODEL")
     names = {key for _, key in _KEYS.values()} - {"algorithm", "draft", "steps", "topk", "drafts", "dp"}
@@ -200,7 +209,7 @@ def _translated(said: dict[str, Any]) -> Read:
     harmless = sorted(given & {*_HARMLESS, *_HARMLESS_SWITCHES})
     if harmless:
         this.notes.append(f"without effect on the prediction: {', '.join(harmless)}")
-    _speculation(this, said)
+    _speculation(this, said, own_layers)
     return this
 
 
@@ -217,14 +226,27 @@ def _data_parallel(this: Read, dp: int, attention: bool) -> None:
         this.refused["--dp-size"] = f"{dp} does not divide --tp-size {gpus}, as --enable-dp-attention needs"
         return
     this.serve |= {"tensor_parallel_size": gpus // dp, "data_parallel_size": dp}
+    this.deployment = {"router": "round_robin"}
+    each = "1 GPU" if gpus == dp else f"{gpus // dp} GPUs"
     this.notes.append(
-        f"--enable-dp-attention: {dp} ranks of {gpus // dp} GPUs for attention that share the experts and "
+        f"--enable-dp-attention: {dp} ranks of {each} for attention that share the experts and "
         "step together, behind a round_robin router"
     )
+    for flag, key in _OF_THE_SERVER.items():
+        if key not in this.serve or not this.serve[key]:
+            continue
+        if this.serve[key] < dp:
+            this.refused[flag] = f"{this.serve[key]} leaves nothing for each of {dp} ranks; give {dp} or more"
+            continue
+        this.notes.append(f"{flag} {this.serve[key]} is the server's: each rank has {this.serve[key] // dp}")
+        this.serve[key] //= dp
 
 
-def _speculation(this: Read, said: dict[str, Any]) -> None:
-    """A chain of K drafts, or a tree by its three numbers."""
+def _speculation(this: Read, said: dict[str, Any], own_layers: Callable[[str], bool]) -> None:
+    """A chain of K drafts, or a tree by its three numbers.
+
+    EAGLE without a drafter is what NEXTN is: layers of the model's own draft, where it has them.
+    """
     algorithm = said.get("algorithm")
     if algorithm is None:
         return
@@ -239,6 +261,10 @@ def _speculation(this: Read, said: dict[str, Any]) -> None:
         this.notes.append(
             f"SGLang's own steps, topk and draft tokens for this model: {steps}, {topk}, {drafts}"
         )
+    if method == "eagle" and said.get("draft", said["model"]) == said["model"] and own_layers(said["model"]):
+        method = "mtp"
+        said.pop("draft", None)
+        this.notes.append(f"{algorithm} without a drafter of its own: the model's MTP layers draft")
     if method in NAMED_DRAFTERS and "draft" not in said:
         this.refused["--speculative-draft-model-path"] = (
             f"{algorithm} needs a drafter; name it, or write NEXTN where the model's own layers draft"
@@ -252,7 +278,7 @@ def _speculation(this: Read, said: dict[str, Any]) -> None:
         k = (drafts or k + 1) - 1
     this.serve["speculative_config"] = config | {"num_speculative_tokens": k}
     if "max_num_seqs" not in this.serve:
-        this.serve["max_num_seqs"] = 48
         this.notes.append(
-            "SGLang runs 48 requests at most with speculation where --max-running-requests is left out"
+            "SGLang runs 48 requests at most with speculation where --max-running-requests is left out, and "
+            "thousands without: max_num_seqs is left out here, too"
         )

@@ -188,7 +188,8 @@ def _sglang(serve: Serve, profile: EngineProfile) -> Serve:
         "async_scheduling": profile.schedules_async(speculative.method if speculative else None),
     }
     if gpu is not None:
-        automatic = SglangDefaults(gpu.hbm_bytes, serve.tensor_parallel_size)
+        dp = serve.data_parallel_size
+        automatic = SglangDefaults(gpu.hbm_bytes, serve.tensor_parallel_size * dp, dp)
         decided |= {
             "gpu_memory_utilization": automatic.mem_fraction_static,
             "max_num_batched_tokens": automatic.chunked_prefill_size,

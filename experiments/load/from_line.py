@@ -128,7 +128,7 @@ def _server(
             "engine", "engine", f"{engine} is not started by a line of {command.engine}; leave it out"
         )
     if command.engine == SGLANG:
-        read = sglang.read(command.words)
+        read = sglang.read(command.words, _drafts_itself)
         serve = {"engine": "sglang", "gpu": gpu, **read.serve}
         if "sglang" in serve and "sglang" not in Serve.model_fields:
             del serve["sglang"]
@@ -386,7 +386,7 @@ def resolved_settings(
     try:
         command = next(c for c in commands(text) if c.engine not in BENCHES)
         if command.engine == SGLANG:
-            return {"serve": sglang.read(command.words).serve}
+            return {"serve": sglang.read(command.words, _drafts_itself).serve}
         parsed = parse(command.words, here)
         limits = lookups.engine(ENGINE).limits(_gpu(gpu or GPU))
         found_ = resolve(parsed, limits, CatalogConfigs(folders))
@@ -398,3 +398,9 @@ def resolved_settings(
         "speculative": shown.drafting(found_),
         "warnings": list(parsed.warnings),
     }
+
+
+def _drafts_itself(name: str) -> bool:
+    """Whether a model has MTP layers."""
+    model = found(lambda: lookups.model(name))
+    return model is not None and model.mtp_layers > 0

@@ -60,6 +60,7 @@ class Taken:
         serve: keys that the `serve:` block has.
         replicas: of the deployment, where data parallelism of a dense model asks for several.
         router: of the deployment, where data parallelism balances requests.
+        balanced: what data parallelism comes to, but for the router.
         harmless: names of flags without effect.
         notices: one sentence each.
         faults: key -> what is wrong; what to do.
@@ -68,6 +69,7 @@ class Taken:
     serve: dict[str, Value] = field(default_factory=dict)
     replicas: int | None = None
     router: str | None = None
+    balanced: str = ""
     harmless: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     faults: dict[str, str] = field(default_factory=dict)
@@ -78,11 +80,16 @@ class Taken:
         asked: dict[str, Value] = {"router": self.router, "replicas": self.replicas}
         return {key: value for key, value in asked.items() if value is not None}
 
-    def all_notices(self) -> list[str]:
-        """The notices, with one for everything that has no effect."""
-        if not self.harmless:
-            return self.notices
-        return [f"without effect on the prediction: {', '.join(self.harmless)}", *self.notices]
+    def all_notices(self, router: str | None = None) -> list[str]:
+        """The notices, with one for everything that has no effect, and one for ranks behind a router.
+
+        Args:
+            router: that the file names, in place of the engine's.
+        """
+        said = [f"without effect on the prediction: {', '.join(self.harmless)}"] if self.harmless else []
+        if self.balanced:
+            said.append(f"{self.balanced}, behind a {router or self.router} router")
+        return [*said, *self.notices]
 
 
 def with_flags(document: Document) -> tuple[Document, list[str]]:
@@ -97,6 +104,7 @@ def with_flags(document: Document) -> tuple[Document, list[str]]:
     data: dict[str, Value] = {**document.data, "serve": this.serve}
     deployment = data.get("deployment")
     own = deployment if isinstance(deployment, dict) else {}
+    router = own.get("router")
     if this.router is not None and (this.replicas is None or "replicas" not in own):
         data["deployment"] = {**this.deployment, **own}
     faults = []
@@ -106,7 +114,9 @@ def with_flags(document: Document) -> tuple[Document, list[str]]:
     marks = dict(document.marks)
     for key in serve:
         marks["serve", _plain(key)] = document.mark(("serve", key))
-    return Document(document.file, data, marks, (*document.faults, *faults)), this.all_notices()
+    return Document(document.file, data, marks, (*document.faults, *faults)), this.all_notices(
+        router if isinstance(router, str) else None
+    )
 
 
 def take(given: Mapping[str, Value]) -> Taken:
@@ -227,19 +237,15 @@ def _performance_mode(this: Taken, value: Value, model: ModelSpec | None) -> str
 def _data_parallel(this: Taken, value: Value, model: ModelSpec | None) -> str | None:
     if not isinstance(value, int):
         return None
-    this.router = "least_outstanding"
-    if model is not None and model.num_experts:
-        this.notices.append(
-            f"data_parallel_size {value}: as many ranks that share the experts and step together, each with "
-            "its own KV pool, behind a least_outstanding router"
-        )
-        return None
-    this.serve.pop("data_parallel_size", None)
-    this.replicas = value
-    this.notices.append(
-        f"data_parallel_size {value}: as many replicas behind a least_outstanding router, each with its "
-        "own KV pool"
-    )
+    profile = found(lambda: lookups.engine(str(this.serve.get("engine", "vllm-0.33"))))
+    sglang = profile is not None and profile.scheduler == "sglang"
+    this.router = "round_robin" if sglang else "least_outstanding"
+    shared = model is not None and bool(model.num_experts)
+    ranks = "ranks that share the experts and step together" if shared else "replicas"
+    this.balanced = f"data_parallel_size {value}: as many {ranks}, each with its own KV pool"
+    if not shared:
+        this.serve.pop("data_parallel_size", None)
+        this.replicas = value
     return None
 
 

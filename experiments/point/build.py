@@ -27,7 +27,7 @@ from specfleet.hardware.engine_profile import EngineProfile
 from specfleet.hardware.memory import KvBudget, kv_budget
 from specfleet.hardware.model import DrafterSpec
 from specfleet.hardware.placement import Placement
-from specfleet.hardware.sglang.defaults import MAX_RUNNING_REQUESTS_WITH_DRAFTS, max_running_requests
+from specfleet.hardware.sglang.defaults import max_running_requests, max_running_requests_with_drafts
 from specfleet.hardware.stepcost import StepCost
 from specfleet.sim import config as sim_config
 from specfleet.sim.config import ON_HOST
@@ -251,13 +251,13 @@ def engine_config(
 
 
 def automatic_requests(serve: Serve) -> int:
-    """Returns the requests that SGLang runs at once by itself.
+    """Returns the requests that SGLang runs at once by itself, a rank of DP attention its share.
 
     Raises:
         ValueError: when model, GPU, drafter and settings do not go together.
     """
     if serve.speculative_config is not None:
-        return MAX_RUNNING_REQUESTS_WITH_DRAFTS
+        return max_running_requests_with_drafts(serve.data_parallel_size)
     assert serve.max_model_len is not None
     return max_running_requests(pool(serve).tokens, serve.max_model_len)
 

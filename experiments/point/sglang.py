@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from specfleet.experiments.schema.blocks.serve import Serve
 from specfleet.experiments.schema.blocks.sglang import Sglang
+from specfleet.hardware.sglang.defaults import DP_CONSERVATIVENESS
 from specfleet.sim import config as sim_config
 from specfleet.sim.config import ON_HOST
 from specfleet.sim.speculation.trees import TreeSpec
@@ -27,6 +28,8 @@ def sglang_config(serve: Serve, tree: TreeSpec | None, ignore_eos: bool) -> sim_
     assert serve.max_num_batched_tokens is not None
     chunk = serve.max_num_batched_tokens if serve.enable_chunked_prefill else -1
     settings = given.model_dump(exclude={"speculative_num_steps", "speculative_eagle_topk"})
+    if serve.data_parallel_size > 1:
+        settings["schedule_conservativeness"] *= DP_CONSERVATIVENESS
     return sim_config.SglangConfig(
         chunked_prefill_size=chunk,
         speculative_num_steps=steps or 0,

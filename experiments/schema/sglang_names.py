@@ -49,8 +49,17 @@ NAMES: dict[str, tuple[str, Callable[[Value], Value]]] = {
 ALONE = tuple(name for name in Sglang.model_fields if not name.startswith("speculative_"))
 """Names for what SGLang alone has."""
 
-ALGORITHMS = {"EAGLE": "eagle", "EAGLE3": "eagle3", "STANDALONE": "draft_model", "NGRAM": "ngram"}
-"""`speculative_algorithm`, and the method here. NEXTN is SGLang's other name for EAGLE."""
+ALGORITHMS = {
+    "EAGLE": "eagle",
+    "EAGLE3": "eagle3",
+    "NEXTN": "eagle",
+    "STANDALONE": "draft_model",
+    "NGRAM": "ngram",
+}
+"""`speculative_algorithm`, and the method here. NEXTN is SGLang's other name for EAGLE.
+
+Without a drafter both have the model's own layers draft: MTP.
+"""
 
 SPECULATIVE = (
     "speculative_algorithm",
@@ -60,6 +69,9 @@ SPECULATIVE = (
     "speculative_num_draft_tokens",
 )
 """Names that together say what is drafted."""
+
+OF_THE_SERVER = {"max_running_requests": "max_num_seqs", "chunked_prefill_size": "max_num_batched_tokens"}
+"""What SGLang divides among the ranks of DP attention, and the key of a rank's share."""
 
 PARALLEL = ("dp_size", "dp", "enable_dp_attention")
 """Names that together say how attention is spread."""
@@ -97,6 +109,7 @@ class _Translation:
         serve: the block as far as it is translated.
         marks: the places of its keys, under both names.
         faults: what cannot be said here.
+        ranks: of DP attention.
     """
 
     def __init__(self, document: Document, serve: dict[str, Value]) -> None:
@@ -105,6 +118,7 @@ class _Translation:
         self.serve: dict[str, Value] = {}
         self.marks: dict[KeyPath, Mark] = dict(document.marks)
         self.faults: list[Fault] = []
+        self.ranks = 1
 
     def run(self) -> None:
         """Translates every key."""
@@ -148,8 +162,22 @@ class _Translation:
         elif not isinstance(dp, int) or not isinstance(gpus, int) or dp < 1 or gpus % dp:
             self._fault(key, f"is {dp}; it must divide tp_size, {gpus}, among its ranks")
         else:
+            self.ranks = dp
             self.serve["tensor_parallel_size"] = gpus // dp
             self._say(key, ("data_parallel_size",), dp)
+            for given, name in OF_THE_SERVER.items():
+                if given in self.given and name in self.serve:
+                    self.serve[name] = self._share(given, self.serve[name])
+
+    def _share(self, key: str, value: Value) -> Value:
+        """A rank's share of what the server is given."""
+        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+            return value
+        if value < self.ranks:
+            self._fault(
+                key, f"{value} leaves nothing for each of {self.ranks} ranks; give {self.ranks} or more"
+            )
+        return max(value // self.ranks, 1)
 
     def _mark(self, key: str, path: KeyPath) -> None:
         """Notes that what stands at `path` was typed as `key`."""
@@ -181,7 +209,7 @@ class _Translation:
             if "speculative_algorithm" not in self.given:
                 self._fault(first, "needs speculative_algorithm: EAGLE3, EAGLE, STANDALONE or NGRAM")
             return
-        method = ALGORITHMS.get("EAGLE" if algorithm == "NEXTN" else str(algorithm))
+        method = "mtp" if self._drafts_itself() else ALGORITHMS.get(str(algorithm))
         if method is None:
             self._fault(
                 "speculative_algorithm", f"{algorithm!r} is not simulated; use one of {', '.join(ALGORITHMS)}"
@@ -199,6 +227,15 @@ class _Translation:
         self.serve["speculative_config"] = config
         self._mark("speculative_algorithm", ("speculative_config",))
         self._mark("speculative_num_steps", ("speculative_config", "num_speculative_tokens"))
+
+    def _drafts_itself(self) -> bool:
+        """Whether the model's MTP layers draft: no drafter is named, and there are some or NEXTN says so."""
+        algorithm = self.given.get("speculative_algorithm")
+        if self.given.get("speculative_draft_model_path") is not None or algorithm not in ("NEXTN", "EAGLE"):
+            return False
+        named = self.serve.get("model")
+        model = found(lambda: lookups.model(named)) if isinstance(named, str | dict) else None  # type: ignore[arg-type]
+        return algorithm == "NEXTN" or (model is not None and model.mtp_layers > 0)
 
     def _shape(self, config: dict[str, Value], method: str, numbers: list[int | None]) -> None:
         """Steps, branches and width, SGLang's own where none of them is given."""
@@ -235,4 +272,8 @@ class _Translation:
                 new = AXES[name]
             for path in [path for path in self.document.marks if path[:3] == ("sweep", "axes", key)]:
                 self.marks[("sweep", "axes", new, *path[3:])] = self.document.marks[path]
-            yield new, tuple(map(said, values)) if isinstance(values, tuple) else values
+            if isinstance(values, tuple):
+                values = tuple(map(said, values))
+                if block == "serve" and name in OF_THE_SERVER:
+                    values = tuple(self._share(name, value) for value in values)
+            yield new, values

@@ -28,6 +28,10 @@ RESERVED_BASE_MIB, PER_CHUNK_TOKEN_MIB, PER_GPU_MIB = 512, 1.5, 128
 PER_DECODE_GRAPH_MIB, PER_PREFILL_GRAPH_MIB = 2, 8
 LEAST_RESERVED_MIB, LARGE_GPU_MIB = 10 * 1024, 60 * 1024
 """Of memory kept for activations and graphs: at least 10 GiB on GPUs above 60 GiB."""
+PER_DP_GRAPH_MIB, PER_LARGE_DP_GRAPH_MIB, LARGE_DP_GRAPHS = 3, 1.5, 300
+"""With DP attention, for each rank and sequence of the largest decode graph; more where that is above 300."""
+DP_CONSERVATIVENESS = 0.3
+"""With DP attention `schedule_conservativeness` is multiplied by it (`_handle_data_parallelism`)."""
 
 MAX_PREFILL_TOKENS = 16_384
 MAX_RUNNING_REQUESTS_WITH_DRAFTS = 48
@@ -46,11 +50,13 @@ class SglangDefaults:
 
     Args:
         hbm_bytes: the GPU's memory.
-        tensor_parallel_size: GPUs of the engine.
+        tensor_parallel_size: GPUs of the server, all ranks together: `--tp-size`.
+        data_parallel_size: ranks of DP attention, which share what the server is given: chunk and requests.
     """
 
     hbm_bytes: int
     tensor_parallel_size: int
+    data_parallel_size: int = 1
 
     @property
     def reported_mib(self) -> int:
@@ -65,8 +71,8 @@ class SglangDefaults:
 
     @property
     def chunked_prefill_size(self) -> int:
-        """Tokens of prompts in a batch."""
-        return _CHUNK[self._class]
+        """Tokens of prompts in a batch of a rank."""
+        return _CHUNK[self._class] // self.data_parallel_size
 
     @property
     def cuda_graph_max_bs(self) -> int:
@@ -75,11 +81,17 @@ class SglangDefaults:
 
     @property
     def mem_fraction_static(self) -> float:
-        """Share of the memory for weights and KV: what activations and graphs leave, to three digits."""
-        chunk = self.chunked_prefill_size
+        """Share of the memory for weights and KV: what activations and graphs leave, to three digits.
+
+        It is taken before the chunk is divided among ranks.
+        """
+        chunk, dp = _CHUNK[self._class], self.data_parallel_size
         reserved = RESERVED_BASE_MIB + PER_CHUNK_TOKEN_MIB * chunk + PER_GPU_MIB * self.tensor_parallel_size
         reserved += PER_DECODE_GRAPH_MIB * self.cuda_graph_max_bs
         reserved += PER_PREFILL_GRAPH_MIB * _PREFILL_GRAPHS[chunk]
+        if dp > 1:
+            large = PER_LARGE_DP_GRAPH_MIB if self.cuda_graph_max_bs > LARGE_DP_GRAPHS else 0
+            reserved += dp * self.cuda_graph_max_bs * (PER_DP_GRAPH_MIB + large)
         if self.reported_mib > LARGE_GPU_MIB:
             reserved = max(reserved, LEAST_RESERVED_MIB)
         return round(1 - reserved / self.reported_mib, 3)
@@ -95,6 +107,11 @@ class SglangDefaults:
         most = min(self.cuda_graph_max_bs, max_running_requests)
         rungs = (size for first, last, step in ladder for size in range(first, last + 1, step))
         return tuple(size for size in rungs if size <= most)
+
+
+def max_running_requests_with_drafts(data_parallel_size: int = 1) -> int:
+    """Requests that a rank runs at once with speculation, where nothing is said."""
+    return max(MAX_RUNNING_REQUESTS_WITH_DRAFTS // data_parallel_size, 1)
 
 
 def max_running_requests(kv_tokens: int, context_length: int) -> int:

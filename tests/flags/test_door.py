@@ -16,6 +16,7 @@ from specfleet.experiments.load.from_line import translate
 from specfleet.experiments.load.presets import file_or_preset, preset_files
 from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.point.build import build, placement
+from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import Serve
 from specfleet.experiments.schema.faults import InputFaults
 
@@ -149,6 +150,55 @@ def test_sglang_s_ways_in_a_file_are_those_of_its_line() -> None:
         read(tp_size=4, dp_size=3, enable_dp_attention=True)
 
 
+SHARED = {"tp": 8, "dp": 8, "enable_dp_attention": True, "speculative_algorithm": "EAGLE"}
+"""DeepSeek-V3 as its recipe starts it: ranks that share experts, the model's own layers draft."""
+
+
+def dp_attention(**more: object) -> Experiment:
+    """The experiment of a file in SGLang's names."""
+    serve = {"engine": "sglang", "model": "deepseek-ai/DeepSeek-V3", "gpu": "h200", **SHARED, **more}
+    workload = {"input_len": 10, "output_len": 5, "num_prompts": 4, "max_concurrency": 2}
+    acceptance = {"conditional_acceptance": 0.7, "concentration": 18}
+    return load({"name": "x", "serve": serve, "workload": workload, "acceptance": acceptance}).experiment
+
+
+def test_ranks_of_dp_attention_share_what_an_sglang_server_is_given() -> None:
+    automatic = dp_attention()
+    assert (automatic.serve.max_num_seqs, automatic.serve.max_num_batched_tokens) == (48 // 8, 8192 // 8)
+    given = {"max_running_requests": 256, "chunked_prefill_size": 16_384, "schedule_conservativeness": 1.0}
+    said = dp_attention(**given)
+    assert (said.serve.max_num_seqs, said.serve.max_num_batched_tokens) == (32, 2048)
+    settings = build(said).scenario.engine.sglang
+    assert settings is not None and settings.schedule_conservativeness == 0.3
+    with pytest.raises(InputFaults, match="max_running_requests: 4 leaves nothing for each of 8 ranks"):
+        dp_attention(max_running_requests=4)
+    flags = "".join(f" --{key.replace('_', '-')} {value}" for key, value in given.items())
+    line = f"python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8 --dp 8{flags}"
+    this = translate(f"{line} --enable-dp-attention --speculative-algorithm EAGLE", gpu="h200")
+    found = load(this.data)
+    assert found.experiment.serve == said.serve
+    assert found.experiment.deployment.router == "round_robin"
+    assert sum("behind a round_robin router" in note for note in found.notices) == 1
+    with pytest.raises(InputFaults, match="--max-running-requests: 4 leaves nothing"):
+        translate(f"{line} --enable-dp-attention --max-running-requests 4", gpu="h200")
+
+
+def test_eagle_without_a_drafter_is_the_layers_of_a_model_that_has_some() -> None:
+    for algorithm in ("EAGLE", "NEXTN"):
+        drafting = dp_attention(speculative_algorithm=algorithm).serve.speculative_config
+        assert drafting is not None and (drafting.method, drafting.num_speculative_tokens) == ("mtp", 3)
+    line = f"python -m sglang.launch_server --model-path {MODEL} --speculative-algorithm EAGLE"
+    with pytest.raises(InputFaults, match="EAGLE needs a drafter"):
+        translate(line)
+
+
+def test_ranks_are_behind_the_router_that_the_file_names() -> None:
+    this = translate("vllm serve openai/gpt-oss-120b -dp 2", gpu="h100-sxm")
+    data = {**this.data, "deployment": {"router": "random"}}
+    (said,) = [note for note in load(data).notices if "data_parallel_size" in note]
+    assert said.endswith("behind a random router")
+
+
 def test_an_sglang_line_becomes_keys_and_a_tree_its_three_numbers() -> None:
     line = (
         f"python -m sglang.launch_server --model-path {MODEL} --tp 2 --context-length 4096 --page-size 16"
@@ -159,6 +209,7 @@ def test_an_sglang_line_becomes_keys_and_a_tree_its_three_numbers() -> None:
     assert (serve.engine, serve.tensor_parallel_size, serve.max_model_len) == ("sglang", 2, 4096)
     assert serve.speculative_config is not None and serve.speculative_config.num_speculative_tokens == 3
     assert not serve.enable_prefix_caching and serve.max_num_seqs == 48
+    assert "max_num_seqs" not in translate(line, gpu="h100-sxm").data["serve"]  # a plain baseline takes more
     tree = translate(line.replace("topk 1", "topk 4").replace("tokens 4", "tokens 8"), gpu="h100-sxm")
     assert tree.data["serve"]["draft_tree"] == {"sglang": {"steps": 3, "topk": 4, "num_draft_tokens": 8}}
     with pytest.raises(InputFaults, match="--pp-size"):

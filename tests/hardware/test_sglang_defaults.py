@@ -10,7 +10,13 @@ import pytest
 from specfleet.hardware import catalog
 from specfleet.hardware.memory import kv_budget, kv_bytes_per_token
 from specfleet.hardware.placement import Placement
-from specfleet.hardware.sglang.defaults import MIB, SglangDefaults, draft_shape, max_running_requests
+from specfleet.hardware.sglang.defaults import (
+    MIB,
+    SglangDefaults,
+    draft_shape,
+    max_running_requests,
+    max_running_requests_with_drafts,
+)
 
 RESOLVED = {
     24_564: (4096, (48, 160), (0.704, 0.698, 0.679, 0.658)),
@@ -34,6 +40,18 @@ def test_chunk_graphs_and_memory_share_are_those_that_sglang_resolves(mib: int) 
 def test_a_gpu_of_the_catalogue_counts_with_what_the_driver_tells_sglang() -> None:
     assert SglangDefaults(catalog.accelerator("h100-sxm").hbm_bytes, 1).reported_mib == 81_559
     assert SglangDefaults(catalog.accelerator("l40s").hbm_bytes, 1).mem_fraction_static == 0.843
+
+
+def test_ranks_of_dp_attention_share_chunk_and_requests_and_keep_memory_for_their_graphs() -> None:
+    """`_handle_gpu_memory_settings` and `_handle_data_parallelism`: 3 MiB a rank and graph, 4.5 above 300."""
+    h200 = SglangDefaults(143_771 * MIB, 8, 8)
+    assert h200.chunked_prefill_size == 8192 // 8
+    reserved = 512 + 1.5 * 8192 + 128 * 8 + 2 * 512 + 8 * 58 + 8 * 512 * (3 + 1.5)
+    assert h200.mem_fraction_static == round(1 - reserved / 143_771, 3) == 0.765
+    small = SglangDefaults(81_559 * MIB, 2, 2)
+    reserved = 512 + 1.5 * 8192 + 128 * 2 + 2 * 256 + 8 * 58 + 2 * 256 * 3
+    assert small.mem_fraction_static == round(1 - reserved / 81_559, 3)
+    assert [max_running_requests_with_drafts(dp) for dp in (1, 8, 64)] == [48, 6, 1]
 
 
 def test_graphs_end_at_the_request_slots_and_are_denser_with_drafts() -> None:

@@ -65,4 +65,5 @@ def sglang_notices(experiment: Experiment, points: Iterable[Experiment]) -> Iter
 def _reaches(point: Experiment, limit: int) -> bool:
     """Whether a point drafts under a load of more requests than that."""
     most = point.workload.max_concurrency
-    return point.serve.speculative_config is not None and (most is None or most > limit)
+    servers = point.deployment.replicas
+    return point.serve.speculative_config is not None and (most is None or most > limit * servers)

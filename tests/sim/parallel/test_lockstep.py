@@ -90,7 +90,7 @@ def test_equal_ranks_are_as_fast_as_one_and_idle_ranks_cost_nothing_more() -> No
     ahead=st.booleans(),
     users=st.none() | st.integers(1, 8),
 )
-def test_ranks_begin_and_end_together_lose_no_token_and_are_never_faster_than_replicas(
+def test_ranks_begin_and_end_together_lose_no_token_and_are_no_faster_than_replicas_of_a_burst(
     prompts: list[int], ranks: int, k: int, ahead: bool, users: int | None
 ) -> None:
     world = together(
@@ -110,6 +110,8 @@ def test_ranks_begin_and_end_together_lose_no_token_and_are_never_faster_than_re
     for start, end in ends.items():
         assert not [other for other in ends if start < other < end], "nobody begins in the middle of a step"
     assert result.requests["output_tokens"].tolist() == list(world.output)
+    # Who comes while steps run may just miss one of a replica's and meet a later one of the ranks', so only
+    # where all are there from the start are the batches the same, and each lasts at least as long.
+    world = replace(world, arrival_s=[0.0] * len(prompts), load=LoadConfig(None))
     free = replace(world, deployment=DeploymentConfig(ranks, "round_robin")).run()
-    if users is None:
-        assert (result.requests["finished_s"] >= free.requests["finished_s"] - 1e-12).all()
+    assert (world.run().requests["finished_s"] >= free.requests["finished_s"] - 1e-12).all()

@@ -413,6 +413,7 @@ OTHER_CASES = {
     "report.baseline": Case({f"{WL}.max_concurrency": 2}, SWEPT, RESOLVED),
     "report.least_gain": Case(0.05, SWEPT, RESOLVED),
     "report.requests": Case("none", {**PLAIN, **OPEN}, RESOLVED),
+    "report.formats": Case(["png", "svg"], {}, RESOLVED),
     "plan.candidates.gpu": Case(["h200-sxm"], PLAN, RESOLVED),
     "plan.candidates.tensor_parallel_size": Case([1, 2], PLAN, RESOLVED),
     "plan.candidates.quantization": Case(["fp8"], PLAN, RESOLVED),

@@ -79,7 +79,8 @@ def chance_lines(this: Breakeven, found: Sequence[Threshold], load_name: str) ->
         length = law.length
         yield (
             f"K = {k}: acceptance is predicted from K = {law.measured_at_k}, {length.value:.2f} tokens a "
-            f"round, 90 % interval {length.low:.2f} to {length.high:.2f}."
+            f"round, 90 % interval {length.low:.2f} to {length.high:.2f}. By that alone, on the "
+            "requests simulated:"
         )
         for question in dict.fromkeys(one.question for one in mine):
             loads = ", ".join(

@@ -89,6 +89,9 @@ def _draw_stairs(ax: Axes, said: Explanation, found: Stairs) -> None:
         ax.axvline(last, color=GREY, linewidth=1, linestyle="--")
         title += f"; beyond {last:,} no CUDA graph"
     ax.set_ylim(0, 1.15 * max(*found.pass_ms, *(ms for _, _, ms in found.drafts)))
-    ax.set_xlabel("rows of a step")
+    label = "rows of a step (dotted: the last before a stair)" if found.edges else "rows of a step"
+    if found.own_graphs:
+        label += f"; the line has the CUDA graphs of K = {said.place.num_speculative_tokens}, a point its own"
+    ax.set_xlabel(label)
     ax.set_ylabel("ms")
     ax.set_title(title, loc="left", fontsize=9)

@@ -11,14 +11,17 @@ from pathlib import Path
 import numpy as np
 
 from specfleet.experiments.load.config import load
+from specfleet.experiments.load.rules.acceptance import predicted
 from specfleet.experiments.load.sweep import expand
-from specfleet.experiments.point.bounds import mean_length
 from specfleet.experiments.point.build import acceptance_specs, placement
+from specfleet.experiments.schema.blocks.acceptance import processes
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.hardware.costmodels import COST_MODELS
 from specfleet.hardware.cudagraph import padded
 from specfleet.hardware.placement import Placement
 from specfleet.hardware.stepcost import TERMS, StepCost, StepShape
+from specfleet.sim.speculation.acceptance import AcceptanceSpec, survival_table
+from specfleet.sim.speculation.depth import Predicted
 from specfleet.sim.statistics.interval import CONFIDENCE, Interval
 from specfleet.sim.statistics.verdict import LEAST_GAIN, Verdict, verdict
 
@@ -124,6 +127,7 @@ class Explanation:
         c_q_ms: the KV term of the drafting step at each value of `C_Q_RANGE`.
         acceptance_length: tokens a round by the file's acceptance, of the class that accepts least; None
             without drafts, or where it is not given for so many.
+        predicted: that length with its interval, where it was measured at another K.
         least_gain: what a ratio must exceed 1 by to count.
     """
 
@@ -137,6 +141,7 @@ class Explanation:
     one_more_sequence_ms: float
     c_q_ms: tuple[float, ...]
     acceptance_length: float | None = None
+    predicted: Predicted | None = None
     least_gain: float = LEAST_GAIN
 
     @property
@@ -177,7 +182,9 @@ def explain(
         batch = max(min(USUAL_BATCH, room - 1), 1)
     if batch + 1 > room:
         raise ValueError(
-            f"--batch {batch} is too large: at most {room - 1} sequences of {1 + chosen} tokens fit a step"
+            f"--batch {batch} is too large: with one more sequence, or one more draft each, at most "
+            f"{room - 1} of {1 + chosen} tokens fit a step (max_num_seqs {place.max_num_seqs:,}, "
+            f"max_num_batched_tokens {place.max_num_batched_tokens:,})"
         )
     base = price(with_drafts(place, 0), model, batch, context)
     here = with_drafts(place, chosen)
@@ -188,6 +195,7 @@ def explain(
         price(dataclasses.replace(here, c_q=c_q), model, batch, context).terms_ms["kv"] for c_q in C_Q_RANGE
     )
     now = step or base
+    length, law = _length(config, chosen, context)
     return Explanation(
         place=here,
         cost_model=model,
@@ -198,19 +206,53 @@ def explain(
         one_more_draft_ms=more.total_ms - now.total_ms if more else None,
         one_more_sequence_ms=after.total_ms - now.total_ms,
         c_q_ms=spread if chosen else (),
-        acceptance_length=_length(config, chosen),
+        acceptance_length=length,
+        predicted=law,
         least_gain=least_gain,
     )
 
 
-def _length(config: Experiment, k: int) -> float | None:
-    """Tokens a round by the file's acceptance at K drafts; None where it does not say for so many."""
-    if not k:
-        return None
+def pooled_length(spec: AcceptanceSpec, k: int, context: int) -> float:
+    """Returns tokens a round at K drafts over all rounds, as engines log it.
+
+    Requests that accept less have more rounds: of outputs alike it is the harmonic mean over requests.
+
+    Args:
+        spec: what was measured.
+        k: drafts a round.
+        context: tokens of a prompt, for acceptance that depends on it.
+    """
+    survival = survival_table(spec, k)
+    if spec.context_multiplier:
+        tokens, factors = np.array(spec.context_multiplier).T
+        factor = np.interp(np.log(context), np.log(np.maximum(tokens, 1.0)), factors)
+        survival = np.minimum(survival * factor ** np.arange(1, k + 1), 1.0)
+    return float(1.0 / np.mean(1.0 / (1.0 + survival.sum(axis=1))))
+
+
+def _length(config: Experiment, k: int, context: int) -> tuple[float | None, Predicted | None]:
+    """Tokens a round by the file's acceptance at K drafts, and the interval where another K was measured.
+
+    None where it does not say for so many.
+    """
+    speculative = config.serve.speculative_config
+    if not k or speculative is None:
+        return None, None
+    if config.serve.draft_tree is None:
+        drafting = speculative.model_copy(update={"num_speculative_tokens": k})
+        serve = config.serve.model_copy(update={"speculative_config": drafting})
+        config = config.model_copy(update={"serve": serve})
     try:
-        return min((mean_length(spec, k) for spec in acceptance_specs(config).values()), default=None)
+        lengths = {name: pooled_length(spec, k, context) for name, spec in acceptance_specs(config).items()}
     except ValueError:
-        return None
+        return None, None
+    if not lengths:
+        return None, None
+    least = min(lengths, key=lengths.__getitem__)
+    stated = speculative.rejection_sample_method == "synthetic"
+    process = None if stated else processes(config.acceptance).get(least)
+    law = predicted(process, config) if process is not None else None
+    return lengths[least], None if law is None else law.length
 
 
 def explain_file(

@@ -37,6 +37,12 @@ class Stairs:
         pairs = zip(self.rows, self.pass_ms, self.pass_ms[1:], strict=False)
         return tuple(row for row, here, above in pairs if above > ABOVE * here)
 
+    @property
+    def own_graphs(self) -> bool:
+        """Whether some K has other CUDA graphs than the line, so that its point lies beside it."""
+        line = dict(zip(self.rows, self.pass_ms, strict=True))
+        return any(abs(ms / line[rows] - 1.0) > ABOVE - 1.0 for _, rows, ms in self.drafts)
+
 
 def stairs(said: Explanation) -> Stairs:
     """Returns the stairs around an explained step, up to three drafts more than it has."""

@@ -44,9 +44,13 @@ def _consequences(said: Explanation, steps: Sequence[PricedStep]) -> list[str]:
         )
     if said.gain is not None and said.verdict is not None:
         length, ratio, least = said.acceptance_length, said.gain.value, 100 * said.least_gain
+        law, drafts = said.predicted, said.place.num_speculative_tokens
+        how = f", predicted at K = {drafts}," if law else ""
+        within = f" (90 % interval {law.low:.2f} to {law.high:.2f})" if law else ""
         lines.append(
-            f"the file's acceptance is {length:.2f} tokens a round, {ratio:.2f} times the plain throughput "
-            f"of such steps alone: drafting {VERDICTS[said.verdict]} (a gain counts from {least:.3g} % on)"
+            f"the file's acceptance{how} is {length:.2f} tokens a round{within}, {ratio:.2f} times the plain "
+            f"throughput of such steps alone: drafting {VERDICTS[said.verdict]} (a gain counts from "
+            f"{least:.3g} % on)"
         )
     if said.one_more_draft_ms is not None:
         lines.append(f"one more drafted token a sequence: {said.one_more_draft_ms:+.3f} ms a step")

@@ -97,16 +97,17 @@ class SglangDefaults:
         return round(1 - reserved / self.reported_mib, 3)
 
     def capture_batches(self, max_running_requests: int, drafts: bool) -> tuple[int, ...]:
-        """Batches with a decode graph, sequences, in growing order.
+        """Batches with a decode graph, sequences, in growing order (`get_batch_sizes_to_capture`).
 
         Args:
-            max_running_requests: no larger batch is captured.
+            max_running_requests: no larger batch is captured; where the ladder goes beyond it, it is.
             drafts: with speculation.
         """
         ladder = _DRAFTS_LADDER if drafts else _PLAIN_LADDER
         most = min(self.cuda_graph_max_bs, max_running_requests)
         rungs = (size for first, last, step in ladder for size in range(first, last + 1, step))
-        return tuple(size for size in rungs if size <= most)
+        sizes = [size for size in rungs if size < most]
+        return (*sizes, most)
 
 
 def max_running_requests_with_drafts(data_parallel_size: int = 1) -> int:

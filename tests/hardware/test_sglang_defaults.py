@@ -57,6 +57,8 @@ def test_ranks_of_dp_attention_share_chunk_and_requests_and_keep_memory_for_thei
 def test_graphs_end_at_the_request_slots_and_are_denser_with_drafts() -> None:
     gpu = SglangDefaults(81_559 * MIB, 1)
     assert gpu.capture_batches(48, drafts=True) == (*range(1, 9), *range(10, 33, 2), 40, 44, 48)
+    assert gpu.capture_batches(50, drafts=True)[-3:] == (44, 48, 50)
+    assert gpu.capture_batches(6, drafts=False) == (1, 2, 4, 6)
     assert gpu.capture_batches(4096, drafts=False)[:7] == (1, 2, 4, 8, 12, 16, 24)
     assert gpu.capture_batches(4096, drafts=False)[-1] == 256
     assert SglangDefaults(81_559 * MIB, 4).capture_batches(4096, drafts=False)[-3:] == (480, 496, 512)

@@ -13,6 +13,8 @@ from specfleet.sim.sequence import Head, Sequence
 
 SPARE = 2
 """Places beyond `max_tokens`: no verification and no place in the output comes after them."""
+LEAST_BYTES = 1 << 16
+"""Of an arena that holds anybody: some hundred requests."""
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
 
@@ -35,7 +37,7 @@ class Arena:
     """
 
     def __init__(self) -> None:
-        self.bytes: U8 = np.zeros(1 << 16, dtype=np.uint8)
+        self.bytes: U8 = np.zeros(0, dtype=np.uint8)  # many engines never have anybody aboard
         self.end = 0
 
     def add(self, own: bytes, width: int, starts: I64, widths: I64) -> int:
@@ -47,6 +49,8 @@ class Arena:
             starts, widths: where the bytes of those begin that are aboard, and how many they are; where they
                 have to move, the former is written.
         """
+        if not len(self.bytes):
+            self.bytes = np.zeros(LEAST_BYTES, dtype=np.uint8)
         if self.end + width > len(self.bytes):
             self._pack(starts, widths, width)
         start, self.end = self.end, self.end + width

@@ -233,7 +233,8 @@ def _check_tokens(engine: EngineConfig, served: Columns, rows: Columns) -> None:
     """Tokens and chunks of requests are those of iterations, and every token but the last is computed once.
 
     More is computed for whoever was thrown out and comes back, and, in an asynchronous engine, in the step
-    that a request needed no more.
+    that a request needed no more. Less, where prompts are shared: who was thrown out in mid-prompt may find
+    more of it on coming back, computed by others meanwhile, than the `cached_tokens` of its first admission.
     """
     for what in ("output_tokens", "chunks"):
         sums = int(served[what].sum()), int(rows[what].sum())
@@ -246,7 +247,10 @@ def _check_tokens(engine: EngineConfig, served: Columns, rows: Columns) -> None:
     needed = int(served["prompt_tokens"].sum()) - int(served["cached_tokens"].sum())
     needed += int(served["chunks"].sum()) - len(served["status"])
     wasted = len(served["status"]) if engine.async_scheduling else 0
-    if computed < needed or (computed > needed + wasted and not served["preemptions"].any()):
+    found = 0
+    if engine.enable_prefix_caching:
+        found = int((served["prompt_tokens"] - served["cached_tokens"])[served["preemptions"] > 0].sum())
+    if computed < needed - found or (computed > needed + wasted and not served["preemptions"].any()):
         raise Breach(TOKENS, f"iterations computed {computed} tokens beside drafts, {needed} were needed")
 
 

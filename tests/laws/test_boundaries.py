@@ -111,3 +111,30 @@ def test_a_chunk_that_finds_the_first_of_its_request_waiting_is_handed_over_with
     # step 1 ends at 1 s with three chunks, 2 s each; the last of the third comes second in step 2
     assert rows["first_chunk_s"].tolist() == [3.5, 5.5, 7.5]
     assert rows["last_chunk_s"].tolist() == [11.5, 5.5, 7.5]
+
+
+@pytest.mark.parametrize("engine", ["auto", "step"])
+def test_who_is_thrown_out_in_mid_prompt_may_find_what_others_have_computed_of_it(engine: str) -> None:
+    world = World(
+        [10, 30, 30],
+        [15, 2, 2],
+        arrival_s=[0.0, 0.0, 0.0],
+        prompts=[[(-1, 10)], [(-2, 30)], [(-2, 30)]],
+        engine=replace(
+            ENGINE,
+            block_size=1,
+            num_gpu_blocks=53,
+            long_prefill_token_threshold=3,
+            long_prefill_token_threshold_adaptive=False,
+            enable_prefix_caching=True,
+            scheduler_reserve_full_isl=False,
+            async_scheduling=False,
+        ),
+        client=NO_CLIENT,
+    )
+    result = world.run(engine=engine)
+    rows = result.requests
+    assert rows["preemptions"].tolist() == [0, 0, 1]
+    assert rows["cached_tokens"].tolist() == [0, 0, 3]
+    needed = 67 + int(rows["chunks"].sum()) - 3
+    assert int(result.iterations["tokens"].sum()) < needed, "the second has computed it for the third"

@@ -91,6 +91,8 @@ class StepCost(Protocol):
         ...
 
 
+MOST_KEPT = 1 << 15
+"""Decode steps whose price is kept but for their KV: some 20 MB."""
 _Fixed = tuple[float, float, float, float, float, float, float, float, float, float, float]
 """Weights, compute, communication, launch and host of a step, the last of its sequences and compute without
 their prefill attention; KV seconds of its sequences and of its queries; queries a sequence, and their price;
@@ -144,6 +146,8 @@ class KernelCost:
         if fixed is None:
             fixed = self._fixed(tokens, decode, prefill, rows, drafts, passes)
             if not prefill:
+                if len(self._decodes) == MOST_KEPT:  # drafts that differ from row to row make ever new ones
+                    self._decodes.clear()
                 self._decodes[key] = fixed
         weights, compute, communication, launch, host, sequences, queries, asked, shared, ahead, each = fixed
         kv = 0.0

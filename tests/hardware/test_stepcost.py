@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specfleet.hardware import catalog
+from specfleet.hardware import catalog, stepcost
 from specfleet.hardware.constants import kernel_constants
 from specfleet.hardware.placement import Placement
 from specfleet.hardware.stepcost import TERMS, KernelCost, StepShape, shape_fields
@@ -206,6 +206,15 @@ def test_a_price_takes_under_three_microseconds() -> None:
     for _ in range(20_000):
         cost.seconds(shape)
     assert (time.perf_counter() - start) / 20_000 < 3e-6
+
+
+def test_what_is_kept_of_prices_is_bounded_and_changes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stepcost, "MOST_KEPT", 4)
+    shapes = [decode(batch, drafts=batch, context=300 + batch) for batch in range(1, 12)]
+    once, again = (KernelCost(PLACEMENTS["eagle3"]) for _ in range(2))
+    prices = [once.seconds(shape) for shape in shapes + shapes]
+    assert len(once._decodes) <= 4
+    assert prices == [again.seconds(shape) for shape in reversed(shapes)][::-1] * 2
 
 
 def test_a_calibrated_scale_multiplies_everything_but_the_host() -> None:

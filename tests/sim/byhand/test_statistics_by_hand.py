@@ -9,7 +9,7 @@ import pytest
 
 from specfleet.sim.speculation.overlap import _nucleus, _softmax
 from specfleet.sim.statistics.batches import BatchSpread, batch_sums, fine_batches, spread
-from specfleet.sim.statistics.figures import GROUPS, Ranked, percentile
+from specfleet.sim.statistics.figures import GROUPS, Ranked, percentile, percentile_estimate
 from specfleet.sim.statistics.flow import Flow
 from specfleet.sim.statistics.interval import Interval
 from specfleet.sim.statistics.limits import clearly_more, poisson_bound
@@ -207,3 +207,43 @@ def test_what_piles_up_is_the_rise_over_what_is_offered() -> None:
     assert found.served_per_s == pytest.approx(0.5, rel=0.01)
     low, high = found.growth
     assert low == pytest.approx(0.5, abs=0.02) and high == pytest.approx(0.5, abs=0.02) and low <= high
+
+
+def test_a_percentile_moves_with_its_rank_as_fast_as_the_values_lie_apart() -> None:
+    data = np.array([float(i * 37 % 1000) for i in range(1000)])
+    found, ranked = percentile_estimate(data, 50.0), Ranked(data)
+    assert found.value == pytest.approx(499.5)
+    assert found.independent == pytest.approx(999.0 * sqrt(0.25 / 1000), rel=1e-9)
+    assert found.influence == pytest.approx(ranked.beyond(0.5) / 1000 * 999.0)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_rare_percentile_is_worth_what_a_less_rare_one_remembers(sign: float) -> None:
+    values = np.arange(6400.0) * 37 % 6400 / 6400
+    even = percentile(sign * values, 99.0 if sign > 0 else 1.0)
+    clumped = values.copy()
+    top = np.flatnonzero((values > 0.95) & (values < 0.989))
+    clumped[top] = 0.5
+    clumped[3000 : 3000 + len(top)] = np.where(clumped[3000 : 3000 + len(top)] > 0.98, 0.995, 0.97)
+    slow = percentile(sign * clumped, 99.0 if sign > 0 else 1.0)
+    assert even.short == "" and "fewer than" in slow.short
+
+
+def test_how_early_rises_scatter_is_seen_with_one_degree_less_than_their_number() -> None:
+    gap = 10.0 - 6.0
+    a = 2.9 * gap / student_t(0.98, 18)
+    assert _slows(np.array([10.0 + a, 10.0 - a] * 5 + [6.0] * 10)), "error a / 3"
+    a = 3.1 * gap / student_t(0.98, 18)
+    assert not _slows(np.array([10.0 + a, 10.0 - a] * 5 + [6.0] * 10))
+    a = 2.9 * gap / student_t(0.98, 18)
+    assert _slows(np.array([10.0] * 10 + [6.0 + a, 6.0 - a] * 5))
+
+
+@pytest.mark.parametrize("degrees", [1.0, 2.0, 30.0, 1e4])
+def test_students_t_is_where_its_tail_is_what_is_left(degrees: float) -> None:
+    for confidence in (0.1, 0.5, 0.95, 0.999):
+        t = student_t(confidence, degrees)
+        assert two_sided_tail(t, degrees) == pytest.approx(1.0 - confidence, rel=1e-10)
+    assert student_t(0.95, inf) == pytest.approx(1.959963984540054, rel=1e-12)
+    if degrees == 1.0:
+        assert student_t(0.95, 1.0) == pytest.approx(np.tan(0.475 * np.pi), rel=1e-12)

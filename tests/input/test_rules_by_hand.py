@@ -1,0 +1,125 @@
+"""Rules of the input at their bounds: what is just allowed is not refused."""
+
+from __future__ import annotations
+
+from math import inf, nextafter
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from plan_toys import load_small
+
+from specfleet.experiments.load.rules import memory
+from specfleet.experiments.load.rules.acceptance import _process
+from specfleet.experiments.load.rules.plan import plan_conflicts
+from specfleet.experiments.load.rules.reach import _of_a_point
+from specfleet.experiments.load.rules.speculation import _synthetic
+from specfleet.experiments.schema.blocks.acceptance import Process
+from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.experiments.schema.blocks.serve import SpeculativeConfig
+from specfleet.experiments.schema.lookups import acceptance_profile_names
+from specfleet.workloads.traces import collect
+
+EAGLE3 = {"method": "eagle3", "model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"}
+
+
+def small(**changes: Any) -> Experiment:
+    """The small plan with other values; `serve` is merged."""
+    dumped = load_small().model_dump()
+    dumped["serve"] |= changes.pop("serve", {})
+    return Experiment.model_validate(dumped | changes)
+
+
+def test_a_profile_of_acceptance_that_nobody_knows_is_refused() -> None:
+    (found,) = _process(Process(profile="nonesuch"), "acceptance")
+    assert found.paths[0] == ("acceptance", "profile") and "nonesuch" in found.message
+    for name in acceptance_profile_names():
+        assert not [*_process(Process(profile=name), "acceptance")]
+
+
+@pytest.mark.parametrize(("rate", "speed"), [(None, 1.0), (None, 4.0), (1e-4, 1.0)])
+def test_a_trace_may_last_as_long_as_a_run_and_no_longer(
+    rate: float | None, speed: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = memory.MOST_SECONDS * speed
+    rows = 1000 if rate is None else round(memory.MOST_SECONDS * rate)
+    workload = SimpleNamespace(request_rate=rate, on_too_long="error", num_warmups=0, speed=speed)
+    monkeypatch.setattr(memory, "_as_read", lambda workload: workload)
+    monkeypatch.setattr(memory, "requests_asked", lambda workload, asked: asked)
+
+    def faults(rows: int, last: float) -> list[str]:
+        class Table(SimpleNamespace):
+            def __len__(self) -> int:
+                return rows
+
+        table = Table(arrival_s=np.array([0.0, last]))
+        monkeypatch.setattr(memory, "_trace_of", lambda workload: (table, SimpleNamespace(timed=True)))
+        config: Any = SimpleNamespace(workload=workload)
+        return [fault.message for fault in memory._rows(config, 4096)]
+
+    assert faults(rows, last) == []
+    longer = (rows, nextafter(last, inf)) if rate is None else (rows + 1, 0.0)
+    assert "and a run lasts at most 1e+07 s" in faults(*longer)[0]
+    assert "0 are left, and 0 warm-ups leave none to count" in faults(0, 0.0)[0]
+
+
+def test_synthetic_drafting_needs_no_acceptance_in_a_plan() -> None:
+    synthetic = EAGLE3 | {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": 2.0}
+    plan: Any = load_small().model_dump()["plan"]
+    plan["candidates"]["drafting"] = (
+        {"speculative_config": synthetic, "num_speculative_tokens": (2,)},
+        {"speculative_config": EAGLE3, "num_speculative_tokens": (2,)},
+    )
+    said = [c.message for c in plan_conflicts(small(plan=plan, acceptance=None))]
+    assert not any("way 1 to draft has no acceptance" in message for message in said)
+    assert any("way 2 to draft has no acceptance" in message for message in said)
+    said = [c.message for c in plan_conflicts(small(plan=plan))]
+    assert not any("has no acceptance" in message for message in said)
+
+
+def test_a_length_of_the_drafter_changes_nothing_only_where_one_was_written() -> None:
+    def notices(written: int | None, point: int | None) -> list[str]:
+        each = [
+            small(serve={"speculative_config": EAGLE3 | {"num_speculative_tokens": 3, "max_model_len": n}})
+            for n in (written, point)
+        ]
+        return [*_of_a_point(*each)]
+
+    assert notices(None, None) == notices(2048, 2048) == notices(None, 2048) == []
+    assert "changes nothing" in notices(2048, None)[0]
+    assert [*_of_a_point(small(), small())] == []
+
+
+def test_a_synthetic_length_is_at_most_all_drafts_and_one() -> None:
+    config = small(acceptance=None)
+
+    def faults(length: float, k: int) -> list[str]:
+        speculative = SpeculativeConfig.model_validate(
+            EAGLE3
+            | {"num_speculative_tokens": k, "rejection_sample_method": "synthetic"}
+            | {"synthetic_acceptance_length": length}
+        )
+        return [fault.message for fault in _synthetic(config, speculative)]
+
+    assert faults(4.0, 3) == faults(1.0, 3) == faults(2.0, 1) == []
+    assert "4.1 tokens a round are more than 3 drafts and one; use at most 4" in faults(4.1, 3)[0]
+
+
+def test_as_many_traffic_classes_as_the_limit_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "MOST_NAMES", 2)
+    rows: Any = collect.Collector("log.csv", None, None)  # type: ignore[arg-type]
+
+    def take(name: str, session: str = "") -> None:
+        row: Any = SimpleNamespace(session=session, traffic_class=name)
+        rows._take_names(row)
+
+    for name in ("", "chat", "chat", ""):
+        take(name)
+    for name, session in (("chat", "a"), ("", "b"), ("", "a")):
+        take(name, session)
+    assert rows.traffic_class.tolist() == [0, 1, 1, 0, 1, 0, 0]
+    assert rows.session.tolist() == [-1, -1, -1, -1, 0, 1, 0]
+    assert rows.classes == {"default": 0, "chat": 1}
+    with pytest.raises(collect.TraceError, match=r"log\.csv: more than 2 traffic classes"):
+        take("code")

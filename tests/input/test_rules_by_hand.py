@@ -14,12 +14,14 @@ from specfleet.experiments.load.rules import memory
 from specfleet.experiments.load.rules.acceptance import _process
 from specfleet.experiments.load.rules.plan import plan_conflicts
 from specfleet.experiments.load.rules.reach import _of_a_point
+from specfleet.experiments.load.rules.sizes import MOST_SECONDS
 from specfleet.experiments.load.rules.speculation import _synthetic
 from specfleet.experiments.schema.blocks.acceptance import Process
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import SpeculativeConfig
 from specfleet.experiments.schema.lookups import acceptance_profile_names
 from specfleet.workloads.traces import collect
+from specfleet.workloads.traces.report import TraceError
 
 EAGLE3 = {"method": "eagle3", "model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"}
 
@@ -32,18 +34,18 @@ def small(**changes: Any) -> Experiment:
 
 
 def test_a_profile_of_acceptance_that_nobody_knows_is_refused() -> None:
-    (found,) = _process(Process(profile="nonesuch"), "acceptance")
+    (found,) = _process(Process.model_validate({"profile": "nonesuch"}), "acceptance")
     assert found.paths[0] == ("acceptance", "profile") and "nonesuch" in found.message
     for name in acceptance_profile_names():
-        assert not [*_process(Process(profile=name), "acceptance")]
+        assert not [*_process(Process.model_validate({"profile": name}), "acceptance")]
 
 
 @pytest.mark.parametrize(("rate", "speed"), [(None, 1.0), (None, 4.0), (1e-4, 1.0)])
 def test_a_trace_may_last_as_long_as_a_run_and_no_longer(
     rate: float | None, speed: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    last = memory.MOST_SECONDS * speed
-    rows = 1000 if rate is None else round(memory.MOST_SECONDS * rate)
+    last = MOST_SECONDS * speed
+    rows = 1000 if rate is None else round(MOST_SECONDS * rate)
     workload = SimpleNamespace(request_rate=rate, on_too_long="error", num_warmups=0, speed=speed)
     monkeypatch.setattr(memory, "_as_read", lambda workload: workload)
     monkeypatch.setattr(memory, "requests_asked", lambda workload, asked: asked)
@@ -121,5 +123,5 @@ def test_as_many_traffic_classes_as_the_limit_are_told_apart(monkeypatch: pytest
     assert rows.traffic_class.tolist() == [0, 1, 1, 0, 1, 0, 0]
     assert rows.session.tolist() == [-1, -1, -1, -1, 0, 1, 0]
     assert rows.classes == {"default": 0, "chat": 1}
-    with pytest.raises(collect.TraceError, match=r"log\.csv: more than 2 traffic classes"):
+    with pytest.raises(TraceError, match=r"log\.csv: more than 2 traffic classes"):
         take("code")

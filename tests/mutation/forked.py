@@ -17,6 +17,7 @@ POLL_S = 0.01
 HANGS_S, HANGS = 60.0, 10.0
 """A test hangs after so many seconds on the clock, and so many times those that it should take."""
 SURVIVED, NOTICED, UNCHANGED, DIED = 0, 1, 2, 3
+NO_LIVING = "no living function changed"
 _said: list[int] = []
 
 
@@ -114,7 +115,7 @@ def ends(work: Callable[[], bool], wall_s: float) -> str:
     code = os.WEXITSTATUS(status)
     if code == SURVIVED:
         return "survived"
-    return "survived: no living function changed" if code == UNCHANGED else f"killed by {last}"
+    return f"survived: {NO_LIVING}" if code == UNCHANGED else f"killed by {last}"
 
 
 def told(work: Callable[[], Any], limit_s: float) -> Any:

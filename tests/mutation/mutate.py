@@ -162,7 +162,8 @@ class Trial:
                 os._exit(0)
             os.waitpid(pid, 0)
             self.ends |= self.map.take_results(inside)
-        for mutant in outside:
+        # what a function was made with, such as a default, lives on when its code is exchanged
+        for mutant in [*(m for m in inside if self.ends.get(m, "").endswith(forked.NO_LIVING)), *outside]:
             if forked.cpu_s() > end_s:
                 return
             self._note(mutant, partial(self._afresh, mutant))

@@ -136,6 +136,12 @@ def _server(
         data = {"serve": serve} | ({"deployment": read.deployment} if read.deployment else {})
         this = Translated(data, read.notes, said="sglang " + " ".join(command.words))
         this.refused = [Fault(COMMAND_LINE, 0, key, message) for key, message in read.refused.items()]
+        if "data_parallel_size" in serve and _is_dense(serve["model"]):
+            message = (
+                "of a model without experts keeps the layers beside attention on all GPUs, which is not "
+                "simulated; leave it out, and --dp-size is as many replicas"
+            )
+            this.refused.append(Fault(COMMAND_LINE, 0, "--enable-dp-attention", message))
         _named_model(serve, Configs(folders))
         if isinstance(serve.get("speculative_config"), dict):
             config = serve["speculative_config"]
@@ -404,3 +410,9 @@ def _drafts_itself(name: str) -> bool:
     """Whether a model has MTP layers."""
     model = found(lambda: lookups.model(name))
     return model is not None and model.mtp_layers > 0
+
+
+def _is_dense(name: str) -> bool:
+    """Whether a model is known to have no experts."""
+    model = found(lambda: lookups.model(name))
+    return model is not None and not model.num_experts

@@ -21,7 +21,8 @@ def explain_text(said: Explanation) -> str:
     rows: list[list[object]] = []
     for name in TERMS:
         cells = [c for s in steps for c in (s.terms_ms[name], s.terms_ms[name] / s.total_ms)]
-        rows.append([name, *cells, MEANING[name]])
+        gathers = name == "communication" and said.place.data_parallel_size > 1
+        rows.append([name, *cells, "gathers and scatters between ranks" if gathers else MEANING[name]])
     rows.append(["step", *[c for s in steps for c in (s.total_ms, 1.0)], "sum of the above"])
     head = (
         f"{said.place.model.name} on {said.place.tensor_parallel_size} x {said.place.accelerator.name}, "

@@ -135,6 +135,13 @@ def test_sglang_s_ways_to_spread_a_mixture(flags: str, tp: int, dp: int, ep: int
     assert found.deployment.replicas == replicas
 
 
+def test_dp_attention_of_a_dense_model_is_refused_and_not_taken_for_replicas() -> None:
+    line = f"python -m sglang.launch_server --model-path {MODEL} --tp 4 --dp 2"
+    assert load(translate(line, gpu="h100-sxm").data).experiment.deployment.replicas == 2
+    with pytest.raises(InputFaults, match="--enable-dp-attention: of a model without experts keeps"):
+        translate(f"{line} --enable-dp-attention", gpu="h100-sxm")
+
+
 def test_sglang_s_ways_in_a_file_are_those_of_its_line() -> None:
     def read(**serve: object) -> object:
         given = {"engine": "sglang", "model": "deepseek-ai/DeepSeek-V3", "gpu": "h200", **serve}

@@ -14,13 +14,16 @@ from timeline_worlds import LOOKED_UP, LUCK
 
 from specfleet.sim.calendar.kv.pool import Cached, Holder, Pool
 from specfleet.sim.calendar.luck import Luck
+from specfleet.sim.calendar.stay import Stay
 from specfleet.sim.calendar.stepper import Stepper
 from specfleet.sim.calendar.stream import Stream
+from specfleet.sim.calendar.trajectories import LifeBatch
 from specfleet.sim.listed import ListedCrowd
 from specfleet.sim.replica import Replica
 from specfleet.sim.sequence import Sequence
 from specfleet.sim.speculation.bursts import Burst
 from specfleet.sim.speculation.lives import Lives
+from specfleet.sim.speculation.replay import NO_MATCH
 from specfleet.sim.speculation.spec import AcceptanceSpec
 from specfleet.workloads.requests import RequestTable
 
@@ -156,3 +159,47 @@ def test_whoever_leaves_has_the_blocks_without_a_key_that_are_left_of_all() -> N
     assert (twice, kept) == (1, {20: 1}), "the shared one goes with the second"
     assert (shared.until, own.until) == (30, 20)
     assert pool._leavers == {20: [first], 30: [second]} and pool._due == [20, 30]
+
+
+def test_a_request_that_follows_a_recorded_one_finds_drafts_where_that_did() -> None:
+    with_gaps, without = bytes([2, NO_MATCH, 0, 1, NO_MATCH, NO_MATCH]), bytes([3, 0, 1])
+    _, lives = luck_of(AcceptanceSpec(replay=(with_gaps, without)))
+    replay = lives.by_class[""]
+    # tokens written 1: no match; 2: nothing kept; 3: one kept; 5, 6 = 0 again: no match, two kept; 9: one
+    assert replay.proposals(0, 10) == bytes([0, 1, 1, 0, 1, 1])
+    assert replay.accepted(0, 50, 10) == bytes([0, 1, 2, 1])
+    assert replay.proposals(1, 10) is None and replay.proposals(3, 10) is None
+    assert replay.accepted(1, 50, 6) == bytes([0, 1, 0, 1])
+    assert replay.confidence(0, 50) == (1.0, 0.5, 0.0, 0.0), "from its first place on"
+    assert replay.confidence(2, 50) == replay.confidence(0, 50)
+
+
+def test_a_first_stay_is_its_request_s_part_of_the_block() -> None:
+    flat: dict[str, Any] = {
+        "row": np.arange(9), "side": np.arange(9) + 20, "footprint": np.arange(9) + 40,
+        "gains": np.arange(9, dtype=np.uint8) + 60, "kept": np.array([1, 2]), "starts": np.array([0, 4]),
+        "rounds_column": np.array([3, 4]), "prompt": [10, 11], "blocks": [1, 2], "rounds": [3, 4],
+        "most": [5, 6], "uses_drafts": [True, False], "final": [14, 16], "start": [0, 4], "end": [4, 9],
+        "unused": [-1, 3],
+    }  # fmt: skip
+    stay = Stay.fresh(8, LifeBatch(first_place=7, **flat), 1)
+    assert (stay.place, stay.prompt, stay.final, stay.most, stay.tokens) == (8, 11, 16, 6, 11)
+    assert (stay.blocks, stay.rounds, stay.kept, stay.unused, stay.extra) == (2, 4, 2, 3, -1)
+    assert stay.row.tolist() == [4, 5, 6, 7, 8] and stay.last_emission == -1
+    assert stay.side is not None and stay.side.tolist() == [24, 25, 26, 27, 28]
+    assert stay.footprint is not None and stay.footprint.tolist() == [44, 45, 46, 47, 48]
+    assert stay.gains is not None and stay.gains.tolist() == [64, 65, 66, 67]
+    bare = LifeBatch(first_place=7, **flat | {"side": None, "footprint": None, "gains": None, "unused": []})
+    stay = Stay.fresh(7, bare, 0)
+    assert (stay.side, stay.footprint, stay.gains, stay.unused) == (None, None, None, -1)
+    assert stay.row.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("plans", "policy"), [(None, None), (None, 1), (1, None), (1, 1)])
+def test_a_policy_is_told_of_steps_only_where_k_is_planned(plans: Any, policy: Any) -> None:
+    crowd: Any = SimpleNamespace(footprints=SimpleNamespace(k=3), log=SimpleNamespace())
+    own: Any = SimpleNamespace(plan=lambda: None) if policy else None
+    nothing: Any = None
+    stepper = Stepper(crowd, nothing, 0, nothing, plans, own, nothing)
+    assert (stepper.policy is not None) == bool(plans and policy)
+    assert len(stepper.recorder.rounds_by_accepted) == 4, "none to three drafts kept"

@@ -105,8 +105,15 @@ def with_flags(document: Document) -> tuple[Document, list[str]]:
     deployment = data.get("deployment")
     own = deployment if isinstance(deployment, dict) else {}
     router = own.get("router")
-    if this.router is not None and (this.replicas is None or "replicas" not in own):
-        data["deployment"] = {**this.deployment, **own}
+    swept = _swept(document)
+    if this.replicas is not None and (own.get("replicas", 1) != 1 or "deployment.replicas" in swept):
+        this.faults["data_parallel_size"] = (
+            f"of a model without experts is as many replicas, {this.replicas}, and deployment.replicas "
+            "says how many, too; keep one"
+        )
+    elif this.router is not None or "serve.data_parallel_size" in swept:
+        asked = this.deployment or {"router": _router(this.serve)}
+        data["deployment"] = {**own, **asked} | ({"router": router} if router is not None else {})
     faults = []
     for key, message in this.faults.items():
         mark = document.mark(("serve", key))
@@ -117,6 +124,20 @@ def with_flags(document: Document) -> tuple[Document, list[str]]:
     return Document(document.file, data, marks, (*document.faults, *faults)), this.all_notices(
         router if isinstance(router, str) else None
     )
+
+
+def _swept(document: Document) -> Mapping[str, Value]:
+    """The axes of a document, as far as they are any."""
+    sweep = document.data.get("sweep")
+    axes = sweep.get("axes") if isinstance(sweep, dict) else None
+    return axes if isinstance(axes, dict) else {}
+
+
+def _router(serve: Mapping[str, Value]) -> str:
+    """How an engine's front end balances data-parallel ranks."""
+    profile = found(lambda: lookups.engine(str(serve.get("engine", "vllm-0.33"))))
+    sglang = profile is not None and profile.scheduler == "sglang"
+    return "round_robin" if sglang else "least_outstanding"
 
 
 def take(given: Mapping[str, Value]) -> Taken:
@@ -237,9 +258,7 @@ def _performance_mode(this: Taken, value: Value, model: ModelSpec | None) -> str
 def _data_parallel(this: Taken, value: Value, model: ModelSpec | None) -> str | None:
     if not isinstance(value, int):
         return None
-    profile = found(lambda: lookups.engine(str(this.serve.get("engine", "vllm-0.33"))))
-    sglang = profile is not None and profile.scheduler == "sglang"
-    this.router = "round_robin" if sglang else "least_outstanding"
+    this.router = _router(this.serve)
     shared = model is not None and bool(model.num_experts)
     ranks = "ranks that share the experts and step together" if shared else "replicas"
     this.balanced = f"data_parallel_size {value}: as many {ranks}, each with its own KV pool"

@@ -199,6 +199,22 @@ def test_eagle_without_a_drafter_is_the_layers_of_a_model_that_has_some() -> Non
         translate(line)
 
 
+def test_replicas_said_twice_are_refused_and_swept_ranks_have_the_engine_s_router() -> None:
+    serve = {"model": MODEL, "gpu": "h100-sxm", "max_model_len": 8192, "data_parallel_size": 3}
+    workload = {"input_len": 10, "output_len": 5, "num_prompts": 4, "max_concurrency": 2}
+    given = {"name": "x", "serve": serve, "workload": workload}
+    assert load({**given, "deployment": {"replicas": 1}}).experiment.deployment.replicas == 3
+    with pytest.raises(InputFaults, match=r"as many replicas, 3, and deployment\.replicas says how many"):
+        load({**given, "deployment": {"replicas": 2}})
+    with pytest.raises(InputFaults, match="keep one"):
+        load({**given, "sweep": {"axes": {"deployment.replicas": [1, 2]}}})
+    del serve["data_parallel_size"]
+    swept = {**given, "serve": {**serve, "model": "openai/gpt-oss-120b"}}
+    swept["sweep"] = {"axes": {"serve.data_parallel_size": [1, 2]}}
+    assert load(swept).experiment.deployment.router == "least_outstanding"
+    assert load({**swept, "deployment": {"router": "random"}}).experiment.deployment.router == "random"
+
+
 def test_ranks_are_behind_the_router_that_the_file_names() -> None:
     this = translate("vllm serve openai/gpt-oss-120b -dp 2", gpu="h100-sxm")
     data = {**this.data, "deployment": {"router": "random"}}

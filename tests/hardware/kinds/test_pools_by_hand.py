@@ -1,0 +1,118 @@
+"""Pools, tensors and formats of rarer drafters and checkpoints, worked by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from specfleet.hardware import catalog
+from specfleet.hardware.attentioncost import _latent
+from specfleet.hardware.configs.reader import rope_of
+from specfleet.hardware.configs.storage import _compressed
+from specfleet.hardware.heads import dflash_for, eagle3_for, medusa_for
+from specfleet.hardware.hybrid import pool_shape
+from specfleet.hardware.layers.attention import Indexer, LatentAttention
+from specfleet.hardware.layers.positions import Rope
+from specfleet.hardware.layers.recurrent import GatedDelta
+from specfleet.hardware.layers.stack import LayerRun
+from specfleet.hardware.memory import _factors, kv_factors
+from specfleet.hardware.memorypeak import _drafter_tensors
+from specfleet.hardware.placement import Placement
+
+LLAMA = catalog.model("llama-3.1-8b")
+
+
+def placed(model: str = "llama-3.1-8b", engine: str = "vllm-0.33", **options: Any) -> Placement:
+    gpu, profile = catalog.accelerator("h100-sxm"), catalog.engine_profile(engine)
+    return Placement.of(catalog.model(model), gpu, profile, **options)
+
+
+def test_sglang_counts_each_layer_of_a_drafter_as_one_of_the_target_s() -> None:
+    token = 2 * 32 * 8 * 128 * 2
+    assert pool_shape(placed(engine="sglang")).bytes_per_slot == token
+    for made, layers in ((eagle3_for(LLAMA), 1), (dflash_for(LLAMA), 5)):
+        drafting = placed(engine="sglang", drafter=made, num_speculative_tokens=3)
+        assert pool_shape(drafting).bytes_per_slot == token + token * layers // 32
+        assert kv_factors(drafting).endswith(f"128 x 2 B x (1 + {layers} / 32)")
+
+
+def test_a_pool_that_grows_with_no_token_still_has_slots() -> None:
+    state = LayerRun(4, (GatedDelta(2, 4, 8, 16, 3),), None)
+    gpu, profile = catalog.accelerator("h100-sxm"), catalog.engine_profile("sglang")
+    assert pool_shape(Placement.of(replace(LLAMA, stack=(state,)), gpu, profile)).bytes_per_slot == 1
+
+
+def test_what_a_token_holds_is_said_in_the_singular_and_the_plural() -> None:
+    few = replace(LLAMA, num_layers=2, num_kv_heads=2)
+    assert _factors(few, 1, 2) == "2 x 2 layers x 2 KV heads x 128 x 2 B"
+    assert _factors(few, 2, 1) == "2 x 2 layers x 1 KV head x 128 x 1 B"
+    assert _factors(replace(few, num_layers=1), 2, 2) == "2 x 1 layer x 1 KV head x 128 x 2 B"
+
+
+def test_an_indexer_of_unmeasured_latent_attention_reads_its_keys_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Placement, "latent_constants", lambda self, indexed: None)
+    plain, here = LatentAttention(16, 512, 128, 64, 128), placed()
+    sparse = replace(plain, index=Indexer(heads=4, head_dim=128, topk=2048))
+    without, found = (_latent(here, mixer, 6, 0, 2) for mixer in (plain, sparse))
+    constants = here.constants.decode["bfloat16", here.attention]
+    rate = 3.35e12 * constants.bandwidth_share
+    assert found.kv_token_s - without.kv_token_s == pytest.approx(6 * 132 / rate, rel=1e-9)
+    assert found.floor_s - without.floor_s == pytest.approx(6 * constants.floor_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({"type": "yarn", "factor": 4, "original_max_position_embeddings": 32_768}, ("yarn", 4.0, 32_768)),
+        ({"rope_type": "linear", "factor": 2.5}, ("linear", 2.5, 0)),
+        ({"type": "dynamic"}, ("dynamic", 1.0, 0)),
+        ({"rope_type": "default", "factor": 4.0}, None),
+        ({"type": "mrope", "factor": 4.0}, None),
+        ({"type": "linear", "factor": True}, None),
+        ({"type": "linear", "factor": "4"}, None),
+        ({"factor": 4.0}, None),
+        ({"full_attention": {"type": "linear", "factor": 8.0}, "sliding": {"type": "x"}}, ("linear", 8.0, 0)),
+    ],
+)
+def test_positions_are_stretched_as_the_file_says_and_else_not(
+    said: dict[str, Any], expected: tuple[str, float, int] | None
+) -> None:
+    for name in ("rope_parameters", "rope_scaling"):
+        found = rope_of({}, {name: said}, "llama")
+        assert found == Rope(*expected or ())
+        assert rope_of({}, {name: said}, "gemma3") == Rope()
+
+
+def test_medusa_heads_are_squares_and_lm_heads() -> None:
+    head = 2 * 128_256 * 4096
+    assert [*_drafter_tensors(medusa_for(LLAMA), 1)] == [(2 * 4096**2, 4), (head, 4)]
+    assert [*_drafter_tensors(catalog.drafter("ngram"), 1)] == []
+
+
+def test_a_group_that_names_all_linear_layers_is_everybody_s() -> None:
+    weights = {"num_bits": 4, "type": "int", "group_size": 32, "symmetric": True}
+
+    def stored(*targets: str) -> list[tuple[bool, str]]:
+        groups = {"g": {"targets": list(targets), "weights": weights}}
+        return [(g.targets is None, g.stored) for g in _compressed({"config_groups": groups}, {}).groups]
+
+    assert stored("Linear") == stored("re:.*experts.*", "FusedMoE") == stored() == [(True, "int4_g32")]
+    assert stored("re:.*experts.*") == [(False, "int4_g32")]
+    packed = _compressed({"format": "mxfp4-pack-quantized"}, {})
+    assert [(group.targets, group.stored) for group in packed.groups] == [(None, "mxfp4")]
+    with pytest.raises(ValueError, match="no config_groups"):
+        _compressed({"format": "pack-quantized"}, {})
+
+
+@pytest.mark.parametrize(("ep", "fits"), [(1, True), (2, True), (4, True), (8, False), (3, False)])
+def test_ranks_of_experts_divide_the_gpus_and_the_experts(ep: int, fits: bool) -> None:
+    split: dict[str, Any] = {"tensor_parallel_size": 4, "expert_parallel_size": ep}
+    if fits:
+        assert placed("qwen3-30b-a3b", **split).expert_parallel_size == ep
+    else:
+        with pytest.raises(ValueError, match="must divide the 4 GPUs and the 128 experts"):
+            placed("qwen3-30b-a3b", **split)

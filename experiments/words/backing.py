@@ -162,7 +162,8 @@ def _host(this: Used, row: Evidence) -> str:
 def _scheduler(this: Used, row: Evidence) -> str:
     foreign = this.rules == "vllm" and not this.engine.startswith("vllm")
     stands_in = ": it is not simulated, vLLM's rules stand in" if foreign else ""
-    return f"the scheduler of {this.engine}{stands_in} (replayed are {', '.join(RECORDED.values())})"
+    replayed = ", ".join(dict.fromkeys(RECORDED.values()))
+    return f"the scheduler of {this.engine}{stands_in} (replayed are {replayed})"
 
 
 def _gpu(this: Used, row: Evidence) -> str:

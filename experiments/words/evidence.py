@@ -127,7 +127,7 @@ def _engine(profile: EngineProfile) -> str:
     if profile.name in known:
         return profile.name
     rules = ("kernels", "scheduler", "async_scheduling", "scheduler_reserve_full_isl", *SCHEDULER_RULES)
-    for name in RECORDED:
+    for name in _TOLD_BY_RULES:
         recorded = catalog.engine_profile(name)
         if all(getattr(profile, rule) == getattr(recorded, rule) for rule in rules):
             return name
@@ -203,15 +203,22 @@ def _kernels(gpu: str, engine: str, version: str, eight_bit: bool = True) -> Evi
 
 RECORDED = {
     "vllm-0.33": "recorded vLLM 0.33.0 steps",
+    "vllm-2026-01": "recorded vLLM 0.15.0 steps",
+    "vllm-0.15": "recorded vLLM 0.15.0 steps",
     "sglang": "recorded SGLang 0.5.23 steps",
 }
 """Engines whose scheduler was replayed step by step against recorded decisions (`tests/conformance`), and
 what was recorded. An engine's scheduler is backed by its line here."""
 
+_TOLD_BY_RULES = ("vllm-0.33", "sglang")
+"""Those that a profile of one's own is told to be by its rules: 0.15 shares its rules with later ones."""
+
 _RECORDED_METHODS = _of("none", "ngram", "eagle", "eagle3", "mtp", "draft_model")
 """Chains of drafts: n-gram, EAGLE (vLLM schedules EAGLE-3 and MTP as EAGLE) and draft models."""
 
-_RECORDED_TREES: dict[str, Range] = {"vllm-0.33": _of(False), "sglang": _of(False, True)}
+_RECORDED_TREES: dict[str, Range] = {
+    what: _of(False, True) if "SGLang" in what else _of(False) for what in RECORDED.values()
+}
 """Whether drafts that are a tree were recorded too: SGLang's of 5 steps, 4 wide, with 8 drafts."""
 
 _H100_RUNS: dict[str, Range] = {
@@ -278,9 +285,13 @@ TABLE: tuple[Evidence, ...] = (
         Evidence(
             SCHEDULER,
             f"scheduler decisions ({what})",
-            {"engine": _of(engine), "method": _RECORDED_METHODS, "tree": _RECORDED_TREES[engine]},
+            {
+                "engine": _of(*(engine for engine, recorded in RECORDED.items() if recorded == what)),
+                "method": _RECORDED_METHODS,
+                "tree": trees,
+            },
         )
-        for engine, what in RECORDED.items()
+        for what, trees in _RECORDED_TREES.items()
     ),
     Evidence(HOST, "host time and memory (vLLM of January 2026)", {"engine": _of("vllm-2026-01")}),
     Evidence(HOST, "host time (fitted to your own results)", {"fitted": _of(True)}),

@@ -39,3 +39,9 @@ def test_each_switch_that_the_replay_found_is_needed(shared: Path) -> None:
     assert "s08d_prefix_spec_ngram" in wrong(shared, pads_one_token_admission=True)
     assert "s08e_prefix_spec_eagle" in wrong(shared, prefix_hash_covers_next_token=True)
     assert "s09_long_prefill_threshold" in wrong(shared, spares_lone_long_prefill=True)
+
+
+def test_the_profile_of_0_15_has_the_rules_that_were_replayed() -> None:
+    own = catalog.engine_profile("vllm-0.15")
+    for rule in (*SCHEDULER_RULES, "scheduler_reserve_full_isl", "async_scheduling"):
+        assert getattr(own, rule) == getattr(PROFILE, rule)

@@ -90,6 +90,7 @@ def test_a_chunk_is_looked_up_with_what_came_before() -> None:
     parts = terms(AiconfiguratorCost(PLACEMENT, engine), shape)
     assert ("prefill", 1, 1536, 2, 1024, "static_ctx") in engine.calls
     assert parts["compute"] == pytest.approx(0.5e-3 + 512 * 0.001e-3)
+    assert (parts["kv"], parts["launch"]) == (0.0, 0.0), "nobody decodes"
 
 
 def test_without_the_package_one_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

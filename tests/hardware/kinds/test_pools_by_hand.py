@@ -116,3 +116,18 @@ def test_ranks_of_experts_divide_the_gpus_and_the_experts(ep: int, fits: bool) -
     else:
         with pytest.raises(ValueError, match="must divide the 4 GPUs and the 128 experts"):
             placed("qwen3-30b-a3b", **split)
+
+
+def test_weights_run_by_the_nearest_measured_law_at_a_peak_that_the_gpu_has() -> None:
+    here = placed()
+
+    def laws(**peaks: float) -> list[tuple[str, str]]:
+        gpu = replace(here.accelerator, flops_per_s={"bfloat16": 1e15, **peaks})
+        on = replace(here, accelerator=gpu)
+        return [on.kernel_law(stored) for stored in ("bfloat16", "fp8", "int8", "nvfp4", "int4_g128")]
+
+    half = ("bfloat16", "bfloat16")
+    assert laws() == [half] * 5, "the law of FP8 is measured, and this GPU has no peak for it"
+    assert laws(fp8=2e15) == [half, ("fp8", "fp8"), ("fp8", "fp8"), half, half]
+    assert laws(nvfp4=4e15) == [half, half, half, ("fp8", "nvfp4"), half]
+    assert laws(int8=2e15, fp8=2e15) == [half, ("fp8", "fp8"), ("fp8", "int8"), half, half]

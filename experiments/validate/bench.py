@@ -236,10 +236,12 @@ def _drafting(
 ) -> tuple[list[str], list[str]]:
     """Returns drafter and acceptance of the result as overrides, and what of them is the file's."""
     given = _block(data, "serve")
-    drafts_in_file = given.get("speculative_config") is not None or "spec_method" in given
+    sglang = given.get("speculative_algorithm") is not None
+    drafts_in_file = given.get("speculative_config") is not None or "spec_method" in given or sglang
     rates, length = result.per_position_acceptance_rates, result.acceptance_length
     if result.drafts == 0:
-        return ["serve.speculative_config=null", "acceptance=null"], []
+        key = "speculative_algorithm" if sglang else "speculative_config"
+        return [f"serve.{key}=null", "acceptance=null"], []
     if rates or length is not None:
         if not drafts_in_file:
             message = (
@@ -270,6 +272,8 @@ def _counted(result: ToolResult, data: Mapping[str, object], own: Mapping[str, o
     k = len(rates) or result.drafts
     if k and isinstance(_block(data, "serve").get("speculative_config"), dict):
         overrides.append(f"serve.speculative_config.num_speculative_tokens={k}")
+    elif k and "speculative_num_steps" in _block(data, "serve"):
+        overrides.append(f"serve.speculative_num_steps={k}")
     if isinstance(acceptance, dict) and "concentration" in acceptance:
         process["concentration"] = acceptance["concentration"]
     else:
@@ -280,7 +284,7 @@ def _counted(result: ToolResult, data: Mapping[str, object], own: Mapping[str, o
 
 def _default_concentration(data: Mapping[str, object], workload: Mapping[str, object]) -> float:
     """Returns the shipped concentration for the served model on the workload's data."""
-    named = _block(data, "serve").get("model")
+    named = _block(data, "serve").get("model", _block(data, "serve").get("model_path"))
     target = profiles.model(named) if isinstance(named, str) else None
     return profiles.concentration(target, "*", str(workload.get("preset", "")))
 

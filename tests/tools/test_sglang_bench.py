@@ -9,6 +9,7 @@ import pytest
 
 from specfleet.experiments.cli.main import main
 from specfleet.experiments.tools.read import read_tool
+from specfleet.experiments.validate.bench import read_benches
 
 LINE: dict[str, object] = {
     **{"tag": None, "backend": "sglang", "dataset_name": "random", "request_rate": float("inf")},
@@ -78,3 +79,23 @@ def test_a_point_under_sglang_has_the_keys_and_the_itl_of_its_benchmark(tmp_path
     (read,) = read_tool(ours).results
     assert read.acceptance_length == found["accept_length"]
     assert read.numbers["mean_ttft_ms"] == vllm["mean_ttft_ms"]
+
+
+def test_a_server_stated_in_sglang_s_names_takes_what_the_result_counted(tmp_path: Path) -> None:
+    serve = tmp_path / "server.yaml"
+    serve.write_text(
+        "serve: {engine: sglang, gpu: h100-sxm, model_path: meta-llama/Llama-3.1-8B-Instruct, "
+        "context_length: 4096, speculative_algorithm: EAGLE3, speculative_num_steps: 3, "
+        "speculative_draft_model_path: yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, speculative_eagle_topk: 1, "
+        "speculative_num_draft_tokens: 4}\n"
+        "acceptance: {acceptance_length: 2.4, measured_at_k: 3, concentration: 18, source: x}\n"
+        "workload: {input_len: 200, output_len: 40, max_concurrency: 4, num_prompts: 20}\n"
+    )
+    for k in (0, 2):
+        out = str(tmp_path / f"out-{k}")
+        with pytest.raises(SystemExit) as ended:
+            main(["run", str(serve), f"serve.speculative_num_steps={k}", "-q", "--no-plots", "--out", out])
+        assert not ended.value.code
+    benches = sorted(path for path in tmp_path.rglob("bench.json") if "latest" not in str(path))
+    plain, drafting = read_benches(benches, serve).points
+    assert plain.k == 0 and drafting.k == 2

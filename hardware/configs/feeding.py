@@ -50,7 +50,7 @@ def _dense_width(text: Config, name: str) -> int:
         return _adjusted(text)
     width = text.get("intermediate_size")
     if isinstance(width, list):
-        if len(set(width)) > 1:
+        if not width or any(one != width[0] for one in width):
             raise ConfigError("intermediate_size: there is no cost model for a width a layer")
         return count({"intermediate_size": width[0]}, "intermediate_size")
     shared = first(

@@ -109,6 +109,8 @@ class Spread:
                 reached = self._reached(weights, alive)
                 _within_reach(by_position, position, float(reached[-1]))
                 mean = float(np.interp(target, reached, _MEANS))
+                if not mean <= 1.0:  # beyond some hundred drafts survival has no digits left to divide by
+                    mean = 0.0
                 table[:, position] = self.conditional(mean)
                 alive = self._after(alive, table[:, position])
             renewed = tokens / (1.0 + self.survival(table).sum(axis=1))

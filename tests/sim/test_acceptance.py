@@ -154,6 +154,16 @@ def one_of_each_level(seed: int) -> list[int]:
     return list(found.values())
 
 
+def test_survival_without_a_digit_left_is_none() -> None:
+    by_position = [0.03**place for place in range(1, 400)]
+    with np.errstate(all="ignore"):
+        table = survival_table(AcceptanceSpec(by_position=tuple(by_position), concentration=18.0), 399)
+    assert np.isfinite(table).all()
+    rounds = 1.0 / (1.0 + table.sum(axis=1))
+    assert float(rounds @ table[:, 0] / rounds.sum()) == pytest.approx(0.03, rel=1e-6)
+    assert (table[:, -1] == 0.0).all()
+
+
 def test_pooled_survival_of_a_run_is_by_position_within_a_third_of_a_percent() -> None:
     spec = AcceptanceSpec(by_position=CODE_EDIT, concentration=18.0)
     process = Acceptance(spec, 5, seed=1)

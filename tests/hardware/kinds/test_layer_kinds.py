@@ -265,6 +265,8 @@ def test_a_model_without_experts_is_dense_and_one_that_must_have_them_is_refused
     for text, name, said in (
         ({"intermediate_size": 9}, "qwen3_moe", "num_experts"),
         ({"intermediate_size": [9, 8]}, "llama", "a width a layer"),
+        ({"intermediate_size": []}, "llama", "a width a layer"),
+        ({"intermediate_size": [[9], 9]}, "llama", "a width a layer"),
         ({**MOE, "num_experts_per_tok": [2, 3]}, "qwen3_moe", "differs from layer to layer"),
     ):
         with pytest.raises(ConfigError, match=said):

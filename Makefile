@@ -14,7 +14,7 @@ demo: $(PRODUCT)
 
 WORLDS ?= 0.4
 test: $(TOOLS)
-	@echo 'some minutes on two idle cores; WORLDS=1 draws every random world that the tests name'
+	@echo 'about five minutes on two idle cores with WORLDS=1, which draws every random world that the tests name'
 	$(PYTHON) -m pytest -n auto --dist worksteal -rs --worlds $(WORLDS)
 
 lint: $(TOOLS)

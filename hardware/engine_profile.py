@@ -15,8 +15,10 @@ BLACKWELL = 10.0
 
 KERNELS = ("vllm", "sglang", "trtllm")
 """Collections of measured kernels, by engine."""
-SCHEDULERS = ("vllm", "sglang")
+SCHEDULERS = ("vllm", "sglang", "trtllm")
 """Whose rules decide, and whose automatic values hold."""
+BLOCK_SIZES = {"vllm": 16, "sglang": 1, "trtllm": 32}
+"""Tokens in one KV block if nothing is said, by whose rules decide (TensorRT-LLM: KvCacheConfig)."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class EngineProfile:
     positions cannot be raised) lowers the engine's own longest sequence; otherwise the drafter is skipped in
     steps with a sequence beyond its positions. `gone_methods` are drafting methods the build no longer has.
     `scheduler` names whose rules decide; with `sglang` graphs, limits and memory follow `hardware.sglang` and
-    `gpu_memory_utilization` is its `mem_fraction_static`.
+    `gpu_memory_utilization` is its `mem_fraction_static`; with `trtllm` its capacity scheduler decides, and
+    `gpu_memory_utilization` is its `free_gpu_memory_fraction`: of what weights and activations leave.
     """
 
     name: str

@@ -78,9 +78,10 @@ def kv_budget(
     """Size the KV pool of one GPU as the engine does at start.
 
     `pool = utilization x device - weights - drafter - activations - beyond torch (- graphs)`, in whole
-    blocks. `given` replaces terms. `max_model_len` matters only to builds that profile a prompt of that
-    length. `kv_cache_memory_bytes` replaces the pool, `num_gpu_blocks_override` the number of blocks, both
-    without any other check, as in vLLM. Raises DoesNotFit, with the budget, when less than one block is left.
+    blocks; TensorRT-LLM's share is of what the other terms leave. `given` replaces terms. `max_model_len`
+    matters only to builds that profile a prompt of that length. `kv_cache_memory_bytes` replaces the pool,
+    `num_gpu_blocks_override` the number of blocks, both without any other check, as in vLLM. Raises
+    DoesNotFit, with the budget, when less than one block is left.
     """
     given = given or MemoryGiven()
     block_bytes = placement.block_size * pool_shape(placement).bytes_per_slot
@@ -166,7 +167,10 @@ def _budget_lines(placement: Placement, given: MemoryGiven, max_model_len: int |
     share = placement.gpu_memory_utilization
     device = _figure(given.device, placement.accelerator.hbm_bytes)
     weights, drafter = weight_bytes(placement), drafter_weight_bytes(placement)
+    of_the_rest = placement.profile.scheduler == "trtllm"  # its share is of what is free in the end
     lines = [(f"usable ({share:g} of {device / GIB:.2f} GiB)", int(share * device))]
+    if of_the_rest:
+        lines = [("device", device)]
     if given.weights is not None:
         lines.append(("weights (given)", _figure(given.weights, weights + drafter)))
     else:
@@ -184,6 +188,9 @@ def _budget_lines(placement: Placement, given: MemoryGiven, max_model_len: int |
     lines.append((label, _figure(given.non_torch, non_torch_bytes(placement))))
     if placement.profile.deducts_cudagraphs and given.activation is None:
         lines.append(("CUDA graphs (estimate)", cudagraph_bytes(placement)))
+    if of_the_rest:
+        free = max(0, lines[0][1] - sum(value for _, value in lines[1:]))
+        lines.append((f"left free (1 - {share:g} of the rest)", free - int(share * free)))
     return tuple(lines)
 
 

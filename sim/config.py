@@ -172,6 +172,10 @@ class EngineConfig:
         speculative: the drafting method, or None.
         sliding_window: keys that the model's windowed layers see, tokens; 0: it has none.
         kv_layout: what a sequence holds where layers of several kinds share the pool; None: a slot a token.
+        reserves_max_tokens: a request holds KV for its prompt and max_tokens from its admission on, so that
+            nobody is ever thrown out (TensorRT-LLM's `GUARANTEED_NO_EVICT`).
+        static_batching: nobody is admitted while anybody runs (its `STATIC_BATCH`, with the reserve).
+        cuts_prompts_at_blocks: a piece that does not end its prompt is whole KV blocks.
         sglang: set: SGLang's scheduler decides, with these settings; None: vLLM's.
 
     Raises:
@@ -201,6 +205,9 @@ class EngineConfig:
     speculative: SpeculativeConfig | None = None
     sliding_window: int = 0
     kv_layout: KvLayout | None = None
+    reserves_max_tokens: bool = False
+    static_batching: bool = False
+    cuts_prompts_at_blocks: bool = False
     sglang: SglangConfig | None = None
 
     def __post_init__(self) -> None:
@@ -212,6 +219,19 @@ class EngineConfig:
             faults.append(f"num_gpu_blocks is {self.num_gpu_blocks}; one is the null block, so at least 2")
         if self.policy not in ("fcfs", "priority"):
             faults.append(f"policy is {self.policy!r}; use 'fcfs' or 'priority'")
+        if self.static_batching and not self.reserves_max_tokens:
+            faults.append("static_batching goes with reserves_max_tokens")
+        if self.cuts_prompts_at_blocks and self.long_prefill_token_threshold:
+            faults.append("cuts_prompts_at_blocks and long_prefill_token_threshold exclude each other")
+        least = self.block_size + (self.speculative.draft_slots if self.speculative else 0)
+        if (
+            self.cuts_prompts_at_blocks
+            and self.enable_chunked_prefill
+            and self.max_num_batched_tokens < least
+        ):
+            faults.append(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens}; a piece of a prompt is {least}"
+            )
         if not 0.0 <= self.watermark < 1.0:
             faults.append(f"watermark is {self.watermark}; it is a fraction of the pool below 1")
         if faults:

@@ -72,6 +72,7 @@ class ListedCrowd:
         trims, caches = config.trims_drafts_to_max_tokens, config.enable_prefix_caching
         cap, lookahead = step.cap, rules.lookahead
         layout = rules.layout is not None
+        unit = rules.cut_unit
         k = rules.num_speculative_tokens  # a decode row is whole where neither budget nor positions end
         whole, charge, longest = 1 + k if cap > k else 0, rules.row_charge(k), rules.max_model_len - 2 - k
         while index < len(running) and budget > draft_slots:
@@ -84,6 +85,8 @@ class ListedCrowd:
             tokens = known + sequence.num_drafts - computed
             if tokens > whole or budget < charge or computed > longest:
                 tokens = piece(tokens, computed, budget, cap)
+                if unit > 1 and computed + tokens < known:
+                    step.cut, tokens = True, rules.cut(tokens)
             if trims:
                 tokens = min(tokens, sequence.prompt_tokens + sequence.max_tokens - 1 - computed)
             if tokens <= 0:
@@ -164,7 +167,8 @@ class ListedCrowd:
                 continue
             hit = self.kv.lookup(sequence) if sequence.num_computed_tokens == 0 else NO_HIT
             computed = sequence.num_computed_tokens + hit.tokens
-            yield (sequence, hit), sequence.num_tokens, computed, len(hit.blocks), self.kv.idle(hit)
+            least = self.rules.reserved(sequence.prompt_tokens + sequence.max_tokens)
+            yield (sequence, hit), sequence.num_tokens, computed, len(hit.blocks), self.kv.idle(hit), least
 
     def join(self, life: Found, tokens: int, blocks: int, drafts: int) -> None:
         """Moves the head of the queue to the running sequences and places its row."""

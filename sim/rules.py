@@ -104,6 +104,9 @@ class SchedulerRules:
         max_num_seqs, max_num_batched_tokens, max_model_len: as in `EngineConfig`.
         chunks_prompts: a prompt may be computed in pieces.
         reserves_all: an admission needs blocks for everything known, whatever it takes at once.
+        reserves_max_tokens: an admission takes blocks for its prompt and max_tokens at once (`reserved`).
+        static_batching: nobody is let in beside those who run.
+        cut_unit: tokens of which a piece that does not end its prompt is a multiple.
         placeholders: drafts that fill up an admission with one token left (0: it is not filled up).
         hash_lookahead: tokens past a block that its key in the prefix cache covers.
         drops_last_hit: a hit gives its last block up.
@@ -125,6 +128,9 @@ class SchedulerRules:
     max_model_len: int
     chunks_prompts: bool
     reserves_all: bool
+    reserves_max_tokens: bool
+    static_batching: bool
+    cut_unit: int
     placeholders: int
     hash_lookahead: int
     drops_last_hit: bool
@@ -153,6 +159,9 @@ class SchedulerRules:
             max_model_len=config.max_model_len,
             chunks_prompts=config.enable_chunked_prefill,
             reserves_all=config.scheduler_reserve_full_isl,
+            reserves_max_tokens=config.reserves_max_tokens,
+            static_batching=config.static_batching,
+            cut_unit=config.block_size if config.cuts_prompts_at_blocks else 1,
             placeholders=k if config.pads_one_token_admission else 0,
             hash_lookahead=int(covers_next),
             drops_last_hit=config.uses_eagle and not covers_next,
@@ -196,6 +205,10 @@ class SchedulerRules:
             most = self.max_model_len - 1 - computed
         return missing if missing < most else most
 
+    def cut(self, tokens: int) -> int:
+        """Returns what is computed of a prompt for which a step has only so many tokens."""
+        return tokens - tokens % self.cut_unit
+
     def slots(self, end: int) -> int:
         """Returns the KV slots that a running sequence holds while tokens up to `end` are computed."""
         slots = min(end + self.lookahead, self.max_model_len)
@@ -211,7 +224,26 @@ class SchedulerRules:
         Args:
             total: its prompt and max_tokens.
         """
-        return self.slots(total - 1 + self.num_speculative_tokens * (1 + self.in_flight))
+        last = 0 if self.reserves_max_tokens else 1  # the KV of the last token is never written
+        return self.slots(total - last + self.num_speculative_tokens * (1 + self.in_flight))
+
+    def reserved(self, total: int) -> int:
+        """Returns the blocks that a request holds from its admission on, whatever it computes (0: none).
+
+        Args:
+            total: its prompt and max_tokens.
+        """
+        return blocks_for(self.most_slots(total), self.block_size) if self.reserves_max_tokens else 0
+
+    def held_at_admission_each(self, ends: I64, totals: I64) -> I64:
+        """As `blocks_at_admission`, or what is `reserved` if that is more, for many."""
+        held = self.blocks_at_admission_each(ends)
+        if not self.reserves_max_tokens:
+            return held
+        most = totals + self.num_speculative_tokens * (1 + self.in_flight) + self.lookahead
+        slots = np.minimum(most, self.max_model_len)
+        slots = self.layout.held_each(slots) if self.layout else slots
+        return np.asarray(np.maximum(held, blocks_for_each(slots, 0, self.block_size)))
 
     def blocks_at_admission(self, end: int) -> int:
         """Returns the blocks of a request that is admitted to compute tokens up to `end`."""

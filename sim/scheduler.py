@@ -103,9 +103,14 @@ class Scheduler:
             return f"prompt + max_tokens = {total} exceeds max_model_len {config.max_model_len}"
         rules, drafts = self.rules, config.num_speculative_tokens
         most, budget, slots = rules.most_slots(total), config.max_num_batched_tokens, rules.draft_slots
-        if not config.enable_chunked_prefill and total + slots > budget:
+        at_once, what = (
+            (request.prompt_tokens, "a prompt of")
+            if rules.reserves_max_tokens
+            else (total, "prompt + max_tokens =")
+        )  # who is thrown out computes its output again
+        if not config.enable_chunked_prefill and at_once + slots > budget:
             more = f" and {slots} draft slots" if slots else ""
-            return f"without chunked prefill, prompt + max_tokens = {total}{more} exceed a step of {budget}"
+            return f"without chunked prefill, {what} {at_once}{more} exceed a step of {budget}"
         if rules.row_charge(drafts) + slots > budget:
             return f"1 + {drafts} drafts and the drafter's slots exceed a step of {budget} tokens"
         if most > config.usable_tokens:

@@ -12,9 +12,9 @@ from typing import NamedTuple, TypeVar
 from specfleet.sim.rules import NEVER, SchedulerRules
 
 Life = TypeVar("Life")
-Candidate = tuple[Life, int, int, int, int]
+Candidate = tuple[Life, int, int, int, int, int]
 """Somebody who waits, known tokens, computed tokens (those found in the prefix cache included), blocks of
-the hit, and of these the ones that nobody holds."""
+the hit, of these the ones that nobody holds, and the blocks that it holds at least once it is in."""
 Admission = tuple[Life, int, int, int]
 """Somebody who is let in, the tokens to compute now (placeholder drafts included), the new blocks, and the
 placeholder drafts."""
@@ -25,6 +25,10 @@ class Piece(NamedTuple):
 
     tokens: int
     blocks: int
+
+
+NO_PIECE = Piece(0, 0)
+"""What is left of a step is less than the least piece of a prompt."""
 
 
 class Step:
@@ -39,6 +43,7 @@ class Step:
         rows: of running sequences, before anybody is let in. beside: some are running, so that the
             watermark holds.
         cap: most tokens of one sequence.
+        cut: a prompt got less than it lacks: nobody behind it is let in.
         pads: admissions with one token left may be filled up with placeholder drafts.
         preempted: somebody was thrown out, so nobody is let in.
         useful: a draft proposed after one of the pieces might be used.
@@ -54,6 +59,7 @@ class Step:
     __slots__ = (
         "beside",
         "cap",
+        "cut",
         "free_blocks",
         "given",
         "lacks",
@@ -83,7 +89,7 @@ class Step:
         """Starts the next step; arguments as the attributes."""
         self.tokens, self.seats, self.free_blocks = self.given = tokens, seats, free_blocks
         self.rows, self.cap = rows, cap
-        self.pads = False
+        self.pads = self.cut = False
         self.preempted = self.useful = self.beside = False
         self.lacks = 0
         self.pieces = self.past = self.pairs = 0
@@ -117,6 +123,10 @@ class Step:
             known, computed: its tokens. held: its blocks.
         """
         tokens = self.rules.piece(known - computed, computed, self.tokens, self.cap)
+        if computed + tokens < known:
+            self.cut, tokens = True, self.rules.cut(tokens)
+            if tokens <= 0:
+                return NO_PIECE
         grown = max(self.rules.blocks(computed + tokens) - held, 0)
         if grown > self.free_blocks:
             return None
@@ -136,9 +146,9 @@ class Step:
         rules, cap, slots = self.rules, self.cap, self.rules.draft_slots
         left, seats, free = self.tokens, self.seats, self.free_blocks
         watermark = rules.watermark_blocks if self.beside else 0
-        if left <= slots or not seats:
+        if left <= slots or not seats or self.cut or (rules.static_batching and self.beside):
             return
-        for life, known, computed, found, idle in waiting:
+        for life, known, computed, found, idle, least in waiting:
             tokens, room, drafts = known - computed, left - slots, 0
             if tokens == 1 and self.pads and cap > rules.placeholders and rules.pads(self.rows > 0, computed):
                 drafts = rules.placeholders
@@ -150,12 +160,14 @@ class Step:
             if tokens > room:
                 if not rules.chunks_prompts:
                     return
-                tokens = room
+                self.cut, tokens = True, rules.cut(room)
+                if not tokens:
+                    return
             end = computed + tokens
-            new = rules.blocks_at_admission(end) - found
+            new = max(rules.blocks_at_admission(end), least) - found
             allowed = free - idle - watermark
             if new > allowed or (end < known and rules.blocks_reserved(known) - found > allowed):
-                self.lacks = rules.blocks_reserved(known) - found + idle + watermark
+                self.lacks = max(rules.blocks_reserved(known), least) - found + idle + watermark
                 return
             left -= tokens + slots
             seats -= 1
@@ -164,5 +176,5 @@ class Step:
             self._add(tokens, computed, drafts)
             yield life, tokens, new, drafts
             watermark = rules.watermark_blocks
-            if left <= slots or not seats:
+            if left <= slots or not seats or self.cut:
                 return

@@ -20,12 +20,13 @@ from specfleet.experiments.load.rules.reach import reach_notices
 from specfleet.experiments.load.rules.report import summary_notices
 from specfleet.experiments.load.rules.sglang import sglang_notices
 from specfleet.experiments.load.rules.speculation import NOT_MODELLED, speculation_notices
+from specfleet.experiments.load.rules.trtllm import trtllm_notices
 from specfleet.experiments.load.rules.until import until_notices
 from specfleet.experiments.load.rules.workload import workload_notices
 from specfleet.experiments.load.serve_flags import with_flags
 from specfleet.experiments.point.acceptance_specs import written_out
 from specfleet.experiments.point.plugins import content, load_plugins
-from specfleet.experiments.schema import lookups
+from specfleet.experiments.schema import lookups, sglang_names, trtllm_names
 from specfleet.experiments.schema.blocks.acceptance import Process, processes
 from specfleet.experiments.schema.blocks.base import Block
 from specfleet.experiments.schema.blocks.experiment import Experiment, Report
@@ -36,7 +37,6 @@ from specfleet.experiments.schema.faults import NO_FILES, Fault, InputFaults, Us
 from specfleet.experiments.schema.given import Given
 from specfleet.experiments.schema.given import document as read_given
 from specfleet.experiments.schema.overrides import Override, overridden
-from specfleet.experiments.schema.sglang_names import translated
 from specfleet.experiments.schema.yamlfile import Document, KeyPath, Value, dumper_resolvers
 from specfleet.sim.config import ON_HOST
 from specfleet.sim.speculation.spec import UNFIT_FOR_TAILS
@@ -65,7 +65,7 @@ def load_experiment(given: Given, overrides: Iterable[Override] = ()) -> Experim
 def load(given: Given, overrides: Iterable[Override] = ()) -> Loaded:
     """The experiment of a file or mapping, and its notices; InputFaults with everything that is wrong."""
     document, said = with_flags(overridden(read_given(given), overrides))
-    document = translated(document)
+    document = trtllm_names.translated(sglang_names.translated(document))
     data = _ready(document)
     if faults := list(_plugin_faults(data.get("plugins"), document)):
         raise InputFaults([*document.faults, *faults])
@@ -99,8 +99,9 @@ def resolved(experiment: Experiment) -> str:
         data["acceptance"] = {name: _said(process, own[name]) for name, process in said.items()}
     elif said is not None:
         data["acceptance"] = _said(said, own)
-    if data["serve"]["sglang"] is None:
-        del data["serve"]["sglang"]
+    for key in ("sglang", "capacity_scheduler_policy"):
+        if data["serve"][key] is None:
+            del data["serve"][key]
     speculative = data["serve"]["speculative_config"]
     for key in NOT_MODELLED if speculative else ():
         if speculative[key] == SpeculativeConfig.model_fields[key].default:
@@ -349,6 +350,7 @@ def _notices(experiment: Experiment, points: list[Experiment]) -> Iterator[str]:
     yield from own_notices(points)
     yield from workload_notices(points)
     yield from sglang_notices(experiment, points)
+    yield from trtllm_notices(experiment, points)
     yield from in_step_notices(points)
     drafting = [c for point in points if (c := point.serve.speculative_config) is not None]
     if not drafting:

@@ -10,6 +10,7 @@ import math
 from specfleet.experiments.point.acceptance_specs import written_out
 from specfleet.experiments.point.build import automatic_requests
 from specfleet.experiments.point.draft_trees import resolved_tree
+from specfleet.experiments.point.trtllm import DEFAULT_POLICY
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.acceptance import SEEN_CONCENTRATIONS, Process
 from specfleet.experiments.schema.blocks.experiment import Experiment, Report, Sweep
@@ -20,7 +21,7 @@ from specfleet.experiments.schema.blocks.tree import DraftTree
 from specfleet.experiments.schema.blocks.workload import NUM_PROMPTS, PerConcurrency, Workload
 from specfleet.experiments.schema.lookups import found
 from specfleet.experiments.schema.registry import with_defaults
-from specfleet.hardware.engine_profile import EngineProfile
+from specfleet.hardware.engine_profile import BLOCK_SIZES, EngineProfile
 from specfleet.hardware.heads import reads_target, scales_positions
 from specfleet.hardware.model import ModelSpec
 from specfleet.hardware.sglang.defaults import SglangDefaults
@@ -145,7 +146,7 @@ def _engine(serve: Serve) -> Serve:
     if profile is None:
         return serve
     if serve.block_size is None:
-        serve = serve.model_copy(update={"block_size": 1 if profile.scheduler == "sglang" else 16})
+        serve = serve.model_copy(update={"block_size": BLOCK_SIZES[profile.scheduler]})
     if profile.scheduler == "sglang":
         return _sglang(serve, profile)
     method = serve.speculative_config.method if serve.speculative_config else None
@@ -156,17 +157,25 @@ def _engine(serve: Serve) -> Serve:
     budget = serve.max_num_batched_tokens
     if budget is None:
         budget = most_tokens
-        if not serve.enable_chunked_prefill:
+        if not serve.enable_chunked_prefill and not _reserves(serve, profile):
             budget = max(budget, serve.max_model_len or 0)
-    decided = {
+    decided: dict[str, object] = {
         "gpu_memory_utilization": profile.gpu_memory_utilization,
         "max_num_batched_tokens": budget,
         "max_num_seqs": min(most_seqs, budget),
         "scheduler_reserve_full_isl": profile.scheduler_reserve_full_isl,
         "async_scheduling": profile.schedules_async(method),
     }
+    if profile.scheduler == "trtllm":
+        decided["capacity_scheduler_policy"] = DEFAULT_POLICY
     missing = {key: value for key, value in decided.items() if getattr(serve, key) is None}
     return serve.model_copy(update=missing)
+
+
+def _reserves(serve: Serve, profile: EngineProfile) -> bool:
+    """Whether nobody who has started is ever thrown out, so that no step computes more than a prompt."""
+    policy = serve.capacity_scheduler_policy or DEFAULT_POLICY
+    return profile.scheduler == "trtllm" and policy != "MAX_UTILIZATION"
 
 
 def longest_of(model: ModelSpec, engine: str) -> int:

@@ -74,6 +74,11 @@ def unsaid(config: Experiment) -> tuple[str, ...]:
         found.append(f"draft_policy {chosen[0]}, for which it has no flag")
     if profile.name not in TYPED_FOR:
         found.append(f"engine {profile.name}, whose flags may have other names")
+    if serve.capacity_scheduler_policy is not None:
+        policy = serve.capacity_scheduler_policy
+        found.append(
+            f"capacity_scheduler_policy {policy}, which stands in TensorRT-LLM's own file of options"
+        )
     if serve.reroll_on_reject:
         found.append("reroll_on_reject, which belongs to the build")
     for key in ("speculative_num_steps", "speculative_eagle_topk"):

@@ -15,6 +15,7 @@ from specfleet.experiments.point.beyond import at_drafts
 from specfleet.experiments.point.graphs import draft_tiers, with_graphs
 from specfleet.experiments.point.plugins import load_plugins
 from specfleet.experiments.point.sglang import sglang_config
+from specfleet.experiments.point.trtllm import capacity_rules
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.acceptance import processes
 from specfleet.experiments.schema.blocks.experiment import Experiment
@@ -246,6 +247,7 @@ def engine_config(
         sliding_window=model.reach,
         kv_layout=None if sglang else kv_layout(budget),
         sglang=sglang_config(serve, drafted_tree(serve), ignore_eos) if sglang else None,
+        **capacity_rules(serve.capacity_scheduler_policy),
         **{rule: getattr(profile, rule) for rule in SCHEDULER_RULES},
     )
 

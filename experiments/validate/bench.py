@@ -105,6 +105,7 @@ def _point(result: ToolResult, path: Path, serve: Path) -> MeasuredPoint:
         drafter_max_model_len=speculative.max_model_len if speculative else None,
         enable_prefix_caching=config.serve.enable_prefix_caching,
         enable_chunked_prefill=config.serve.enable_chunked_prefill,
+        capacity_scheduler_policy=config.serve.capacity_scheduler_policy,
         workload=_requests(result, config, place),
         max_concurrency=c,
         acceptance=acceptance_specs(config).get(""),

@@ -24,6 +24,7 @@ from specfleet.experiments.validate.points import (
     Unusable,
 )
 from specfleet.hardware.accelerator import Accelerator
+from specfleet.hardware.engine_profile import BLOCK_SIZES
 from specfleet.hardware.model import DrafterSpec
 from specfleet.hardware.placement import Placement
 from specfleet.sim.source import FITS
@@ -266,7 +267,7 @@ def _placement(row: CsvRow, k: int, frozen: bool) -> Placement:
         gpu_memory_utilization=row.number("gpu_memory_utilization"),
         quantization=profiles.quantization(row.text("target_weights_dtype"), model_name),
         kv_cache_dtype="fp8" if row.text("kv_cache_dtype").lower().startswith("fp8") else "auto",
-        block_size=row.whole("kv_block_tokens") or (1 if profile.scheduler == "sglang" else 16),
+        block_size=row.whole("kv_block_tokens") or BLOCK_SIZES[profile.scheduler],
     )
 
 

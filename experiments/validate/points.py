@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from specfleet.experiments.point.build import SCHEDULER_RULES, kv_layout
+from specfleet.experiments.point.trtllm import DEFAULT_POLICY, capacity_rules
 from specfleet.hardware.memory import kv_budget
 from specfleet.hardware.placement import Placement
 from specfleet.hardware.stepcost import KernelCost
@@ -73,6 +74,7 @@ class MeasuredPoint:
         max_model_len: tokens, prompt and output.
         drafter_max_model_len: positions of the drafter, or None.
         enable_prefix_caching, enable_chunked_prefill: as served.
+        capacity_scheduler_policy: of TensorRT-LLM, or None for its own choice.
         workload: the requests.
         max_concurrency: the client's cap, or None.
         acceptance: given by the measurement, or None where nothing is drafted.
@@ -93,6 +95,7 @@ class MeasuredPoint:
     drafter_max_model_len: int | None = None
     enable_prefix_caching: bool = False
     enable_chunked_prefill: bool = True
+    capacity_scheduler_policy: str | None = None
     max_concurrency: int | None = None
     acceptance: AcceptanceSpec | None = None
     rounds: float = 1.0
@@ -185,6 +188,8 @@ def scenario(point: MeasuredPoint) -> Scenario:
     if place.profile.scheduler == "sglang":
         chunk = place.max_num_batched_tokens if point.enable_chunked_prefill else -1
         sglang, blocks = SglangConfig(chunked_prefill_size=chunk), blocks + 1
+    trtllm = place.profile.scheduler == "trtllm"
+    policy = (point.capacity_scheduler_policy or DEFAULT_POLICY) if trtllm else None
     engine = EngineConfig(
         max_num_seqs=place.max_num_seqs,
         max_num_batched_tokens=place.max_num_batched_tokens,
@@ -199,6 +204,7 @@ def scenario(point: MeasuredPoint) -> Scenario:
         sliding_window=place.model.reach,
         kv_layout=None if sglang else kv_layout(budget),
         sglang=sglang,
+        **capacity_rules(policy),
         **{rule: getattr(place.profile, rule) for rule in SCHEDULER_RULES},
     )
     acceptance = {"": point.acceptance} if point.acceptance is not None else {}

@@ -160,9 +160,11 @@ def _host(this: Used, row: Evidence) -> str:
 
 
 def _scheduler(this: Used, row: Evidence) -> str:
+    replayed = ", ".join(dict.fromkeys(RECORDED.values()))
+    if this.rules == "trtllm":
+        return f"the scheduler of {this.engine}: by documentation, not by record (replayed are {replayed})"
     foreign = this.rules == "vllm" and not this.engine.startswith("vllm")
     stands_in = ": it is not simulated, vLLM's rules stand in" if foreign else ""
-    replayed = ", ".join(dict.fromkeys(RECORDED.values()))
     return f"the scheduler of {this.engine}{stands_in} (replayed are {replayed})"
 
 

@@ -27,7 +27,7 @@ EAGLE1_8B_MEASURED = (0.93, 0.94)
 EAGLE3_8B_AT_56, EAGLE3_8B_AT_56_MEASURED = 1.08, 1.34
 """The same table's EAGLE-3 head at 56 sequences: under SGLang's rules, and measured."""
 
-_STANDS_FOR = {"sglang": "sglang", "vllm": "vllm-0.33"}
+_STANDS_FOR = {"sglang": "sglang", "trtllm": "trtllm", "vllm": "vllm-0.33"}
 """Rules -> the catalogue's engine whose figures are said where a profile is none of the catalogue's."""
 
 

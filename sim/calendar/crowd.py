@@ -154,6 +154,8 @@ class CalendarCrowd:
         if piece is None:
             self.kv.stuck(step, it)
             return False
+        if not piece.tokens:
+            return True
         begun.done, begun.held, begun.last = begun.done + piece.tokens, begun.held + piece.blocks, it
         if begun.done == begun.stay.tokens:
             step.useful |= begun.stay.may_use_drafts

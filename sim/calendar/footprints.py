@@ -175,7 +175,7 @@ class Footprints:
             np.add(context[:-1], query, out=scheduled[1:])
             scheduled[first] = (computed[first] if asked is None else asked) + query
             blocks = rules.blocks_each(scheduled)
-        if asked is not None:  # more may be held, or asked for at the old K, than is needed from now on
+        if asked is not None or rules.reserves_max_tokens:  # more may be held, or asked for at the old K
             floor, low = np.zeros_like(blocks), ends - rounds - self.lag
             least = np.maximum(held, blocks[low])
             floor[low] = least

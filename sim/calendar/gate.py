@@ -80,6 +80,9 @@ UNDERSTOOD: dict[type, tuple[str, ...]] = {
         "speculative",
         "sliding_window",
         "kv_layout",
+        "reserves_max_tokens",
+        "static_batching",
+        "cuts_prompts_at_blocks",
         "sglang",
     ),
     SglangConfig: (
@@ -244,6 +247,12 @@ REFUSED = (
         (),
         lambda run: run.config.sglang is not None and run.shared,
         "prompts that share prefixes in SGLang's radix tree",
+    ),
+    Refusal(
+        EngineConfig,
+        (),
+        lambda run: run.config.reserves_max_tokens and run.shared,
+        "prompts that share prefixes, where KV is reserved for max_tokens",
     ),
     Refusal(EngineConfig, (), _slides_under_sglang, "SGLang's scheduler with a sliding window"),
     Refusal(RequestTable, (), _writes_nothing, "an output that SGLang's pool leaves no room for"),

@@ -12,6 +12,7 @@ from specfleet.sim.calendar.plans import Plans, plans_of
 from specfleet.sim.engine import Engine
 from specfleet.sim.recorder import Recorder
 from specfleet.sim.router import ROUTERS, Blind
+from specfleet.sim.rules import SchedulerRules
 from specfleet.sim.scenario import Scenario
 from specfleet.sim.sequence import Sequence
 from specfleet.sim.sglang.rules import SglangRules
@@ -44,6 +45,9 @@ class CalendarRun:
         else:
             total = table.prompt_tokens + table.max_tokens
             fits = total <= self._longest(int(total.max(initial=2)))
+            rules = SchedulerRules.of(self.config)
+            if rules.reserves_max_tokens and not rules.chunks_prompts:
+                fits &= table.prompt_tokens + rules.draft_slots <= rules.max_num_batched_tokens
         self.served = np.flatnonzero(fits)
         self.refused = np.flatnonzero(~fits)
         self.lives = lives
@@ -72,7 +76,7 @@ class CalendarRun:
         return isinstance(self.policy, OneForAll) and self.policy.reads_kv
 
     def _longest(self, most: int) -> int:
-        """Returns the largest prompt + max_tokens that is not refused: refusals depend on it alone."""
+        """Returns the largest prompt + max_tokens that is not refused, however short the prompt."""
         refused = self.engine.refusal
         low, high = 1, most
         while low < high:
@@ -126,7 +130,9 @@ class CalendarRun:
         return self.policy is not None or rows * charge > config.max_num_batched_tokens
 
     def never_short(self, rules: Footprints) -> bool:
-        """Whether the pool holds the largest requests together, so that nobody is ever preempted."""
+        """Whether the pool holds the largest requests together, or they reserve it: nobody is preempted."""
+        if self.config.reserves_max_tokens:
+            return True
         rows = self.served
         tokens = self.table.prompt_tokens[rows] + self.table.output_tokens[rows]
         slots = tokens + 2 * rules.query + rules.lookahead

@@ -111,6 +111,7 @@ class Stay:
         """
         rounds, tokens = len(computed), self.tokens
         blocks = rules.scheduler.blocks_at_admission(tokens)
+        blocks = max(blocks, rules.scheduler.reserved(self.prompt + self.most))
         known = (int(computed[rounds - 1]) + 1 if rounds else tokens) - self.prompt
         before = (int(computed[rounds - 2]) + 1 if rounds > 1 else tokens) - self.prompt
         certain = reaches_max_tokens(known, 1, self.most)

@@ -124,7 +124,7 @@ class Trajectories:
         known = 1 + before[last] - base  # tokens known before the last round
         known[rounds == 0] = 0
         certain = reaches_max_tokens(known, 1, most)
-        held = rules.scheduler.blocks_at_admission_each(prompt)
+        held = rules.scheduler.held_at_admission_each(prompt, prompt + most)
         ends = starts + rounds + rules.lag
         footprint = rules.footprints(computed, ends, rounds, prompt + wanted, held, certain)
         summed = rules.summed(footprint)

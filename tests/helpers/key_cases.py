@@ -145,6 +145,7 @@ SERVE_CASES = {
     "max_cudagraph_capture_size": Case(4),
     "scheduling_policy": Case("priority", TIGHT, RESOLVED),
     "scheduler_reserve_full_isl": Case(False, {**TIGHT, "serve.max_num_batched_tokens": 48}),
+    "capacity_scheduler_policy": Case("STATIC_BATCH", {**BUSY, "serve.engine": "trtllm"}),
     "watermark": Case(0.5, TIGHT),
     "num_gpu_blocks_override": Case(40, {"serve.max_model_len": 256}),
     "kv_cache_memory_bytes": Case(100_000_000, {"serve.max_model_len": 256}),

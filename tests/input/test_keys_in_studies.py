@@ -45,6 +45,7 @@ DECIDED = (
 OURS = {"gpu", "memory", "cost_model"}
 """Keys of `serve` that describe a machine or choose a price: no server is told."""
 UNSAID = {
+    "capacity_scheduler_policy": ("capacity_scheduler_policy",),
     "draft_policy": ("draft_policy",),
     "engine": ("engine", "scheduler_reserve_full_isl", "speculative_config.max_model_len"),
     "reroll_on_reject": ("reroll_on_reject",),

@@ -15,6 +15,7 @@ from sglang_worlds import sglang_worlds
 from sim_toys import ENGINE, ToyCost, World, drafting
 from test_timeline import HUNT
 from timeline_worlds import LUCK, Affine, both, differences, policies, requests, sharing, worlds
+from trtllm_worlds import capacity_worlds
 
 from specfleet.hardware.kernels import Array
 from specfleet.sim.calendar import gate
@@ -82,7 +83,13 @@ def test_the_random_worlds_draw_every_understood_field() -> None:
     def look_at_sglang(world: World) -> None:
         see(world, None)
 
+    @settings(HUNT, max_examples=40)
+    @given(capacity_worlds())
+    def look_at_trtllm(world: World) -> None:
+        see(world, None)
+
     look_at_sglang()
+    look_at_trtllm()
     look()
     for record, names in UNDERSTOOD.items():
         for field in fields(record):

@@ -80,7 +80,7 @@ def waiting(draw: st.DrawFn) -> list[Candidate[int]]:
     for number in range(draw(st.integers(0, 12))):
         known = draw(st.integers(1, 80))
         found = draw(st.integers(0, findable_blocks(known, 4)))
-        queue.append((number, known, 4 * found, found, draw(st.integers(0, found))))
+        queue.append((number, known, 4 * found, found, draw(st.integers(0, found)), 0))
     return queue
 
 
@@ -109,7 +109,7 @@ def test_a_step_gives_no_more_than_it_has(step: Step, queue: list[Candidate[int]
     idle = sum(candidate[4] for candidate in queue[: len(admitted)])
     assert sum(blocks for _, _, blocks, _ in admitted) + idle == free - step.free_blocks <= free
     assert step.chunk == sum(piece for _, piece, _, _ in admitted)
-    for (_, tokens, _, drafts), (_, known, computed, _, _) in zip(admitted, queue, strict=False):
+    for (_, tokens, _, drafts), (_, known, computed, _, _, _) in zip(admitted, queue, strict=False):
         assert 0 < tokens <= known - computed + drafts
         assert not drafts or tokens == 1 + drafts
 
@@ -120,7 +120,7 @@ def test_whoever_waits_lacks_a_seat_a_token_or_a_block(step: Step, queue: list[C
     rules = step.rules
     admitted = list(step.admissions(iter(queue)))
     assume(len(admitted) < len(queue))
-    _, known, computed, found, idle = queue[len(admitted)]
+    _, known, computed, found, idle, _ = queue[len(admitted)]
     room = step.tokens - rules.draft_slots
     if step.seats <= 0 or room <= 0:
         return

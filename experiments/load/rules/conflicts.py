@@ -15,6 +15,7 @@ from specfleet.experiments.load.rules.report import summary_conflicts
 from specfleet.experiments.load.rules.sglang import is_sglang, sglang_conflicts
 from specfleet.experiments.load.rules.sizes import size_conflicts
 from specfleet.experiments.load.rules.speculation import speculation_conflicts
+from specfleet.experiments.load.rules.trtllm import trtllm_conflicts
 from specfleet.experiments.load.rules.workload import workload_conflicts
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.experiment import Experiment
@@ -45,7 +46,15 @@ def conflicts(config: Experiment) -> Iterator[Conflict]:
 def _without_running(config: Experiment) -> Iterator[Conflict]:
     """Rules about names and values."""
     yield from _names(config)
-    for rule in (_cost_model, sglang_conflicts, parallel_conflicts, _token_budget, _model_fit, _kv_cache):
+    for rule in (
+        _cost_model,
+        sglang_conflicts,
+        trtllm_conflicts,
+        parallel_conflicts,
+        _token_budget,
+        _model_fit,
+        _kv_cache,
+    ):
         yield from rule(config.serve)
     yield from speculation_conflicts(config)
     yield from own_conflicts(config)
@@ -92,6 +101,8 @@ def _token_budget(serve: Serve) -> Iterator[Conflict]:
             "serve.max_num_batched_tokens",
             "serve.max_num_seqs",
         )
+    if serve.capacity_scheduler_policy in ("GUARANTEED_NO_EVICT", "STATIC_BATCH"):
+        return  # requests with longer prompts are refused, one by one
     if not serve.enable_chunked_prefill and budget is not None and longest is not None and budget < longest:
         yield Conflict.at(
             f"without chunked prefill a prompt of max_model_len, {longest} tokens, must fit in one step of "

@@ -218,7 +218,7 @@ class Serve(Block):
     max_num_batched_tokens: Annotated[int, Field(ge=1, le=1 << 22)] | None = None
     """Tokens in one step."""
     block_size: Annotated[int, Field(ge=1, le=1 << 16)] | None = None
-    """Tokens in one KV block; 16 if left out, with SGLang 1."""
+    """Tokens in one KV block; 16 if left out, with SGLang 1, with TensorRT-LLM 32."""
     enable_chunked_prefill: bool = True
     enable_prefix_caching: bool = True
     long_prefill_token_threshold: Annotated[int, Field(ge=0, le=MOST_TOKENS)] = 0
@@ -228,6 +228,9 @@ class Serve(Block):
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     scheduler_reserve_full_isl: bool | None = None
     """Admit a request only when its whole prompt fits in the KV cache."""
+    capacity_scheduler_policy: Literal["GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH"] | None = None
+    """How TensorRT-LLM admits: KV for whole outputs, for the next step, or batch by batch; the first if left
+    out. Other engines refuse it."""
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the KV blocks kept free at admission."""
     num_gpu_blocks_override: Annotated[int, Field(ge=2, le=MOST_BLOCKS)] | None = None

@@ -25,10 +25,11 @@ class CountedKV:
 
     def __init__(self, crowd: CalendarCrowd) -> None:
         self.crowd = crowd
+        self.reserves = crowd.rules.reserves_max_tokens
 
     def in_turn(self, step: Step, it: int) -> Iterator[Candidate[Fresh | Entrant]]:
-        """Yields who waits, in turn, with known and computed tokens, blocks found, and those nobody holds."""
-        waiting, lives = self.crowd.waiting, self.crowd.lives
+        """As `KV.in_turn`."""
+        reserves, waiting, lives = self.reserves, self.crowd.waiting, self.crowd.lives
         while waiting.preempted:
             yield self.returning(waiting.preempted[-1], step, it)
         inbox, visible, block, number = waiting.inbox, waiting.visible, None, -1
@@ -37,11 +38,12 @@ class CountedKV:
             if place // BLOCK != number or block is None:
                 number = place // BLOCK
                 block = lives.of(place)
-            yield (place, block), block.prompt[place % BLOCK], 0, 0, 0
+            j = place % BLOCK
+            yield (place, block), block.prompt[j], 0, 0, 0, block.blocks[j] if reserves else 0
 
     def returning(self, stay: Stay, step: Step, it: int) -> Candidate[Fresh | Entrant]:
         """Returns who was thrown out, as `in_turn`."""
-        return Entrant(stay), stay.tokens, 0, 0, 0
+        return Entrant(stay), stay.tokens, 0, 0, 0, stay.blocks if self.reserves else 0
 
     def refused(self, step: Step) -> None:
         """Learns that the head of the queue did not find its blocks: it waits until so many are free."""

@@ -44,7 +44,7 @@ class KV(Protocol):
     asks_ends: bool
 
     def in_turn(self, step: Step, it: int) -> Iterator[Candidate[Fresh | Entrant]]:
-        """Yields who waits, in turn, with known and computed tokens, blocks found, and those nobody holds."""
+        """Yields who waits, in turn, as `step.Candidate`."""
         ...
 
     def refused(self, step: Step) -> None:

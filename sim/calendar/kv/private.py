@@ -49,7 +49,7 @@ class PrivateKV(CountedKV):
         if left > found:
             raise Unsuited("blocks of its own are left over")
         past = found * rules.block_size
-        return Entrant(stay, past), stay.tokens, past, found, found
+        return Entrant(stay, past), stay.tokens, past, found, found, 0
 
     def refused(self, step: Step) -> None:
         """As in `CountedKV`: it may find other blocks of its own next time, so it is looked at again."""

@@ -60,7 +60,7 @@ class SharedKV(CountedKV):
             hit = pool.lookup(keys, findable_blocks(stay.prompt, rules.block_size))
             del hit[rules.usable_hit(len(hit)) :]
             past, idle = len(hit) * rules.block_size, sum([1 for block in hit if not block.users])
-            yield Entrant(stay, past, Holder(place, keys, hit)), stay.prompt, past, len(hit), idle
+            yield Entrant(stay, past, Holder(place, keys, hit)), stay.prompt, past, len(hit), idle, 0
 
     def refused(self, step: Step) -> None:
         """As in `CountedKV`: nobody looks again before blocks come back."""

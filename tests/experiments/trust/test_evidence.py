@@ -302,7 +302,12 @@ def test_trees_are_recorded_of_sglang_and_its_rules_never_stand_for_others() -> 
     assert not any("scheduler decisions" in text for text in backed(used(tree=True)))
     own = " ".join(not_backed(used(engine="mine", kernels="sglang", rules="sglang")))
     assert "the scheduler of mine (replayed" in own
-    assert "vLLM's rules stand in" in " ".join(not_backed(used(engine="trtllm", kernels="trtllm")))
+    assert "vLLM's rules stand in" in " ".join(not_backed(used(engine="mine", kernels="trtllm")))
+
+
+def test_tensorrt_llm_s_scheduler_is_said_to_be_by_documentation_and_no_other_is() -> None:
+    engines = {this.engine: " ".join(no(this)) for this in product()}
+    assert {name for name, said in engines.items() if "by documentation, not by record" in said} == {"trtllm"}
 
 
 def test_host_time_fitted_to_ones_own_results_is_backed_by_them() -> None:

@@ -90,9 +90,10 @@ def test_who_has_output_in_flight_is_passed_over_and_remembered() -> None:
     queue[0].num_stale_tokens = queue[1].num_stale_tokens = 1
     stale, hit = queue[:2], SimpleNamespace(tokens=4, blocks=[1, 2])
     kv = SimpleNamespace(lookup=lambda sequence: hit, idle=lambda found: 1)
-    crowd: Any = SimpleNamespace(waiting=Waiting(), passed_over=[], kv=kv)
+    rules = SimpleNamespace(reserved=lambda tokens: 100 * tokens)
+    crowd: Any = SimpleNamespace(waiting=Waiting(), passed_over=[], kv=kv, rules=rules)
     (who, found), *numbers = next(ListedCrowd.in_turn(crowd))
-    assert (who.id, numbers) == (2, [10, 4, 2, 1]) and str(found) == str(hit)
+    assert (who.id, numbers) == (2, [10, 4, 2, 1, 1500]) and str(found) == str(hit)
     assert crowd.passed_over == stale and len(queue) == 1
 
 

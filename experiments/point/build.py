@@ -260,7 +260,8 @@ def automatic_requests(serve: Serve) -> int:
     """
     if serve.speculative_config is not None:
         return max_running_requests_with_drafts(serve.data_parallel_size)
-    assert serve.max_model_len is not None
+    if serve.max_model_len is None:
+        raise ValueError("max_model_len is not known, for the model is not")
     return max_running_requests(pool(serve).tokens, serve.max_model_len)
 
 

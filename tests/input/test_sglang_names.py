@@ -139,3 +139,10 @@ def test_the_limit_of_48_is_said_where_the_load_reaches_it(tmp_path: Path) -> No
     assert not [n for n in load(written(tmp_path, CHAIN)).notices if "48" in n]
     given = CHAIN + "  max_running_requests: 64\n"
     assert not [n for n in load(written(tmp_path, given, busy)).notices if "48" in n]
+
+
+def test_a_model_that_is_no_name_is_the_only_thing_wrong(tmp_path: Path) -> None:
+    text = SERVE.replace("meta-llama/Llama-3.1-8B-Instruct", "1e12").replace("  context_length: 8192\n", "")
+    with pytest.raises(InputFaults) as raised:
+        load(written(tmp_path, rest=NO_DRAFTS, serve=text))
+    assert [fault.message for fault in raised.value.faults] == ["must be a name or a mapping, not 1e+12"]

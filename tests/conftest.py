@@ -16,16 +16,12 @@ SHARED = ROOT / os.environ.get("SPECFLEET_SHARED", "../shared")
 ABSENT = f"no shared measurements at {SHARED} (set SPECFLEET_SHARED)"
 
 
-FEWER = 0.4
-"""Of the examples that a test of random worlds names, those that it draws where none is asked for."""
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How many random worlds are drawn."""
     parser.addoption(
         "--worlds",
         type=float,
-        default=FEWER,
+        default=1.0,
         metavar="FACTOR",
         help="draw so many times the random worlds that tests name (default: %(default)s)",
     )
@@ -80,6 +76,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if count:
         terminalreporter.write_line(f"{count} tests skipped: {ABSENT}", yellow=True)
     worlds = terminalreporter.config.getoption("--worlds")
-    terminalreporter.write_line(
-        f"random worlds: {worlds:g} of those that tests name; all of them: --worlds 1"
-    )
+    if worlds != 1:
+        terminalreporter.write_line(f"random worlds: {worlds:g} times as many as tests name", yellow=True)

@@ -29,8 +29,11 @@ from specfleet.experiments.cli.figures import draw, plot, report, say_stale
 from specfleet.experiments.cli.results import results
 
 if TYPE_CHECKING:
+    from specfleet.experiments.run.processes import Workers
+    from specfleet.experiments.run.progress import Reporter
     from specfleet.experiments.run.results import Row
     from specfleet.experiments.run.run import Run
+    from specfleet.experiments.run.runner import Task
 
 app = typer.Typer(
     name="specfleet",
@@ -95,17 +98,12 @@ def run(
     reporter = Reporter(len(todo), quiet)
     for notice in this.loaded.notices:
         reporter.say(f"note: {notice}")
-    interrupted = False
     with Workers(jobs or worthwhile(todo, default_jobs())) as workers:
         if plots:
             from specfleet.experiments.figures.run import ready_to_draw
 
             workers.afterwards(ready_to_draw)
-        try:
-            this.execute(todo, workers, reporter)
-        except KeyboardInterrupt:
-            interrupted = True
-            workers.stop(at_once=True)
+        interrupted = not _executed(this, todo, workers, reporter)
         try:
             with plain_errors():
                 if rows := this.summary():
@@ -121,6 +119,16 @@ def run(
         fail(f"interrupted: {whole} of {len(this.tasks)} simulations are whole; go on with --resume", 130)
     if this.failures:
         fail(f"{len(this.failures)} of {len(this.tasks)} simulations failed: {this.failures[0][1]}", 1)
+
+
+def _executed(this: Run, todo: list[Task], workers: Workers, reporter: Reporter) -> bool:
+    """Runs what is to be done; False if the user stopped it."""
+    try:
+        this.execute(todo, workers, reporter)
+    except KeyboardInterrupt:
+        workers.stop(at_once=True)
+        return False
+    return True
 
 
 def _answer(this: Run, rows: Sequence[Row], as_json: bool) -> None:

@@ -16,7 +16,7 @@ WORDS = {
     "verify_ms": "verification",
     "draft_ms": "drafting",
     "host_ms": "host time",
-    "paused_ms": "steps it did not run in (preempted, past a full token budget, or prompt batches of SGLang)",
+    "paused_ms": "steps it had no part in (preempted, or left out of a batch)",
 }
 
 Split = Mapping[str, Mapping[str, float]]

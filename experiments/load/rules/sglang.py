@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from specfleet.experiments.load.rules.base import Conflict
+from specfleet.experiments.load.rules.base import VLLM_ALONE, Conflict, scheduler_of
 from specfleet.experiments.point.build import pool
-from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import Serve
-from specfleet.experiments.schema.lookups import found
 from specfleet.hardware.sglang.defaults import MAX_RUNNING_REQUESTS_WITH_DRAFTS
-
-_VLLM_ALONE = {
-    "scheduling_policy": "fcfs",
-    "long_prefill_token_threshold": 0,
-    "watermark": 0.0,
-}
-"""Settings that say nothing to SGLang's scheduler, and the values that say nothing to vLLM's."""
 
 
 def is_sglang(serve: Serve) -> bool:
     """Whether SGLang's scheduler decides."""
-    profile = found(lambda: lookups.engine(serve.engine))
-    return profile is not None and profile.scheduler == "sglang"
+    return scheduler_of(serve) == "sglang"
 
 
 def sglang_conflicts(serve: Serve) -> Iterator[Conflict]:
@@ -35,7 +25,7 @@ def sglang_conflicts(serve: Serve) -> Iterator[Conflict]:
             )
             yield Conflict.at(message, "serve.sglang", "serve.engine")
         return
-    for key, default in _VLLM_ALONE.items():
+    for key, default in VLLM_ALONE.items():
         if getattr(serve, key) != default:
             hint = "; use serve.sglang.enable_priority_scheduling" if key == "scheduling_policy" else ""
             message = f"is a setting of vLLM's scheduler, and the engine is {serve.engine}; remove it{hint}"

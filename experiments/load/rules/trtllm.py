@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from specfleet.experiments.load.rules.base import Conflict
-from specfleet.experiments.schema import lookups
+from specfleet.experiments.load.rules.base import VLLM_ALONE, Conflict, scheduler_of
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import Serve
-from specfleet.experiments.schema.lookups import found
-
-_VLLM_ALONE = {
-    "scheduling_policy": "fcfs",
-    "long_prefill_token_threshold": 0,
-    "watermark": 0.0,
-}
-"""Settings that TensorRT-LLM does not have, and the values that say nothing to vLLM's scheduler."""
 
 
 def is_trtllm(serve: Serve) -> bool:
     """Whether TensorRT-LLM's scheduler decides."""
-    profile = found(lambda: lookups.engine(serve.engine))
-    return profile is not None and profile.scheduler == "trtllm"
+    return scheduler_of(serve) == "trtllm"
 
 
 def trtllm_conflicts(serve: Serve) -> Iterator[Conflict]:
@@ -31,7 +21,7 @@ def trtllm_conflicts(serve: Serve) -> Iterator[Conflict]:
             message = f"belongs to engine: trtllm, and the engine is {serve.engine}; remove it"
             yield Conflict.at(f"{message}, or change that", "serve.capacity_scheduler_policy", "serve.engine")
         return
-    for key, default in _VLLM_ALONE.items():
+    for key, default in VLLM_ALONE.items():
         if getattr(serve, key) != default:
             message = f"is a setting of vLLM's scheduler, and the engine is {serve.engine}; remove it"
             yield Conflict.at(message, f"serve.{key}", "serve.engine")

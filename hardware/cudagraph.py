@@ -5,6 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 Ladder = Sequence[Sequence[int]]
 """Runs of captured sizes, each (first, last, step)."""
 
@@ -63,3 +66,13 @@ def padded(tokens: int, sizes: Sequence[int]) -> int:
     """Tokens that run: the next captured size, or `tokens` itself above the last one (eager, no graph)."""
     place = bisect_left(sizes, tokens)
     return sizes[place] if place < len(sizes) else tokens
+
+
+def padding(sizes: Sequence[int], largest: int) -> NDArray[np.int64]:
+    """`padded`, by scheduled tokens from 0 (which runs nothing) to `largest`."""
+    run = np.arange(largest + 1)
+    graphs = np.array(sizes, dtype=np.int64)
+    captured = run[: int(graphs[-1]) + 1 if len(graphs) else 0]
+    captured[:] = graphs[np.searchsorted(graphs, captured)]
+    run[0] = 0
+    return run

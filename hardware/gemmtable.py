@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,7 @@ class GemmTable(NamedTuple):
         return np.asarray(np.interp(np.log(rows), self.log_rows, by_rows))
 
 
-def read_table(path: Path, formula: Callable[[Array, int, int], Array]) -> GemmTable:
+def read_table(path: Path, formula: Callable[[Array, Any, Any], Array]) -> GemmTable:
     """The table at `path` (columns n, k, m1, m2, ...; microseconds) against `formula(rows, n, k)` in seconds.
 
     Shapes that were not measured (both sides small) take the factor of the next larger depth, single missing
@@ -51,12 +51,14 @@ def read_table(path: Path, formula: Callable[[Array, int, int], Array]) -> GemmT
     rows = np.array([float(key[1:]) for key in lines[0] if key.startswith("m")])
     widths, depths = (np.array(sorted({int(line[key]) for line in lines})) for key in ("n", "k"))
     factor = np.full((len(widths), len(depths), len(rows)), np.nan)
-    for line in lines:
-        n, k = int(line["n"]), int(line["k"])
-        seconds = np.array([float(line[f"m{m:.0f}"] or "nan") for m in rows]) * 1e-6
-        known = np.isfinite(seconds)
-        ratio = np.interp(rows, rows[known], (seconds / formula(rows, n, k))[known])
-        factor[np.searchsorted(widths, n), np.searchsorted(depths, k)] = ratio
+    n, k = (np.array([[int(line[key])] for line in lines]) for key in ("n", "k"))
+    seconds = np.array([[float(line[f"m{m:.0f}"] or "nan") for m in rows] for line in lines]) * 1e-6
+    ratios = seconds / formula(rows, n, k)
+    for ratio in ratios:
+        known = np.isfinite(ratio)
+        if not known.all():
+            ratio[:] = np.interp(rows, rows[known], ratio[known])
+    factor[np.searchsorted(widths, n[:, 0]), np.searchsorted(depths, k[:, 0])] = ratios
     for place in range(len(depths) - 2, -1, -1):
         missing = np.isnan(factor[:, place, 0])
         factor[missing, place] = factor[missing, place + 1]

@@ -7,14 +7,15 @@ Everything that depends on a row count is tabulated once: a price is a few look-
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specfleet.hardware.attentioncost import decode_coefficients, prefill_coefficients
-from specfleet.hardware.cudagraph import padded as padded_to
+from specfleet.hardware.cudagraph import padding
 from specfleet.hardware.draftercost import drafter_tables
 from specfleet.hardware.forward import Forward, layer_stack, lm_head
 from specfleet.hardware.kernels import ATTENTION_QUERY_TILE, Array, PrefillAttention
@@ -125,18 +126,30 @@ class KernelCost:
         self._host_s, self._host_request_s = _host(placement)
         self._drafter = drafter_tables(placement)
         self._layers, self._head = layers, head
-        self._padded = _padding(placement.capture_sizes, largest)
+        self._padded = padding(placement.capture_sizes, largest)
         self._padded_uniform = {
-            query - 1: _padding(sizes, largest) for query, sizes in placement.uniform_capture_sizes.items()
-        }
-        heads = [table.tolist() for table in head]
-        self._lists = [*_by_tokens(layers, self._padded), *heads]
-        self._uniform_lists = {
-            k: [*_by_tokens(layers, run), *heads] for k, run in self._padded_uniform.items()
+            query - 1: padding(sizes, largest) for query, sizes in placement.uniform_capture_sizes.items()
         }
         self._decodes: dict[tuple[int, ...], _Fixed] = {}
-        if self._drafter:
-            self._draft_lists = [table.tolist() for table in self._drafter[:3]]
+
+    # single steps read lists, columns of steps read arrays: the lists are made for who prices single steps
+
+    @cached_property
+    def _heads(self) -> list[list[float]]:
+        return [table.tolist() for table in self._head]
+
+    @cached_property
+    def _lists(self) -> list[list[Any]]:
+        return [*_by_tokens(self._layers, self._padded), *self._heads]
+
+    @cached_property
+    def _uniform_lists(self) -> dict[int, list[list[Any]]]:
+        layers = self._layers
+        return {k: [*_by_tokens(layers, run), *self._heads] for k, run in self._padded_uniform.items()}
+
+    @cached_property
+    def _draft_lists(self) -> list[list[float]]:
+        return [table.tolist() for table in self._drafter[:3]] if self._drafter else []
 
     def seconds(self, shape: StepShape) -> float:
         """Seconds of one step: `terms` for a single shape, and their sum."""
@@ -296,13 +309,6 @@ class KernelCost:
             f"one sequence at 1,024 tokens: {1e3 * self.seconds(one):.2f} ms ({parts})"
             + "".join(f"\nnote: {note}" for note in placement.notes)
         )
-
-
-def _padding(sizes: Sequence[int], largest: int) -> NDArray[np.int64]:
-    """By scheduled tokens, those that run."""
-    run = np.array([padded_to(tokens, sizes) for tokens in range(largest + 1)], dtype=np.int64)
-    run[0] = 0
-    return run
 
 
 def _by_tokens(layers: Forward, run: NDArray[np.int64]) -> list[list[Any]]:

@@ -44,3 +44,7 @@ class Breach(SimulationError):  # noqa: N818 - reads as what happened
         where = "" if self.replica is None else f" on replica {self.replica}"
         when = "over the whole run" if self.time_s is None else f"at {self.time_s:.6f} s"
         return f"law broken: {self.law}: {self.said} ({who}{where}, {when})"
+
+
+class Unsuited(Exception):  # noqa: N818 - not an error: the run is stepped instead
+    """The run met something that only `Engine` can do."""

@@ -19,7 +19,6 @@ class Request(Sequence):
         temperature: of its sampling.
         confidence: survival by position that its drafter expects of its own drafts.
         by_output_position: accepted and proposals belong to output tokens written, not to successive rounds.
-        output_stream: as in `Sequence`.
     """
 
     __slots__ = (
@@ -57,9 +56,8 @@ class Request(Sequence):
         temperature: float = 0.0,
         confidence: tuple[float, ...] = (),
         by_output_position: bool = False,
-        output_stream: object = None,
     ) -> None:
-        super().__init__(id, prompt_tokens, max_tokens, stop_at, priority, segments, output_stream)
+        super().__init__(id, prompt_tokens, max_tokens, stop_at, priority, segments)
         self.accepted = accepted
         self.proposals = proposals
         self.counted = counted
@@ -132,7 +130,6 @@ class RequestMaker:
             temperature=float(table.temperature[row]),
             confidence=confidence,
             by_output_position=by_output_position,
-            output_stream=None if table.output_stream is None else int(table.output_stream[row]),
         )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from specfleet.sim.calendar.kv.interface import Unsuited
 from specfleet.sim.calendar.runs import on_the_calendar
 from specfleet.sim.cluster import Cluster
+from specfleet.sim.errors import Unsuited
 from specfleet.sim.laws.everywhere import check_alike
 from specfleet.sim.laws.whole import check_run
 from specfleet.sim.scenario import Ran, RunResult, Scenario

@@ -15,14 +15,13 @@ import numpy.typing as npt
 
 from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.gate import stranger, why_not
-from specfleet.sim.calendar.kv.interface import Unsuited
 from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.slots import Full, Requests
 from specfleet.sim.calendar.stream import Stream, Watcher
 from specfleet.sim.calendar.trajectories import BLOCK
 from specfleet.sim.cluster import OpenArrivals
 from specfleet.sim.config import Slo
-from specfleet.sim.errors import SimulationError
+from specfleet.sim.errors import SimulationError, Unsuited
 from specfleet.sim.laws.everywhere import check_counts_alike
 from specfleet.sim.metrics.summary import Summary
 from specfleet.sim.recorder import REJECTED
@@ -134,8 +133,7 @@ class Outline:
         for table in source.portions(size):
             segments |= table.segment_offset is not None
             names = table.class_names
-            turns = "sessions: an answer lets the next turn go" if table.think_s is not None else None
-            if reason := stranger(scenario, table, None) or turns or _refused(scenario, segments):
+            if reason := stranger(scenario, table, None) or _refused(scenario, segments):
                 return cls(None, reason, names)
             served = some_rows(table, CalendarRun(scenario, table, seed, None).served)
             kept = _extremes(served if kept is None else _joined(kept, served), scenario.engine.max_num_seqs)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -68,21 +69,17 @@ def preset_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in CATALOG.glob("*.yaml")))
 
 
+@cache
 def preset(name: str) -> Preset:
     """The preset called `name`; raises `PresetError` with the closest names if there is none."""
     names = preset_names()
     if name not in names:
         close = difflib.get_close_matches(name, names, n=3) or names
         raise PresetError(f"no workload preset {name!r}; closest: {', '.join(close)}")
-    return _load(name)
-
-
-@cache
-def _load(name: str) -> Preset:
-    """Read and check one catalog file."""
     path = CATALOG / f"{name}.yaml"
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return preset_from(name, yaml.safe_load(path.read_text(encoding="utf-8")))
+        return preset_from(name, yaml.load(path.read_text(encoding="utf-8"), loader))
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
 

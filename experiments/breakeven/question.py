@@ -23,6 +23,7 @@ from specfleet.experiments.run.folder import (
     manifest_of,
     start_of_manifest,
 )
+from specfleet.experiments.run.inputs import input_files
 from specfleet.experiments.run.processes import WorkerLost, Workers
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.run.results import as_number, number
@@ -83,9 +84,8 @@ class Breakeven:
         grid: tuple[Override, ...] = (
             (f"sweep.axes.{DRAFTS}", (0, *self.drafts)),
             (f"sweep.axes.{self.axis}", loads),
-            ("sweep.load", None),
         )
-        others = [c for c in self.overrides if _key(c) not in (self.axis, DRAFTS, "sweep.load")]
+        others = [change for change in self.overrides if _key(change) not in (self.axis, DRAFTS)]
         self.loaded: Loaded = load(self.file, (*others, *own, *grid))
         experiment = self.loaded.experiment
         self._place = ResultsFolder("breakeven", f"{experiment.name}-breakeven", self.out, own_files)
@@ -237,10 +237,11 @@ class Breakeven:
         Raises:
             InputFaults: if the folder belongs to something else.
         """
-        start = start_of_manifest("breakeven", self.loaded.experiment, self.overrides)
+        asked, text = self.loaded.experiment, resolved(self.loaded.experiment)
+        start = start_of_manifest("breakeven", asked.name, self.overrides, text, input_files(asked))
         self._manifest = {**start, "tolerance": self.tolerance}
         self._place.claim(resume, self._manifest)
-        write_text(self.folder / "resolved.yaml", resolved(self.loaded.experiment))
+        write_text(self.folder / "resolved.yaml", text)
         self._kept = self.folder / "searches"
         self._kept.mkdir(exist_ok=True)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -327,6 +328,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Entry point of the `specfleet` command."""
     # what imports make stays: looking through it for cycles again and again is 7 % of a short command
     gc.set_threshold(100_000)
+    # pydantic looks through every installed distribution for plugins; nothing here is validated by one
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     with ended_alike():
         _run(
             lambda: app(arguments, prog_name=app.info.name), sys.argv[1:] if arguments is None else arguments

@@ -26,8 +26,6 @@ from specfleet.hardware.heads import reads_target, scales_positions
 from specfleet.hardware.model import ModelSpec
 from specfleet.hardware.sglang.defaults import SglangDefaults
 from specfleet.sim.config import BLOCK_DRAFTERS
-from specfleet.workloads.traces.formats import detected
-from specfleet.workloads.traces.report import TraceError
 
 WARMUPS_PER_USER = 2
 """Warm-up requests of each user of a closed loop that goes on until it is settled, if nothing is said."""
@@ -316,6 +314,9 @@ def _process(given: Process, k: int) -> Process:
 
 def _format_of(given: Workload) -> str | None:
     """The format that a trace's keys are of; None where the rules will say why there is none."""
+    from specfleet.workloads.traces.formats import detected
+    from specfleet.workloads.traces.report import TraceError
+
     if "columns" in given.trace_asked:
         return "columns"
     try:

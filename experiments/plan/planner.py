@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from specfleet.experiments.load.config import Loaded, as_given, load
+from specfleet.experiments.load.config import Loaded, as_given, load, resolved
 from specfleet.experiments.plan.asking import Laboratory, Question, Reply
 from specfleet.experiments.plan.band import doubted, over_the_band, reconsider
 from specfleet.experiments.plan.candidates import Candidate, candidates
@@ -26,6 +26,7 @@ from specfleet.experiments.point.bounds import Bound, MeanLengths, bound
 from specfleet.experiments.point.build import requests
 from specfleet.experiments.run.files import write_text
 from specfleet.experiments.run.folder import Manifest, ResultsFolder, figures_in, start_of_manifest
+from specfleet.experiments.run.inputs import input_files
 from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
@@ -90,7 +91,10 @@ class Planner:
         Raises:
             InputFaults: if the folder belongs to something else.
         """
-        self._manifest = start_of_manifest("plan", self.loaded.experiment, self._overrides)
+        asked = self.loaded.experiment
+        self._manifest = start_of_manifest(
+            "plan", asked.name, self._overrides, resolved(asked), input_files(asked)
+        )
         self._place.claim(resume, self._manifest)
         for path in _answers(self.folder):
             path.unlink(missing_ok=True)

@@ -43,7 +43,6 @@ from specfleet.workloads.build import Purpose, RequestStream, WorkloadSpec, buil
 from specfleet.workloads.lengths import Capped, Empirical, Fixed, LengthDistribution, LogNormal, Uniform
 from specfleet.workloads.phases import Phase
 from specfleet.workloads.requests import RequestTable
-from specfleet.workloads.traces.formats import read_trace
 
 SCHEDULER_RULES = (
     "lookahead_at_admission",
@@ -412,6 +411,8 @@ def source(config: Experiment, seed: int) -> Source:
 @lru_cache(maxsize=4)
 def _trace_requests(workload: Workload, max_model_len: int) -> RequestTable:
     """Returns the rows of a trace that are asked for, arrivals as recorded."""
+    from specfleet.workloads.traces.formats import read_trace
+
     assert workload.trace_file is not None
     table = read_trace(
         workload.trace_file, workload.trace_format, speed=workload.speed, **workload.trace_asked

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from specfleet.experiments.load.config import Loaded, load
+from specfleet.experiments.load.rules.sizes import longest
 from specfleet.experiments.load.sweep import Point, expand
 from specfleet.experiments.point.build import build, counted_requests, pool, requests, workload_spec
-from specfleet.experiments.run.growth import longest
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import Serve
 from specfleet.hardware.memory import GIB, DoesNotFit, KvBudget
-from specfleet.sim.calendar.runs import why_stepped
+from specfleet.sim.calendar.taken import why_stepped
 from specfleet.sim.speculation.lives import Lives
+from specfleet.workloads.build import WorkloadSpec, build_requests
+from specfleet.workloads.requests import RequestTable
 
 SAMPLE = 500
 """Requests looked at to tell whether a run would be stepped."""
@@ -158,10 +161,18 @@ def _why_stepped(config: Experiment) -> str:
     if few and config.workload.phases is None:
         workload = config.workload.model_copy(update={"num_prompts": SAMPLE, "num_warmups": 0})
         config = config.model_copy(update={"workload": workload})
-    scenario, table = build(config).scenario, requests(config, seed=0)
+    scenario = build(config).scenario
+    drawn = config.workload.trace is None
+    table = _drawn(workload_spec(config.workload)) if drawn else requests(config, seed=0)
     k = scenario.engine.num_speculative_tokens
     lives = Lives(scenario.acceptance, table, k, 0) if k and scenario.acceptance else None
     return why_stepped(scenario, table, 0, lives)
+
+
+@lru_cache(maxsize=4)
+def _drawn(spec: WorkloadSpec) -> RequestTable:
+    """Returns the requests of a synthetic workload; kept, since the points of a sweep share few."""
+    return build_requests(spec, 0)
 
 
 def mean_tokens(config: Experiment) -> float | None:

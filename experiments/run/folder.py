@@ -16,13 +16,11 @@ from functools import partial
 from pathlib import Path
 
 from specfleet import __version__
-from specfleet.experiments.load.config import resolved
 from specfleet.experiments.run.columnfiles import write_json
 from specfleet.experiments.run.files import FolderFault, read_object, write_whole
-from specfleet.experiments.run.inputs import changed_files, input_files
+from specfleet.experiments.run.inputs import changed_files
 from specfleet.experiments.run.lock import NAME as LOCK_NAME
 from specfleet.experiments.run.lock import Lock
-from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.given import said
 from specfleet.experiments.schema.overrides import Override
 from specfleet.sim.errors import Breach
@@ -286,14 +284,16 @@ def broken_law(manifest: Manifest) -> str | None:
     return None
 
 
-def start_of_manifest(kind: str, experiment: Experiment, overrides: Iterable[Override]) -> dict[str, object]:
-    """Returns what every manifest says: who made what, of which settings and files."""
+def start_of_manifest(
+    kind: str, name: str, overrides: Iterable[Override], settings: str, inputs: Mapping[str, str]
+) -> dict[str, object]:
+    """Returns what every manifest says: who made what, of which resolved settings and which `input_files`."""
     return {
         "specfleet": __version__,
         "kind": kind,
-        "name": experiment.name,
-        "resolved_sha256": hashlib.sha256(resolved(experiment).encode()).hexdigest(),
-        "inputs": input_files(experiment),
+        "name": name,
+        "resolved_sha256": hashlib.sha256(settings.encode()).hexdigest(),
+        "inputs": dict(inputs),
         "overrides": said(overrides),
     }
 

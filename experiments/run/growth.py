@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from math import inf, sqrt
 from pathlib import Path
 
-from specfleet.experiments.load.rules.sizes import MOST_KEPT, MOST_SECONDS
+from specfleet.experiments.load.rules.sizes import longest
 from specfleet.experiments.load.sweep import Point, with_ends
-from specfleet.experiments.point.build import workload_spec
 from specfleet.experiments.run.band import is_tail
 from specfleet.experiments.run.judged import Requests
 from specfleet.experiments.run.known import loose
@@ -26,16 +25,12 @@ from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.run.results import baseline_of
 from specfleet.experiments.run.runner import Started, Task, simulate_into
 from specfleet.experiments.run.traffic import Served
-from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.sim.statistics.stopping import Looked, RunLengths, going_on
 
 LOOKS = ".looks"
 """Folder, in that of a run, of simulations whose group still grows."""
 LEAST, LEAST_PER_USER = 2_000, 20
 """Requests of a first look, and for each user of a closed loop: starting and ending then count for little."""
-MOST_STEPS = 25_000_000
-"""Iterations that are kept of one simulation, 2 GB of them: no point grows beyond."""
-
 SETTLED = {"pays", "does not"}
 """Verdicts that a longer run must not turn round."""
 
@@ -60,14 +55,6 @@ class Together:
         most = min(longest(point.config) for point in self.points)
         users = max(point.config.workload.max_concurrency or 0 for point in self.points)
         return RunLengths(least=min(max(LEAST, LEAST_PER_USER * users), most), most=most)
-
-
-def longest(config: Experiment) -> int:
-    """Returns the most requests that a point goes on for: what the file allows, and memory and time do."""
-    spec, workload = workload_spec(config.workload), config.workload
-    steps = MOST_STEPS * (workload.max_concurrency or 1) / max(spec.output.mean, 1.0)
-    seconds = MOST_SECONDS * spec.request_rate
-    return max(int(min(config.run.at_most, MOST_KEPT, steps, seconds)), 1)
 
 
 def groups(points: Sequence[Point], baseline: Mapping[str, object] | None) -> list[Together]:

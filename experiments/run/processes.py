@@ -6,18 +6,18 @@ process holds, threads among it, is copied into it.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
 from contextlib import suppress
-from multiprocessing.connection import wait
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from specfleet.experiments.schema.registry import Address, from_python
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ProcessPoolExecutor
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -53,7 +53,7 @@ class Workers:
         self._jobs = jobs
         self._pool: ProcessPoolExecutor | None = None
         self._afterwards: Callable[[], object] | None = None
-        self._others = set(multiprocessing.active_children())
+        self._others: set[object] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -78,6 +78,8 @@ class Workers:
             return
         self._pool.shutdown(wait=not at_once, cancel_futures=True)
         if at_once:
+            import multiprocessing
+
             for child in set(multiprocessing.active_children()) - self._others:
                 child.terminate()
         self._pool = None
@@ -97,6 +99,8 @@ class Workers:
                 running([at])
                 yield at, _tried(work, item)
             return
+        from concurrent.futures import as_completed
+
         futures = self._submit(work, items)
         for future in as_completed(futures):
             found = self._outcome(future)
@@ -116,12 +120,10 @@ class Workers:
 
     def _submit(self, work: Callable[[Item], Result], items: Sequence[Item]) -> dict[Future[Result], int]:
         """Hands everything to the pool; what a broken pool no longer takes is lost like the rest."""
+        from concurrent.futures import BrokenExecutor, Future
+
         if self._pool is None:
-            method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-            context = multiprocessing.get_context(method)
-            if method == "forkserver":
-                context.set_forkserver_preload(["__main__", str(work.__module__)])
-            self._pool = ProcessPoolExecutor(self._jobs, context, _begin, (from_python(),))
+            self._pool = self._begun(work)
         futures: dict[Future[Result], int] = {}
         for at, item in enumerate(items):
             try:
@@ -137,8 +139,22 @@ class Workers:
                     self._pool.submit(prepare)
         return futures
 
+    def _begun(self, work: Callable[[Item], Result]) -> ProcessPoolExecutor:
+        """Returns processes to work in; what they are made of is imported where somebody asks for them."""
+        import multiprocessing
+        from concurrent.futures import ProcessPoolExecutor
+
+        self._others = self._others or set(multiprocessing.active_children())
+        method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+        context = multiprocessing.get_context(method)
+        if method == "forkserver":
+            context.set_forkserver_preload(["__main__", str(work.__module__)])
+        return ProcessPoolExecutor(self._jobs, context, _begin, (from_python(),))
+
     def _outcome(self, future: Future[Result]) -> Result | Exception:
         """Returns what a future brought, an error as a value; a broken pool makes way for a new one."""
+        from concurrent.futures import BrokenExecutor
+
         raised = future.exception()
         if isinstance(raised, BrokenExecutor):
             self._pool = None
@@ -160,6 +176,8 @@ def _begin(own: Sequence[Address]) -> None:
     half-written gets its name. A worker whose caller was killed ends as well. What was registered from Python
     is registered here too; plugins come with the experiments that name them.
     """
+    import multiprocessing
+
     for name in ("SIGINT", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
@@ -172,5 +190,7 @@ def _begin(own: Sequence[Address]) -> None:
 
 def _end_with(sentinel: int) -> None:
     """Ends this process, in the middle of what it does, when the one behind `sentinel` ends."""
+    from multiprocessing.connection import wait
+
     wait([sentinel])
     os._exit(1)

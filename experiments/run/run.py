@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -170,7 +171,7 @@ class Run:
         experiment = self.loaded.experiment
         own = [mine.described() for mine in used([point.config for point in self.points])]
         return {
-            **start_of_manifest("run", experiment, self.overrides),
+            **start_of_manifest("run", experiment.name, self.overrides, self.resolved, self._inputs),
             "experiment_sha256": hashlib.sha256(self._text).hexdigest(),
             "python": platform.python_version(),
             "libraries": {name: _version(name) for name in LIBRARIES},
@@ -181,7 +182,6 @@ class Run:
             **({"ends": ends} if (ends := [end.id for point in self.points for end in point.ends]) else {}),
             "failures": dict(self.failures),
             "notices": list(self.loaded.notices),
-            "inputs": self._inputs,
             **({"own": own} if own else {}),
         }
 
@@ -228,6 +228,7 @@ def _unfinished(folder: Path, names: Sequence[str]) -> Iterator[Path]:
             yield path
 
 
+@cache
 def _version(name: str) -> str | None:
     try:
         return version(name)

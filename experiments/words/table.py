@@ -14,9 +14,6 @@ from dataclasses import dataclass, replace
 from textwrap import wrap
 from typing import Literal, TypeAlias
 
-from rich.console import Console
-from rich.table import Table
-
 from specfleet.experiments.words.width import terminal_columns
 
 _AS_WIDE_AS_NEEDED = 10_000
@@ -180,8 +177,54 @@ def _blocks(filled: list[_Filled], gap: int, room: int, keys: int) -> Iterator[l
 
 def _text(filled: Sequence[_Filled], rows: Sequence[Cells], indent: int, gap: int, room: int) -> str:
     shown = any(each.column.heading for each in filled)
+    widths = _widths(filled, gap, room)
+    if filled and all(
+        width >= each.natural and _plain(each) for width, each in zip(widths, filled, strict=True)
+    ):
+        lines = _aligned(filled, widths, gap, shown)
+    else:
+        lines = _wrapped(filled, widths, gap, room, shown)
+    lines = [(" " * indent + line).rstrip() for line in lines]
+    blank = iter([_above(row) for place, row in enumerate(rows) if _is_blank(filled, place)])
+    heads = max(len(each.lines) for each in filled) if shown else 0
+    return "\n".join([*lines[:heads], *(line or next(blank, "") for line in lines[heads:])])
+
+
+def _is_blank(filled: Sequence[_Filled], place: int) -> bool:
+    return not any(each.cells[place].strip() for each in filled)
+
+
+def _above(row: Cells) -> str:
+    return row if isinstance(row, str) else ""
+
+
+def _plain(filled: _Filled) -> bool:
+    """Whether a column's texts are as wide as they have characters."""
+    texts = (*filled.lines, *filled.cells)
+    return filled.natural > 0 and all(text.isascii() and text.isprintable() for text in texts)
+
+
+def _aligned(filled: Sequence[_Filled], widths: Sequence[int], gap: int, shown: bool) -> Sequence[str]:
+    """Returns the lines of a table in which nothing is wrapped: as `_wrapped` does, without rich's import."""
+    heads = max(len(each.lines) for each in filled) if shown else 0
+    columns = []
+    for each, width in zip(filled, widths, strict=True):
+        above = [*[""] * (heads - len(each.lines)), *each.lines] if shown else []
+        texts = (*above, *each.cells)
+        left = each.column.left
+        columns.append([text.ljust(width) if left else text.rstrip().rjust(width) for text in texts])
+    return [(" " * gap).join(texts) for texts in zip(*columns, strict=True)]
+
+
+def _wrapped(
+    filled: Sequence[_Filled], widths: Sequence[int], gap: int, room: int, shown: bool
+) -> Sequence[str]:
+    """Returns the lines of a table whose texts may go on below."""
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), show_header=shown)
-    for each, width in zip(filled, _widths(filled, gap, room), strict=True):
+    for each, width in zip(filled, widths, strict=True):
         column = each.column
         justify: Literal["left", "right"] = "left" if column.left else "right"
         table.add_column(
@@ -191,18 +234,10 @@ def _text(filled: Sequence[_Filled], rows: Sequence[Cells], indent: int, gap: in
             width=width,
             vertical="bottom" if shown else "top",
         )
-    blank = []
-    for place, row in enumerate(rows):
-        cells = [each.cells[place] for each in filled]
-        if not any(cell.strip() for cell in cells):
-            blank.append(row if isinstance(row, str) else "")
+    for cells in zip(*(each.cells for each in filled), strict=True):
         table.add_row(*cells)
     buffer = io.StringIO()
     wide_enough = max(room, _width(filled, gap, least=True))
     console = Console(file=buffer, width=wide_enough, color_system=None, markup=False, emoji=False)
     console.print(table)
-    lines = [(" " * indent + line).rstrip() for line in buffer.getvalue().splitlines()]
-    heads = max(len(each.lines) for each in filled) if shown else 0
-    between = iter(blank)
-    body = [line or next(between, "") for line in lines[heads:]]
-    return "\n".join([*lines[:heads], *body])
+    return buffer.getvalue().splitlines()

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 from specfleet.hardware.stepcost import StepCost, StepShape, shape_fields
 from specfleet.sim.calendar.crowd import CalendarCrowd
-from specfleet.sim.calendar.kv.interface import Unsuited
 from specfleet.sim.calendar.plans import Plans, seen
 from specfleet.sim.calendar.quiet import Quiet, new_shape
 from specfleet.sim.calendar.trajectories import Trajectories
 from specfleet.sim.crowd import schedule
-from specfleet.sim.errors import Breach
+from specfleet.sim.errors import Breach, Unsuited
 from specfleet.sim.laws.names import BLOCKS, ONE_BATCH
 from specfleet.sim.recorder import Recorder
 

@@ -6,6 +6,7 @@ One request alone costs a dozen numpy calls of about a microsecond; 256 together
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -60,16 +61,38 @@ class Luck:
         self.every_step = all(_always_drafts(process) for process in processes)
         self.by_rounds = not any(process.by_output_position for process in processes)
         self._bursts = [p if isinstance(p, BurstAcceptance) else None for p in processes]
-        depth = max(min(process.survival.shape[1], k) for process in processes)  # of a tree: below k
-        survival = np.zeros((len(processes), LEVELS, depth))
-        for i, process in enumerate(processes):
+        self.processes = processes
+
+    @cached_property
+    def _survival(self) -> F64:
+        """Survival by process, level and position, solved when somebody is drawn: `check` draws nobody."""
+        # of a tree: below k
+        depth = max(min(process.survival.shape[1], self.k) for process in self.processes)
+        survival = np.zeros((len(self.processes), LEVELS, depth))
+        for i, process in enumerate(self.processes):
             cut = process.survival[:, :depth]
             survival[i, :, : cut.shape[1]] = cut
-        self._thresholds = np.floor(survival * ONE).astype(np.uint64)
-        self._rates = 1.0 + survival.sum(axis=2)
-        self._alike = len(np.unique(self._thresholds.reshape(-1, depth), axis=0)) == 1
-        self._full_width = bool((self._thresholds >= ONE).any())
-        self.processes = processes
+        return survival
+
+    @cached_property
+    def _thresholds(self) -> npt.NDArray[np.uint64]:
+        """What a round's 32-bit draw has to stay below, by process, level and position."""
+        return np.floor(self._survival * ONE).astype(np.uint64)
+
+    @cached_property
+    def _rates(self) -> F64:
+        """Mean tokens of a round, by process and level."""
+        return np.asarray(1.0 + self._survival.sum(axis=2))
+
+    @cached_property
+    def _alike(self) -> bool:
+        """Whether every level of every process accepts alike."""
+        return bool((self._thresholds == self._thresholds[0, 0]).all())
+
+    @cached_property
+    def _full_width(self) -> bool:
+        """Whether a threshold does not fit 32 bits."""
+        return bool((self._thresholds >= ONE).any())
 
     def at(self, k: int) -> Luck:
         """Returns the same luck cut to k drafts a round."""
@@ -120,7 +143,7 @@ class Luck:
     def _by_class(self, ids: I64) -> Iterator[tuple[int, I64]]:
         """Yields each class that is there, and where its requests stand in `ids`."""
         classes = self.class_id[ids]
-        for number in np.unique(classes).tolist():
+        for number in np.flatnonzero(np.bincount(classes)).tolist():
             yield number, np.flatnonzero(classes == number)
 
     def _rows(self, ids: I64) -> npt.NDArray[Any]:

@@ -11,12 +11,11 @@ from math import inf
 
 from specfleet.sim.calendar.fleet import Fleet
 from specfleet.sim.calendar.footprints import Footprints
-from specfleet.sim.calendar.gate import stranger, why_not
 from specfleet.sim.calendar.harvest import Harvest
-from specfleet.sim.calendar.kv.interface import Unsuited
 from specfleet.sim.calendar.lanes import Lanes
 from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.sglang.runs import sglang_on_the_calendar
+from specfleet.sim.calendar.taken import taken
 from specfleet.sim.cluster import Cluster, OpenArrivals
 from specfleet.sim.router import LeastOutstanding
 from specfleet.sim.scenario import Ran, Scenario
@@ -36,44 +35,16 @@ def on_the_calendar(scenario: Scenario, table: RequestTable, seed: int, lives: L
     Raises:
         Unsuited: it has to be stepped, and why.
     """
-    run, rules = _taken(scenario, table, seed, lives)
+    run, rules = taken(scenario, table, seed, lives)
     if rules is None:
         return sglang_on_the_calendar(run)
     if run.alone:
         return _apart(run, rules)
-    return _clocked(run, rules) if run.waits_for_answers else _counted(run, rules)
-
-
-def why_stepped(scenario: Scenario, table: RequestTable, seed: int, lives: Lives | None) -> str:
-    """Returns why a run would be stepped as a whole; empty where the calendar begins it. Runs nothing.
-
-    Arguments as `on_the_calendar`; single steps of a run that begins there may be stepped all the same.
-    """
-    try:
-        _taken(scenario, table, seed, lives)
-    except Unsuited as reason:
-        return str(reason)
-    return ""
-
-
-def _taken(
-    scenario: Scenario, table: RequestTable, seed: int, lives: Lives | None
-) -> tuple[CalendarRun, Footprints | None]:
-    """Returns a run that the calendar begins, and its rules: None where they are SGLang's."""
-    if reason := stranger(scenario, table, lives):
-        raise Unsuited(reason)
-    run = CalendarRun(scenario, table, seed, lives)
-    if reason := why_not(run):
-        raise Unsuited(reason)
-    if scenario.engine.sglang is not None:
-        return run, None
-    if (rules := run.rules()) is None:
-        raise Unsuited("counts that do not fit in one integer")
-    return run, rules
+    return _clocked(run, rules) if scenario.load.max_concurrency is not None else _counted(run, rules)
 
 
 def _clocked(run: CalendarRun, rules: Footprints) -> Ran:
-    """Runs a closed or capped loop, or sessions, where an answer lets the next request go."""
+    """Runs a closed or capped loop, where an answer lets the next request go."""
     lanes = Lanes(run, rules, clocked=True)
     cluster = Cluster(run.scenario, run.table, run.seed, lanes)
     cluster.run()

@@ -18,12 +18,12 @@ from specfleet.hardware.stepcost import StepCost
 from specfleet.sim.calendar.books.log import Log
 from specfleet.sim.calendar.books.members import Members, Standing
 from specfleet.sim.calendar.crowd import CalendarCrowd
-from specfleet.sim.calendar.kv.interface import Unsuited
 from specfleet.sim.calendar.plans import Plans
 from specfleet.sim.calendar.position import Position
 from specfleet.sim.calendar.stay import Begun, Counts, Left, Stay
 from specfleet.sim.calendar.watch import Ended
 from specfleet.sim.engine import Engine, Request
+from specfleet.sim.errors import Unsuited
 from specfleet.sim.recorder import Recorder
 from specfleet.sim.scheduler import Scheduler
 from specfleet.sim.sequence import FINISHED, PREEMPTED, RUNNING, Batch

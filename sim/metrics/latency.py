@@ -187,7 +187,7 @@ def _decode_sums(
     place = np.full(len(result.requests["status"]), -1)
     place[ids] = np.arange(len(ids))
     sums = {name: np.zeros(len(ids)) for name in (*parts, "paused")}
-    for replica in np.unique(result.iterations["replica"]):
+    for replica in np.flatnonzero(np.bincount(result.iterations["replica"])):
         rows = result.iterations["replica"] == replica
         mine = each["replica"] == replica
         odd = (gaps["replica"] == replica) & (place[gaps["request_id"]] >= 0)

@@ -187,7 +187,7 @@ def step_gaps(iterations: Columns, before_s: float = inf) -> F64:
         np.subtract(end[1:], end[:-1], out=gaps[1:])
         gaps[0] = end[0] - before_s if before_s < inf else inf
         return gaps
-    for index in np.unique(replica):
+    for index in np.flatnonzero(np.bincount(replica)):
         rows = np.flatnonzero(replica == index)
         gaps[rows[1:]] = np.diff(end[rows])
     return gaps

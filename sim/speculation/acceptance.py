@@ -9,7 +9,8 @@ scheduled. Processes that draw another way are in `processes`.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,6 +75,16 @@ def survival_table(spec: AcceptanceSpec, k: int, lengths: F64 | None = None) -> 
         chain = conditional_table(spec, spec.tree.depth, spread, lengths)
         return tree_survival(spec.tree, chain, spec.by_rank)[:, :k]
     return spread.survival(conditional_table(spec, k, spread, lengths))
+
+
+def always_reached(spec: AcceptanceSpec, k: int) -> bool:
+    """Returns whether `survival_table` has an answer for sure: enough positions, survival that does not rise,
+    and neither requests apart nor bursts."""
+    means = spec.by_position
+    if means is None or len(means) < k or spec.tree is not None or spec.low_atom is not None:
+        return False
+    special = spec.burst or spec.hot_cold or spec.replay or spec.own
+    return not special and all(0.0 <= later <= before for before, later in pairwise((1.0, *means[:k])))
 
 
 @lru_cache(maxsize=64)
@@ -162,17 +173,28 @@ class Acceptance:
             if output_tokens is None or not len(output_tokens):
                 raise ValueError("length_rank_correlation needs the output lengths of the class's requests")
             lengths = lengths_by_level(output_tokens, self._correlation)
-        self.survival = self._solved(lengths)
+        self._lengths = lengths
+        if not always_reached(spec, k):
+            _ = self.survival  # whoever states what no process has is told so here
         self._log_nodes = np.log([max(tokens, 1.0) for tokens, _ in spec.context_multiplier] or [1.0])
         self._factors = np.array([factor for _, factor in spec.context_multiplier] or [1.0])
         hot = spec.overlap.multiplier() if spec.overlap is not None else spec.temperature_multiplier
         self._temperatures = np.array([temperature for temperature, _ in hot])
         self._hot_factors = np.array([factor for _, factor in hot])
-        self._thresholds: U64 = np.floor(self.survival * ONE).astype(np.uint64)
         same = not len(hot) and bool((self._factors == self._factors[0]).all())
         self._one_factor = float(self._factors[0]) if same else None
         self._lowered: dict[int, U64] = {}
         self._confidence_of: dict[int, tuple[float, ...]] = {}
+
+    @cached_property
+    def survival(self) -> F64:
+        """By level and position, solved when it is first asked for: `check` asks for nobody's."""
+        return self._solved(self._lengths)
+
+    @cached_property
+    def _thresholds(self) -> U64:
+        """What a round's 32-bit draw has to stay below, by level and position."""
+        return np.floor(self.survival * ONE).astype(np.uint64)
 
     def _solved(self, lengths: F64 | None) -> F64:
         """Returns the survival table, for mean output tokens by level where they depend on it."""
@@ -325,4 +347,12 @@ def conditional_of(survival: F64) -> F64:
     return np.divide(survival, before, out=np.zeros_like(survival), where=before > 0.0)
 
 
-__all__ = ["LEVELS", "QUANTITIES", "Acceptance", "AcceptanceSpec", "LowAtom", "survival_table"]
+__all__ = [
+    "LEVELS",
+    "QUANTITIES",
+    "Acceptance",
+    "AcceptanceSpec",
+    "LowAtom",
+    "always_reached",
+    "survival_table",
+]

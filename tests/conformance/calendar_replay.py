@@ -19,9 +19,9 @@ from calendar_run import Run, differences_of_sums
 from records import Differences, Step, Trace, differences
 
 from specfleet.sim.calendar import stepper, view
-from specfleet.sim.calendar.kv.interface import Unsuited
 from specfleet.sim.calendar.lane import Lane
 from specfleet.sim.config import EngineConfig
+from specfleet.sim.errors import Unsuited
 
 
 @contextmanager

@@ -17,12 +17,12 @@ from calendar_engine import NotTaken
 from records import Differences, Step, Trace, differences
 from sglang_replay import sglang_config
 
-from specfleet.sim.calendar.kv.interface import Unsuited
 from specfleet.sim.calendar.luck import I64
 from specfleet.sim.calendar.sglang.lane import Asking, SglangLane
 from specfleet.sim.calendar.sglang.lives import SglangPacking, SglangTrajectories
 from specfleet.sim.calendar.sglang.runs import outputs_cut
 from specfleet.sim.calendar.waiting import WaitingLine
+from specfleet.sim.errors import Unsuited
 from specfleet.sim.sglang.adder import PrefillRow
 from specfleet.sim.sglang.rules import NewTokenRatio, SglangRules
 from specfleet.workloads.requests import RequestTable

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,8 @@ from specfleet.hardware.memory import GIB
 from specfleet.sim.simulation import simulate
 
 SERVE = "model: llama-3.1-8b-instruct, gpu: h100-sxm, max_model_len: 8192, gpu_memory_utilization: 0.95"
+ROOT = Path(__file__).parents[2]
+RUNNER = "specfleet.sim.simulation"
 WORKLOAD = "num_prompts: 8, max_concurrency: 4, input_len: 700, output_len: 100"
 
 
@@ -33,6 +37,30 @@ def test_the_lines_of_vllm_are_there(tmp_path: Path) -> None:
     assert fits
     assert "GPU KV cache size: 476,016 tokens" in lines
     assert "Maximum concurrency for 8,192 tokens per request: 58.11x" in lines
+
+
+@pytest.mark.parametrize(
+    ("command", "unused"),
+    [
+        ("check", {"rich", "pandas", "matplotlib", "multiprocessing", RUNNER, "simpy"}),
+        ("run", {"rich", "pandas", "matplotlib", "multiprocessing"}),
+    ],
+)
+def test_a_command_waits_for_no_library_that_it_does_not_use(
+    tmp_path: Path, command: str, unused: set[str]
+) -> None:
+    file = tmp_path / "experiment.yaml"
+    file.write_text(f"serve: {{{SERVE}}}\nworkload: {{{WORKLOAD}}}\n", encoding="utf-8")
+    more = (
+        ["--no-plots", "--jobs", "1", "--quiet", "--out", str(tmp_path / "run")] if command == "run" else []
+    )
+    code = (
+        "import sys\nfrom specfleet.experiments.cli.main import main\n"
+        f"try:\n    main({[command, str(file), *more]!r})\n"
+        f"finally:\n    print('imported:', sorted({unused!r} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.splitlines()[-1] == "imported: []"
 
 
 def test_every_term_of_the_budget_is_printed(tmp_path: Path) -> None:

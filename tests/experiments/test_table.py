@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specfleet.experiments.run.results import Row
+from specfleet.experiments.words import table
 from specfleet.experiments.words.summary import summary_table
 from specfleet.experiments.words.table import Column, table_text
 from specfleet.experiments.words.width import fitted, fitting, terminal_columns
@@ -32,6 +33,29 @@ def test_every_cell_stands_in_its_line_as_it_was_given(
     columns, rows = table
     lines = table_text(columns, rows).split("\n")
     assert [line.split() for line in lines] == [[column.heading for column in columns], *rows]
+
+
+SPACED = st.text("ab 1.%", max_size=9)
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(SPACED, min_size=1, max_size=3), st.booleans(), st.sampled_from([0, 12])),
+        min_size=1,
+        max_size=4,
+    ),
+    st.lists(st.one_of(st.lists(SPACED, max_size=4), st.just("K = 3")), max_size=4),
+    st.integers(0, 3),
+)
+def test_where_nothing_is_wrapped_a_table_is_the_one_that_rich_would_print(
+    said: list[tuple[list[str], bool, int]], rows: list[list[str] | str], gap: int
+) -> None:
+    columns = [Column("\n".join(lines), left=left, width=width) for lines, left, width in said]
+    fitting_rows = [row if isinstance(row, str) else row[: len(columns)] for row in rows]
+    ours = table_text(columns, fitting_rows, gap=gap)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(table, "_plain", lambda filled: False)
+        assert table_text(columns, fitting_rows, gap=gap) == ours
 
 
 @given(tables(), st.integers(0, 4), st.integers(1, 4))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specfleet.hardware import catalog
-from specfleet.hardware.cudagraph import capture_sizes, padded
+from specfleet.hardware.cudagraph import capture_sizes, padded, padding
 
 NEW = catalog.engine_profile("vllm-0.33")
 
@@ -26,6 +26,13 @@ def test_padding_never_shrinks_and_is_idempotent(cap: int, query: int, tokens: i
     assert run >= tokens
     assert padded(run, sizes) == run
     assert run in sizes or run == tokens > (sizes[-1] if sizes else 0)
+
+
+@given(cap=st.integers(0, 600), query=st.integers(1, 9), largest=st.integers(1, 700))
+def test_a_column_of_steps_is_padded_as_each_of_them(cap: int, query: int, largest: int) -> None:
+    sizes = capture_sizes(cap, query)
+    each = [0, *(padded(tokens, sizes) for tokens in range(1, largest + 1))]
+    assert padding(sizes, largest).tolist() == each
 
 
 def test_the_plain_ladder_is_vllms() -> None:

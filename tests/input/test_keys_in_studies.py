@@ -38,13 +38,7 @@ ASKED: Around = {
 }
 """What a plan needs."""
 DECIDED = (
-    *(
-        "is what the plan finds",
-        "a plan chooses by itself",
-        "a plan tries chains",
-        "caps the load",
-        "a plan finds the loads",
-    ),
+    *("is what the plan finds", "a plan chooses by itself", "a plan tries chains", "caps the load"),
     *("needs traffic", "needs workload.max_concurrency"),
 )
 """Why a key does not go with a plan."""

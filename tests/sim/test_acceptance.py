@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from specfleet.sim.speculation.acceptance import LEVELS, Acceptance, AcceptanceSpec, LowAtom, survival_table
+from specfleet.sim.speculation.acceptance import (
+    LEVELS,
+    Acceptance,
+    AcceptanceSpec,
+    LowAtom,
+    always_reached,
+    survival_table,
+)
 from specfleet.sim.speculation.luck import LEVEL, bits32, bits64, bits_once, key
 from specfleet.sim.speculation.spread import beta_quantiles, pooled_length
 from specfleet.sim.speculation.theory import (
@@ -40,6 +47,35 @@ def drawn(
 def survivors(accepted: npt.NDArray[np.uint8], k: int) -> list[float]:
     """Share of rounds that accept at least 1, 2, ... K drafts."""
     return [float(np.mean(accepted >= i)) for i in range(1, k + 1)]
+
+
+@given(
+    st.lists(st.floats(0.0, 1.0), min_size=1, max_size=5).map(lambda each: tuple(sorted(each, reverse=True))),
+    st.sampled_from([0.5, 4.0, 18.0, math.inf]),
+    st.integers(1, 5),
+)
+def test_survival_that_does_not_rise_is_reached_by_some_process_and_is_its_pooled_survival(
+    by_position: tuple[float, ...], concentration: float, k: int
+) -> None:
+    spec = AcceptanceSpec(by_position=by_position, concentration=concentration)
+    assert always_reached(spec, k) == (k <= len(by_position))
+    if k <= len(by_position):
+        table = survival_table(spec, k)
+        rounds = 1.0 / (1.0 + table.sum(axis=1))
+        assert rounds @ table / rounds.sum() == pytest.approx(by_position[:k], abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        AcceptanceSpec(by_position=(0.9, 0.8), low_atom=LowAtom(0.3, 0.0, 0.2)),
+        AcceptanceSpec(acceptance_length=2.5, measured_at_k=1),
+    ],
+)
+def test_what_may_not_be_reached_is_refused_where_the_process_is_made(spec: AcceptanceSpec) -> None:
+    assert not always_reached(spec, 2)
+    with pytest.raises(ValueError, match=r"reached|outside"):
+        Acceptance(spec, 2, seed=0)
 
 
 @pytest.mark.parametrize(("k", "rate"), [(1, 0.75), (2, 0.656), (3, 0.578), (5, 0.458), (7, 0.371)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,9 +18,10 @@ from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import MOST_BLOCKS, Serve
 from specfleet.experiments.schema.blocks.workload import Workload
 from specfleet.hardware.memory import DoesNotFit
-from specfleet.sim.speculation.acceptance import AcceptanceSpec, survival_table
-from specfleet.workloads.traces.formats import read_trace
-from specfleet.workloads.traces.report import Trace
+from specfleet.sim.speculation.acceptance import AcceptanceSpec, always_reached, survival_table
+
+if TYPE_CHECKING:
+    from specfleet.workloads.traces.report import Trace
 
 
 def running_conflicts(config: Experiment) -> Iterator[Conflict]:
@@ -87,7 +89,8 @@ def _unreachable(specs: tuple[AcceptanceSpec, ...], k: int) -> str | None:
     """Returns why no process accepts like that at K drafts, or None."""
     try:
         for spec in specs:
-            survival_table(spec, k)
+            if not always_reached(spec, k):
+                survival_table(spec, k)
     except ValueError as error:
         return str(error)
     return None
@@ -149,5 +152,7 @@ def _trace(workload: Workload) -> tuple[str | None, int]:
 @lru_cache(maxsize=2)
 def _trace_of(workload: Workload) -> Trace:
     """Returns a trace, arrivals as recorded; raises as its reader does."""
+    from specfleet.workloads.traces.formats import read_trace
+
     assert workload.trace_file is not None
     return read_trace(workload.trace_file, workload.trace_format, **workload.trace_asked)

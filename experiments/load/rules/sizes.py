@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.load.sweep import MAX_POINTS
-from specfleet.experiments.point.build import counted_requests, requests_asked
+from specfleet.experiments.point.build import counted_requests, requests_asked, workload_spec
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import Serve
 from specfleet.experiments.schema.yamlfile import Value
@@ -17,6 +17,9 @@ MOST_SECONDS = 1e7
 
 MOST_KEPT = 10_000_000
 """Requests whose own figures are kept in one run."""
+
+MOST_STEPS = 25_000_000
+"""Iterations that are kept of one simulation, 2 GB of them: no point that goes on grows beyond."""
 
 MOST_VERIFIED = 10_000_000
 """Tokens that one step could verify, all sequences with all their drafts: prices are tabled up to there."""
@@ -38,6 +41,14 @@ def too_many_runs(experiment: Experiment, axes: Mapping[str, tuple[Value, ...]])
     if points <= MAX_POINTS < runs:
         message = f"of {points} points are {runs} simulations; use at most {MAX_POINTS}"
         yield Conflict.at(message, "replications")
+
+
+def longest(config: Experiment) -> int:
+    """Returns the most requests that a point goes on for: what the file allows, and memory and time do."""
+    spec, workload = workload_spec(config.workload), config.workload
+    steps = MOST_STEPS * (workload.max_concurrency or 1) / max(spec.output.mean, 1.0)
+    seconds = MOST_SECONDS * spec.request_rate
+    return max(int(min(config.run.at_most, MOST_KEPT, steps, seconds)), 1)
 
 
 def _drafts(serve: Serve) -> Iterator[Conflict]:

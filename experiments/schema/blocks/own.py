@@ -12,7 +12,6 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 from specfleet.experiments.schema.blocks.base import Block
 from specfleet.experiments.schema.faults import closest
 from specfleet.experiments.schema.registry import KINDS
-from specfleet.workloads.traces.formats import TRACE_FORMATS
 
 HOW = "name the file that registers your own under plugins: (docs/python.md)"
 """What to do about an unknown name that was meant to be one's own."""
@@ -65,9 +64,27 @@ CostModelName: TypeAlias = Annotated[
     str, _checks(KINDS["cost_model"].known), _offers(KINDS["cost_model"].known)
 ]
 ProcessName: TypeAlias = Annotated[str, _checks(KINDS["acceptance"].known)]
-TraceFormatName: TypeAlias = Annotated[
-    str, _checks(TRACE_FORMATS, how=""), WithJsonSchema({"enum": list(TRACE_FORMATS)})
-]
+
+
+class _TraceFormat:
+    """The formats of traces; their readers are imported where a format is named."""
+
+    def __get_pydantic_json_schema__(self, schema: object, handler: object) -> dict[str, object]:
+        """For editors: those that are shipped."""
+        return {"enum": list(_trace_formats())}
+
+
+def _trace_formats() -> Mapping[str, object]:
+    from specfleet.workloads.traces.formats import TRACE_FORMATS
+
+    return TRACE_FORMATS
+
+
+def _check_format(value: str) -> str:
+    return _check(_trace_formats(), "", value)
+
+
+TraceFormatName: TypeAlias = Annotated[str, AfterValidator(_check_format), _TraceFormat()]
 
 
 def refuse_keys(block: Block, keys: dict[str, Any]) -> None:

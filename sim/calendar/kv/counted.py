@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from specfleet.sim.calendar.crowd import CalendarCrowd
-from specfleet.sim.calendar.kv.interface import Entrant, Fresh, Unsuited
+from specfleet.sim.calendar.kv.interface import Entrant, Fresh
 from specfleet.sim.calendar.stay import Begun, Stay, StayRef, stay_of
 from specfleet.sim.calendar.trajectories import BLOCK
+from specfleet.sim.errors import Unsuited
 from specfleet.sim.step import Candidate, Step
 
 

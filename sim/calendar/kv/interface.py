@@ -29,10 +29,6 @@ class Entrant(NamedTuple):
     holder: Holder | None = None
 
 
-class Unsuited(Exception):  # noqa: N818 - not an error: the run is stepped instead
-    """The run met something that only `Engine` can do."""
-
-
 class KV(Protocol):
     """The KV blocks of an engine, as those who run need them.
 

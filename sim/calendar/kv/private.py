@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from specfleet.sim.calendar.crowd import CalendarCrowd
 from specfleet.sim.calendar.kv.counted import CountedKV
-from specfleet.sim.calendar.kv.interface import Entrant, Fresh, Unsuited
+from specfleet.sim.calendar.kv.interface import Entrant, Fresh
 from specfleet.sim.calendar.kv.pool import Holder, Pool
 from specfleet.sim.calendar.stay import Begun, Stay, StayRef
 from specfleet.sim.calendar.trajectories import BLOCK
+from specfleet.sim.errors import Unsuited
 from specfleet.sim.rules import findable_blocks
 from specfleet.sim.step import Candidate, Step
 

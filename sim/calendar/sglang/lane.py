@@ -12,7 +12,6 @@ from collections.abc import Generator, Iterator
 from math import inf
 
 from specfleet.hardware.stepcost import StepCost, StepShape, prefill_pairs, shape_fields
-from specfleet.sim.calendar.kv.interface import Unsuited
 from specfleet.sim.calendar.quiet import new_shape
 from specfleet.sim.calendar.sglang.ends import SglangEnds
 from specfleet.sim.calendar.sglang.lives import SglangLives, SglangTrajectories
@@ -29,7 +28,7 @@ from specfleet.sim.calendar.sglang.sums import (
 )
 from specfleet.sim.calendar.trajectories import BLOCK
 from specfleet.sim.calendar.waiting import WaitingLine
-from specfleet.sim.errors import Breach
+from specfleet.sim.errors import Breach, Unsuited
 from specfleet.sim.laws.names import ONE_BATCH
 from specfleet.sim.sglang.adder import PrefillAdder, PrefillRow, admit, may_try
 from specfleet.sim.sglang.pool import Match

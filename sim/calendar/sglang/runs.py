@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from specfleet.sim.calendar.books.ledger import Ledger
 from specfleet.sim.calendar.harvest import by_end
-from specfleet.sim.calendar.kv.interface import Unsuited
 from specfleet.sim.calendar.luck import F64, I64
 from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.sglang.columns import SglangColumns
@@ -24,6 +23,7 @@ from specfleet.sim.calendar.trajectories import LifeBatch
 from specfleet.sim.calendar.waiting import WaitingLine
 from specfleet.sim.clients import Answer
 from specfleet.sim.cluster import Cluster, OpenArrivals
+from specfleet.sim.errors import Unsuited
 from specfleet.sim.recorder import FINISHED, REJECTED, REQUEST_COUNTS, REQUEST_TIMES, Columns
 from specfleet.sim.scenario import Ran
 from specfleet.sim.sglang.rules import NewTokenRatio, SglangRules

@@ -14,9 +14,10 @@ import pytest
 import yaml
 
 from specfleet.experiments.load.config import load
+from specfleet.experiments.load.rules.sizes import longest
 from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.run import growth
-from specfleet.experiments.run.growth import LOOKS, Sighting, Together, groups, longest, looked
+from specfleet.experiments.run.growth import LOOKS, Sighting, Together, groups, looked
 from specfleet.experiments.run.known import AT_MOST, NOT_KNOWN, Loose, loose
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.run.results import Row, number, read_results

@@ -1,0 +1,39 @@
+"""Whether the calendar takes a run, before it begins; what runs it is not imported to tell."""
+
+from __future__ import annotations
+
+from specfleet.sim.calendar.footprints import Footprints
+from specfleet.sim.calendar.gate import stranger, why_not
+from specfleet.sim.calendar.plan import CalendarRun
+from specfleet.sim.errors import Unsuited
+from specfleet.sim.scenario import Scenario
+from specfleet.sim.speculation.lives import Lives
+from specfleet.workloads.requests import RequestTable
+
+
+def why_stepped(scenario: Scenario, table: RequestTable, seed: int, lives: Lives | None) -> str:
+    """Returns why a run would be stepped as a whole; empty where the calendar begins it. Runs nothing.
+
+    Arguments as `on_the_calendar`; single steps of a run that begins there may be stepped all the same.
+    """
+    try:
+        taken(scenario, table, seed, lives)
+    except Unsuited as reason:
+        return str(reason)
+    return ""
+
+
+def taken(
+    scenario: Scenario, table: RequestTable, seed: int, lives: Lives | None
+) -> tuple[CalendarRun, Footprints | None]:
+    """Returns a run that the calendar begins, and its rules: None where they are SGLang's."""
+    if reason := stranger(scenario, table, lives):
+        raise Unsuited(reason)
+    run = CalendarRun(scenario, table, seed, lives)
+    if reason := why_not(run):
+        raise Unsuited(reason)
+    if scenario.engine.sglang is not None:
+        return run, None
+    if (rules := run.rules()) is None:
+        raise Unsuited("counts that do not fit in one integer")
+    return run, rules

@@ -117,3 +117,34 @@ def test_each_pass_of_a_tree_runs_at_its_own_width() -> None:
     assert wide.later_s[8] == pytest.approx((narrow.later_s[16] + narrow.later_s[32]) / 2)
     assert wide.first_s[8] == narrow.first_s[8] + TREE_KV_MOVE_S
     assert wide.each_s[8] > narrow.each_s[8]
+
+
+def test_a_scale_of_kernels_scales_every_time_of_a_drafter_and_no_count() -> None:
+    plain = place("eagle3-qwen3-32b")
+    slow = replace(plain, profile=replace(PROFILE, kernel_time_scale=1.5))
+    one, other = drafter_tables(plain), drafter_tables(slow)
+    assert one is not None and other is not None
+    for name in ("first_s", "later_s", "each_s"):
+        assert getattr(other, name) == pytest.approx(1.5 * getattr(one, name)), name
+    assert one.kv_token_s > 0.0 and other.kv_token_s == pytest.approx(1.5 * one.kv_token_s)
+    assert other.window_token_s == pytest.approx(1.5 * one.window_token_s)
+    assert other.prefill == one.prefill.times(1.5)
+    assert other.first_extra_rows == one.first_extra_rows
+
+
+def test_windowed_kv_of_a_draft_model_is_scaled_too() -> None:
+    target, drafts = catalog.model("gpt-oss-120b"), catalog.model("gpt-oss-20b")
+    own = replace(catalog.drafter("qwen3-1.7b"), model=drafts, draft_vocab_size=target.vocab_size)
+    gpu = catalog.accelerator("h100-94gb")
+    tables = [
+        drafter_tables(
+            Placement.of(
+                target, gpu, replace(PROFILE, kernel_time_scale=scale), drafter=own,
+                num_speculative_tokens=3, max_num_seqs=8, max_num_batched_tokens=64, tensor_parallel_size=2,
+            )
+        )
+        for scale in (1.0, 2.0)
+    ]  # fmt: skip
+    once, twice = tables
+    assert once is not None and twice is not None and once.window_token_s > 0.0
+    assert twice.window_token_s == pytest.approx(2.0 * once.window_token_s)

@@ -136,6 +136,23 @@ def test_where_luck_belongs_to_output_positions_no_policy_needs_fewer_rounds(
         assert (least <= simulate(replace(scenario, policy=fixed), table, seed).requests["chunks"]).all()
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("spare", [0, 7])
+@pytest.mark.parametrize("k", [1, 3, 8])
+def test_no_draft_goes_beyond_the_end(k: int, spare: int, asynchronous: bool) -> None:
+    """Where every draft is accepted each step writes 1 + K tokens, and the last one what is left."""
+    engine = replace(drafting(k, "eagle3", ENGINE), async_scheduling=asynchronous)
+    lucky = AcceptanceSpec(conditional_acceptance=1.0)
+    scenario = Scenario(engine, ToyCost(), {"": lucky}, load=LoadConfig(3), policy=ORACLE)
+    outputs = np.array([1, 2, 3, 5, 9, 10, 11, 30])
+    table = RequestTable.of([20] * 8, outputs, max_tokens=outputs + spare)
+    requests = simulate(scenario, table, 0).requests
+    steps = -(-(outputs - 1) // (1 + k))
+    assert (requests["chunks"] == 1 + steps).all()
+    assert (requests["draft_tokens"] == outputs - 1 - steps).all()
+    assert (requests["accepted_tokens"] == outputs - 1 - steps).all()
+
+
 PLACES = {
     "8b, a head": ("llama-3.1-8b", "h100-sxm", "eagle3-llama-3.1-8b", 1),
     "70b, a model": ("llama-3.3-70b", "h100-pcie", "llama-3.2-1b", 2),

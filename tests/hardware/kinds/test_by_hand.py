@@ -13,7 +13,7 @@ from specfleet.hardware.accelerator import MOST as MOST_OF_A_GPU
 from specfleet.hardware.attentioncost import _add_prefill
 from specfleet.hardware.constants import DecodeConstants, LatentConstants
 from specfleet.hardware.forward import layer_stack, linear, rows_up_to
-from specfleet.hardware.heads import _block_drafter, mtp_for
+from specfleet.hardware.heads import _block_drafter, medusa_for, mtp_for
 from specfleet.hardware.kernels import (
     NO_PREFILL,
     AttentionShape,
@@ -151,6 +151,12 @@ def test_a_drafter_on_the_roofline_streams_its_weights_each_pass() -> None:
     plain = cost.seconds(one(tokens=4, decode_sequences=1))
     three = cost.seconds(one(tokens=4, decode_sequences=1, draft_passes=3))
     assert three - plain == pytest.approx(3 * 2 * weights / BYTES_S, rel=1e-9)
+
+
+@pytest.mark.parametrize(("tp", "drafts"), [(1, 1), (1, 3), (2, 5)])
+def test_heads_of_medusa_are_a_square_layer_and_an_lm_head_a_draft(tp: int, drafts: int) -> None:
+    own = medusa_for(catalog.model("llama-3.1-8b"))
+    assert pass_parameters(own, tp, drafts) == drafts * (4096**2 + 128_256 // tp * 4096)
 
 
 def test_two_kinds_of_prefill_are_weighted_by_their_arithmetic() -> None:

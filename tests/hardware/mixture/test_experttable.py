@@ -91,3 +91,20 @@ def test_the_placement_says_whose_times_price_the_experts() -> None:
     )
     assert "nearest" in placed("glm-4.5-air", "h100-sxm", "vllm-0.33", tensor_parallel_size=4).expert_kernels
     assert "formula" in placed("qwen3-30b-a3b", "a100-80gb", "vllm-0.33").expert_kernels
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "stored", "kind"),
+    [
+        ("fp8", "fp8", "fp8_block"),
+        (None, "fp8", "fp8"),
+        ("fp8", "bf16", "bf16"),
+        ("fp8", "int4_g128", "int4"),
+        (None, "mxfp4", "mxfp4"),
+    ],
+)
+def test_fp8_of_a_checkpoint_has_scales_by_block_and_that_of_the_engine_one_a_tensor(
+    checkpoint: str | None, stored: str, kind: str
+) -> None:
+    model = replace(catalog.model("qwen3-30b-a3b"), checkpoint_quantization=checkpoint)
+    assert stored_kind(model, stored) == kind

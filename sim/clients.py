@@ -1,9 +1,10 @@
 """The load generator: who sends what, when, and what it sees.
 
 Open loop (requests at their arrival times), closed loop (a user sends again when answered), or
-both (arrival times under a cap). The client is part of what a benchmark measures: a request takes
-time to reach the engine, sends queue behind each other, and the chunks of a step are handled one
-after another.
+both (arrival times under a cap). Where requests are the turns of sessions, a user goes through one
+session, turn by turn, each a while after the answer before, and then takes the next. The client is
+part of what a benchmark measures: a request takes time to reach the engine, sends queue behind each
+other, and the chunks of a step are handled one after another.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import simpy
 
 from specfleet.sim.config import ClientConfig, LoadConfig
 from specfleet.sim.environment import Environment, Moment
+from specfleet.workloads.requests import RequestTable
 
 F64 = npt.NDArray[np.float64]
 CLIENT_TIMES = ("sent_s", "first_chunk_s", "last_chunk_s")
@@ -72,24 +74,27 @@ class Client:
 
     Args:
         env: the cluster's clock.
-        arrival_s: when each request is due, sorted.
+        table: the requests.
         config: the client's own delays.
-        load: the cap on requests in flight.
+        load: the cap on requests in flight, or on sessions that are under way.
         arrive: hands a request to the cluster.
     """
 
     def __init__(
-        self, env: Environment, arrival_s: F64, config: ClientConfig, load: LoadConfig, arrive: Arrive
+        self, env: Environment, table: RequestTable, config: ClientConfig, load: LoadConfig, arrive: Arrive
     ) -> None:
         self.env = env
         self.config = config
-        self.max_concurrency = load.max_concurrency or len(arrival_s)
-        never = array("d", [nan]) * len(arrival_s)
+        self.max_concurrency = load.max_concurrency or len(table)
+        never = array("d", [nan]) * len(table)
         self._sent_s, self._first_chunk_s, self._last_chunk_s = never, never[:], never[:]
         self.in_flight = 0
         self._sends = Sends(config.send_serial_s)
         self._arrive = arrive
-        self._arrival_s = arrival_s.tolist()
+        self._arrival_s = table.arrival_s.tolist()
+        follows = table.follows
+        self._think_s: list[float] = [] if table.think_s is None else table.think_s.tolist()
+        self._follows: list[bool] = [] if follows is None else [*follows.tolist(), False]
         self._waiting: deque[int] = deque()
         self._answers: dict[int, Moment] = {}
         env.process(self._offer())
@@ -97,6 +102,8 @@ class Client:
     def _offer(self) -> Generator[simpy.Event, None, None]:
         """A simpy process: requests become due at their arrival times, and take a user or wait for one."""
         for row, due in enumerate(self._arrival_s):
+            if self._follows and self._follows[row]:
+                continue
             if due > 0.0:
                 yield self.env.until(due)
             if self.in_flight < self.max_concurrency:
@@ -106,15 +113,20 @@ class Client:
                 self._waiting.append(row)
 
     def _use(self, row: int, arrives: Moment) -> Generator[Moment, float, None]:
-        """A simpy process: a user waits for an answer, turns round, and sends the next that waits."""
+        """A simpy process: a user waits for an answer, turns round, and sends its next turn, or who waits."""
         while True:
             arrived_s = yield arrives
             self._answers[row] = free = self.env.moment()
             self._arrive(row, arrived_s)
             free_s = yield free
-            if not self._waiting:
+            if self._follows and self._follows[row + 1]:
+                row += 1
+                if self._think_s[row]:
+                    free_s = yield self.env.until(free_s + self._think_s[row])
+            elif self._waiting:
+                row = self._waiting.popleft()
+            else:
                 break
-            row = self._waiting.popleft()
             arrives = self._send(row, free_s)
         self.in_flight -= 1
 

@@ -57,7 +57,7 @@ class Cluster:
         self.env = Environment()
         self.servers = servers
         self.router: Router = ROUTERS[scenario.deployment.router](seed)
-        self.client = Client(self.env, table.arrival_s, scenario.client, scenario.load, self._arrive)
+        self.client = Client(self.env, table, scenario.client, scenario.load, self._arrive)
         self.replicas = self._replicas(scenario)
 
     def _replicas(self, scenario: Scenario) -> Sequence[Replica | Rank]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from specfleet.sim.errors import Breach
 from specfleet.sim.laws.names import BLOCKS
-from specfleet.sim.rules import NEVER, blocks_for, findable_blocks, usable_hit
+from specfleet.sim.rules import blocks_for, findable_blocks, usable_hit
 
 if TYPE_CHECKING:
     from specfleet.sim.sequence import Sequence
@@ -147,7 +147,7 @@ class PrefixCache(KVCache):
             return keys
         offset = 0
         path: tuple[tuple[object, int], ...] = ()
-        for stream, length in (*sequence.segments, (sequence.output_stream, NEVER)):
+        for stream, length in sequence.stretches:
             stop = offset + length
             while len(keys) < count and len(keys) * size < stop:
                 first, inside = len(keys), min(count, (stop - ahead) // size)

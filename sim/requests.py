@@ -19,6 +19,7 @@ class Request(Sequence):
         temperature: of its sampling.
         confidence: survival by position that its drafter expects of its own drafts.
         by_output_position: accepted and proposals belong to output tokens written, not to successive rounds.
+        output_stream: as in `Sequence`.
     """
 
     __slots__ = (
@@ -56,8 +57,9 @@ class Request(Sequence):
         temperature: float = 0.0,
         confidence: tuple[float, ...] = (),
         by_output_position: bool = False,
+        output_stream: object = None,
     ) -> None:
-        super().__init__(id, prompt_tokens, max_tokens, stop_at, priority, segments)
+        super().__init__(id, prompt_tokens, max_tokens, stop_at, priority, segments, output_stream)
         self.accepted = accepted
         self.proposals = proposals
         self.counted = counted
@@ -130,6 +132,7 @@ class RequestMaker:
             temperature=float(table.temperature[row]),
             confidence=confidence,
             by_output_position=by_output_position,
+            output_stream=None if table.output_stream is None else int(table.output_stream[row]),
         )
 
 

@@ -25,7 +25,8 @@ class Sequence:
         priority: lower runs first, under the priority policy.
         segments: the prompt as `(stream, n)`, the first n tokens of each stream; None is a
             private stream. Two prompts share a prefix as far as their segments say.
-        output_stream: names the stream its output tokens belong to.
+        output_stream: names the stream its output tokens belong to; where its prompt ends in that stream,
+            they continue it there.
 
     Attributes:
         ignore_eos: it is known to write `max_tokens` tokens; only SGLang's estimates read it.
@@ -94,10 +95,18 @@ class Sequence:
         """Output tokens known so far."""
         return self.num_tokens - self.prompt_tokens
 
+    @property
+    def stretches(self) -> tuple[tuple[object, int], ...]:
+        """The prompt as its segments, and its output, as long as it may become."""
+        segments, stream = self.segments, self.output_stream
+        if segments[-1][0] == stream:
+            return (*segments[:-1], (stream, NEVER))
+        return (*segments, (stream, NEVER))
+
     def pieces(self, start: int, end: int) -> Iterator[tuple[object, int, int]]:
         """Yields the pieces (stream, from, to) of token streams that positions `start..end` consist of."""
         offset = 0
-        for stream, count in (*self.segments, (self.output_stream, NEVER)):
+        for stream, count in self.stretches:
             low, high = max(start - offset, 0), min(end - offset, count)
             if low < high:
                 yield stream, low, high

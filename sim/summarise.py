@@ -133,7 +133,8 @@ class Outline:
         for table in source.portions(size):
             segments |= table.segment_offset is not None
             names = table.class_names
-            if reason := stranger(scenario, table, None) or _refused(scenario, segments):
+            turns = "sessions: an answer lets the next turn go" if table.think_s is not None else None
+            if reason := stranger(scenario, table, None) or turns or _refused(scenario, segments):
                 return cls(None, reason, names)
             served = some_rows(table, CalendarRun(scenario, table, seed, None).served)
             kept = _extremes(served if kept is None else _joined(kept, served), scenario.engine.max_num_seqs)

@@ -12,8 +12,10 @@ import numpy.typing as npt
 IntArray: TypeAlias = npt.NDArray[np.int64]
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 
-FLOAT_COLUMNS = ("arrival_s", "temperature")
+FLOAT_COLUMNS = ("arrival_s", "temperature", "think_s")
 SEGMENT_COLUMNS = ("segment_offset", "segment_stream", "segment_tokens")
+SESSION_COLUMNS = ("think_s", "output_stream")
+"""Columns that only sessions have."""
 
 
 def _floats(name: str, values: npt.ArrayLike) -> FloatArray:
@@ -53,6 +55,12 @@ class RequestTable:
     far as their segments say. Streams >= 0 are private (stream i belongs to row i), negative ones are
     shared. All three None: row i is the first `prompt_tokens[i]` tokens of its private stream i.
 
+    With `think_s`, rows of one `session_id` are a session: they stand one behind the other, `turn` counts
+    from 0, and a turn after the first is due `think_s` seconds after the client has the answer before it;
+    its `arrival_s` says when its session begins. Without it, requests come at `arrival_s`. `output_stream`
+    names the stream of a row's output: where its prompt ends in that stream, the output continues it there,
+    and else begins it. None: nobody can ask for an output.
+
     The constructor copies and freezes the columns and raises ValueError for a column that is not 1-D or not
     whole numbers; `validate` checks the values.
     """
@@ -70,10 +78,12 @@ class RequestTable:
     segment_stream: IntArray | None = None
     segment_tokens: IntArray | None = None
     class_names: tuple[str, ...] = ("default",)
+    think_s: FloatArray | None = None
+    output_stream: IntArray | None = None
 
     def __post_init__(self) -> None:
         """Copy and freeze the columns."""
-        for name in self.column_names() + SEGMENT_COLUMNS:
+        for name in self.column_names() + SEGMENT_COLUMNS + SESSION_COLUMNS:
             values = getattr(self, name)
             if values is not None:
                 freeze = _floats if name in FLOAT_COLUMNS else _ints
@@ -82,8 +92,8 @@ class RequestTable:
 
     @classmethod
     def column_names(cls) -> tuple[str, ...]:
-        """Names of the per-request columns, in order."""
-        skipped = (*SEGMENT_COLUMNS, "class_names")
+        """Names of the per-request columns that every table has, in order."""
+        skipped = (*SEGMENT_COLUMNS, *SESSION_COLUMNS, "class_names")
         return tuple(field.name for field in fields(cls) if field.name not in skipped)
 
     @classmethod
@@ -134,7 +144,8 @@ class RequestTable:
         """The first `n` requests (all of them if there are fewer), with segments. ValueError if n < 0."""
         if n < 0:
             raise ValueError(f"head({n}): give a number of requests >= 0")
-        columns = {name: getattr(self, name)[:n] for name in self.column_names()}
+        names = (*self.column_names(), *self._session_names())
+        columns = {name: getattr(self, name)[:n] for name in names}
         if self.segment_offset is None or self.segment_stream is None or self.segment_tokens is None:
             return RequestTable(**columns, class_names=self.class_names)
         offset = self.segment_offset[: min(n, len(self)) + 1]
@@ -169,11 +180,20 @@ class RequestTable:
             class_names=self.class_names,
         )
 
+    def _session_names(self) -> tuple[str, ...]:
+        """Names of the columns of sessions that it has."""
+        return tuple(name for name in SESSION_COLUMNS if getattr(self, name) is not None)
+
+    @property
+    def follows(self) -> npt.NDArray[np.bool_] | None:
+        """Which rows wait for the answer to the row before; None where requests come at `arrival_s`."""
+        return None if self.think_s is None else self.turn > 0
+
     def validate(self) -> None:
         """Raise ValueError listing every fault of the table; return quietly when there is none."""
         faults = self._shape_faults()
         if not faults:
-            faults = [*self._value_faults(), *self._segment_faults()]
+            faults = [*self._value_faults(), *self._session_faults(), *self._segment_faults()]
         if faults:
             raise ValueError("the request table is not usable:\n  " + "\n  ".join(faults))
 
@@ -182,7 +202,7 @@ class RequestTable:
         rows = len(self)
         faults = [
             f"{name} has {len(getattr(self, name))} rows, arrival_s has {rows}"
-            for name in self.column_names()
+            for name in (*self.column_names(), *self._session_names())
             if len(getattr(self, name)) != rows
         ]
         missing = [name for name in SEGMENT_COLUMNS if getattr(self, name) is None]
@@ -206,6 +226,25 @@ class RequestTable:
             (over, "output_tokens is above max_tokens; no engine writes past the cap"),
             (unknown, f"class_id has no name among {list(self.class_names)}"),
             (~(self.temperature >= 0), "temperature is negative or not a number"),
+        )
+        return [_fault(bad, text) for bad, text in checks if bad.any()]
+
+    def _session_faults(self) -> list[str]:
+        """Faults of the order and the pauses of turns, empty where requests are no sessions."""
+        if self.think_s is None:
+            return []
+        before = np.concatenate(([-1], self.turn[:-1]))[: len(self)]
+        other = np.concatenate(([True], np.diff(self.session_id) != 0))[: len(self)]
+        later = self.turn > 0
+        moved = np.concatenate(([False], np.diff(self.arrival_s) != 0))[: len(self)]
+        checks = (
+            (~(self.think_s >= 0) | np.isinf(self.think_s), "think_s is negative or not a finite number"),
+            (
+                later & (other | (before != self.turn - 1)),
+                "turn does not follow the turn before it; put the turns of a session one behind the other",
+            ),
+            (later & moved, "arrival_s of a turn after the first is not that of its session's first turn"),
+            (self.turn < 0, "turn is negative"),
         )
         return [_fault(bad, text) for bad, text in checks if bad.any()]
 

@@ -84,8 +84,9 @@ class Breakeven:
         grid: tuple[Override, ...] = (
             (f"sweep.axes.{DRAFTS}", (0, *self.drafts)),
             (f"sweep.axes.{self.axis}", loads),
+            ("sweep.load", None),
         )
-        others = [change for change in self.overrides if _key(change) not in (self.axis, DRAFTS)]
+        others = [c for c in self.overrides if _key(c) not in (self.axis, DRAFTS, "sweep.load")]
         self.loaded: Loaded = load(self.file, (*others, *own, *grid))
         experiment = self.loaded.experiment
         self._place = ResultsFolder("breakeven", f"{experiment.name}-breakeven", self.out, own_files)

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from specfleet.experiments.load.baseline import plain_baseline
 from specfleet.experiments.load.gridcheck import GridCheck
+from specfleet.experiments.load.load_range import axis_key, load_axis, stand_in
 from specfleet.experiments.load.rules.acceptance import acceptance_notices, elsewhere
 from specfleet.experiments.load.rules.in_step import in_step_notices
 from specfleet.experiments.load.rules.own import own_notices
@@ -69,12 +70,36 @@ def load(given: Given, overrides: Iterable[Override] = ()) -> Loaded:
     data = _ready(document)
     if faults := list(_plugin_faults(data.get("plugins"), document)):
         raise InputFaults([*document.faults, *faults])
+    data, found = _with_loads(document, data)
+    grid = _sound(document, data)
+    notices = (*said, *found, *_notices(grid.experiment, grid.points))
+    return Loaded(_completed(grid.experiment, grid.points), notices)
+
+
+def _sound(document: Document, data: dict[str, Value]) -> GridCheck:
+    """The grid of values without faults; InputFaults with all of them."""
     grid = GridCheck(document, data)
     grid.run()
     if grid.faults:
         raise InputFaults(grid.faults)
-    notices = (*said, *_notices(grid.experiment, grid.points))
-    return Loaded(_completed(grid.experiment, grid.points), notices)
+    return grid
+
+
+def _with_loads(document: Document, data: dict[str, Value]) -> tuple[dict[str, Value], tuple[str, ...]]:
+    """The values with the axis that `sweep.load` asks for, and what to say of it."""
+    sweep = data.get("sweep")
+    if not isinstance(sweep, dict) or sweep.get("load") is None:
+        return data, ()
+    asked = GridCheck(document, data)
+    asked.check_load()
+    if asked.faults:
+        raise InputFaults(asked.faults)
+    key = axis_key(asked.experiment)
+    bare = stand_in(key, data)
+    found = load_axis(key, _sound(document, bare).points)
+    axes = sweep.get("axes") if isinstance(sweep.get("axes"), dict) else {}
+    assert isinstance(axes, dict)
+    return {**data, "sweep": {"axes": {found.key: found.values, **axes}}}, (found.notice,)
 
 
 def as_given(given: Given, overrides: Iterable[Override] = ()) -> str:
@@ -99,6 +124,8 @@ def resolved(experiment: Experiment) -> str:
         data["acceptance"] = {name: _said(process, own[name]) for name, process in said.items()}
     elif said is not None:
         data["acceptance"] = _said(said, own)
+    if data["sweep"]["load"] is None:
+        del data["sweep"]["load"]
     for key in ("sglang", "capacity_scheduler_policy"):
         if data["serve"][key] is None:
             del data["serve"][key]

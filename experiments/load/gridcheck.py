@@ -8,6 +8,7 @@ from typing import cast
 
 from pydantic import ValidationError
 
+from specfleet.experiments.load import load_range
 from specfleet.experiments.load.defaults import filled
 from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.load.rules.conflicts import conflicts
@@ -63,6 +64,12 @@ class GridCheck:
         self._report_all(report_conflicts(self.experiment.report, self._written), {})
         self._report_all(claim_conflicts(self.experiment.claim, self._written), {})
         self._report_all(plan_conflicts(self.experiment), {})
+
+    def check_load(self) -> None:
+        """Checks `sweep.load` alone, before there is a grid."""
+        for finding in self._base.findings:
+            self._say(finding.path, finding.message)
+        self._report_all(load_range.conflicts(self.experiment), {})
 
     def _index_grid(self) -> Iterator[dict[str, int]]:
         """Axis -> place of its value in the file, for every point."""

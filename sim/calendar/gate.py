@@ -139,6 +139,8 @@ UNDERSTOOD: dict[type, tuple[str, ...]] = {
         "segment_stream",
         "segment_tokens",
         "class_names",
+        "think_s",
+        "output_stream",
     ),
 }
 """Fields that the calendar obeys, by record. Those that name something are looked up below, too."""

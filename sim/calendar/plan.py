@@ -116,7 +116,12 @@ class CalendarRun:
         """Whether each replica's requests are known before anything runs."""
         deployment = self.scenario.deployment
         blind = deployment.replicas == 1 or issubclass(ROUTERS[deployment.router], Blind)
-        return blind and self.scenario.load.max_concurrency is None
+        return blind and not self.waits_for_answers
+
+    @property
+    def waits_for_answers(self) -> bool:
+        """Whether an answer lets another request go: a cap on requests in flight, or the next turn."""
+        return self.scenario.load.max_concurrency is not None or self.table.think_s is not None
 
     @property
     def may_step(self) -> bool:

@@ -40,11 +40,11 @@ def on_the_calendar(scenario: Scenario, table: RequestTable, seed: int, lives: L
         return sglang_on_the_calendar(run)
     if run.alone:
         return _apart(run, rules)
-    return _clocked(run, rules) if scenario.load.max_concurrency is not None else _counted(run, rules)
+    return _clocked(run, rules) if run.waits_for_answers else _counted(run, rules)
 
 
 def _clocked(run: CalendarRun, rules: Footprints) -> Ran:
-    """Runs a closed or capped loop, where an answer lets the next request go."""
+    """Runs a closed or capped loop, or sessions, where an answer lets the next request go."""
     lanes = Lanes(run, rules, clocked=True)
     cluster = Cluster(run.scenario, run.table, run.seed, lanes)
     cluster.run()

@@ -227,6 +227,22 @@ def _check_due(requests: Columns, table: RequestTable) -> None:
             at = first(early)
             said = f"sent at {requests['sent_s'][at]:.9g} s, due at {table.arrival_s[at]:.9g} s"
             raise request_breach(CAUSES, said, requests, at)
+    if table.think_s is None:
+        return
+    later = np.flatnonzero(table.turn > 0)
+    due_s = _over_s(requests)[later - 1] + table.think_s[later]
+    early = ~(requests["sent_s"][later] >= due_s)
+    if early.any():
+        at = int(later[first(early)])
+        sent_s, due = requests["sent_s"][at], due_s[first(early)]
+        said = f"sent at {sent_s:.9g} s, due at {due:.9g} s, behind the turn before it"
+        raise request_breach(CAUSES, said, requests, at)
+
+
+def _over_s(requests: Columns) -> npt.NDArray[np.float64]:
+    """Returns when each request was answered, or refused, or given up."""
+    over = np.where(requests["status"] == REJECTED, requests["arrived_s"], requests["last_chunk_s"])
+    return np.where(requests["status"] == ABORTED, requests["finished_s"], over)
 
 
 def _check_tokens(engine: EngineConfig, served: Columns, rows: Columns) -> None:
@@ -260,9 +276,8 @@ def _check_in_flight(scenario: Scenario, requests: Columns) -> None:
     sent: npt.NDArray[np.float64] = requests["sent_s"]
     if limit is None or limit >= len(sent):
         return
-    over = np.where(requests["status"] == REJECTED, requests["arrived_s"], requests["last_chunk_s"])
-    over = np.where(requests["status"] == ABORTED, requests["finished_s"], over)
-    early = sent[limit:] < np.sort(over)[: len(sent) - limit]
+    order = np.argsort(sent, kind="stable")  # turns of sessions are not sent in the order of their rows
+    early = sent[order[limit:]] < np.sort(_over_s(requests))[: len(sent) - limit]
     if early.any():
-        at = limit + first(early)
+        at = int(order[limit + first(early)])
         raise request_breach(IN_FLIGHT, f"sent at {sent[at]:.9g} s beside {limit} others", requests, at)

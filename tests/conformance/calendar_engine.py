@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import cycle, islice
 from typing import Any
 
@@ -146,24 +147,31 @@ class Recording:
         self.requests = sorted(trace["requests"], key=lambda r: (r["arrival_step"], r["id"]))
         k = config.num_speculative_tokens
         self.lives = Scripts(self.requests, k) if k else None
-        streams = {stream for request in self.requests for stream, _ in request["prompt"]}
-        if config.enable_prefix_caching and any(stream.endswith("/out") for stream in streams):
-            raise NotTaken("a prompt goes on from another request's output, which no request table says")
+        ended = {row: step["step"] for step in trace.get("steps", []) for row in step.get("finished", [])}
+        for request in self.requests if config.enable_prefix_caching else ():
+            for stream, _ in request["prompt"]:
+                writer, _, kind = stream.partition("/")
+                if kind == "out" and ended.get(int(writer), NEVER) >= request["arrival_step"]:
+                    raise NotTaken("a prompt goes on from an output that is not written to its end")
 
     def table(self) -> RequestTable:
         """Returns the requests, all at 0: when each arrives is said later."""
         pieces = [piece for request in self.requests for piece in request["prompt"]]
-        numbers = {stream: -1 - index for index, stream in enumerate(dict.fromkeys(s for s, _ in pieces))}
+        outputs = [request.get("output_stream", f"{request['id']}/out") for request in self.requests]
+        names = dict.fromkeys([*(stream for stream, _ in pieces), *outputs])
+        numbers = {stream: -1 - index for index, stream in enumerate(names)}
         offset = np.cumsum([0, *(len(request["prompt"]) for request in self.requests)])
         segments = (offset, [numbers[stream] for stream, _ in pieces], [count for _, count in pieces])
         stops = [request.get("stop_at") or request["output_len"] for request in self.requests]
         most = [request["output_len"] for request in self.requests]
-        return RequestTable.of(
+        shared = len({stream for stream, _ in pieces}) < len(pieces)
+        table = RequestTable.of(
             [request["prompt_len"] for request in self.requests],
             np.minimum(stops, most),
             max_tokens=most,
-            segments=segments if len(numbers) < len(pieces) else None,
+            segments=segments if shared else None,
         )
+        return replace(table, output_stream=np.array([numbers[stream] for stream in outputs]))
 
     def scenario(self, price: Price) -> Scenario:
         """Returns the configuration."""

@@ -114,7 +114,7 @@ class Replay:
                     stop_at=request.get("stop_at") or 1 << 62,
                     priority=request["priority"],
                     segments=tuple((stream, count) for stream, count in request["prompt"]),
-                    output_stream=f"{request['id']}/out",
+                    output_stream=request.get("output_stream", f"{request['id']}/out"),
                 )
             )
             arrived.append(request["id"])

@@ -402,6 +402,7 @@ OTHER_CASES = {
         for latency in ("ttft", "tpot", "itl", "e2el")
     },
     "sweep.axes": Case({"serve.block_size": [16, 32]}, seen=RESOLVED),
+    "sweep.load": Case("auto", seen=RESOLVED),
     "run.precision.mean": Case("1 %", seen=RESOLVED),
     "run.precision.p50": Case(0.05, seen=RESOLVED),
     "run.precision.p90": Case("5 %", seen=RESOLVED),

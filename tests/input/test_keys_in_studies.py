@@ -38,7 +38,13 @@ ASKED: Around = {
 }
 """What a plan needs."""
 DECIDED = (
-    *("is what the plan finds", "a plan chooses by itself", "a plan tries chains", "caps the load"),
+    *(
+        "is what the plan finds",
+        "a plan chooses by itself",
+        "a plan tries chains",
+        "caps the load",
+        "a plan finds the loads",
+    ),
     *("needs traffic", "needs workload.max_concurrency"),
 )
 """Why a key does not go with a plan."""

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from session_worlds import Sessions, sessions
 from sglang_worlds import sglang_worlds
 from sim_toys import ENGINE, ToyCost, World, drafting
 from test_timeline import HUNT
@@ -30,6 +31,7 @@ from specfleet.sim.speculation.acceptance import Acceptance, AcceptanceSpec
 from specfleet.sim.speculation.policies import POLICIES, Static
 from specfleet.sim.speculation.policy import PolicySpec
 from specfleet.sim.summarise import summarise
+from specfleet.workloads.requests import RequestTable
 
 CROWD = World([50] * 40, [8] * 40, engine=replace(ENGINE, max_num_seqs=8))
 """Everybody at once, in front of a few seats."""
@@ -53,10 +55,10 @@ def test_every_shipped_router_and_policy_is_named() -> None:
     assert set(POLICIES.values()) <= {*gate.UNDERSTOOD_POLICIES, *gate.PICKY_POLICIES}
 
 
-def parts(scenario: Scenario, world: World) -> Iterator[object]:
+def parts(scenario: Scenario, table: RequestTable) -> Iterator[object]:
     """The records that describe a run."""
     engine = scenario.engine
-    yield from (scenario, engine, scenario.deployment, scenario.client, scenario.load, requests(world))
+    yield from (scenario, engine, scenario.deployment, scenario.client, scenario.load, table)
     others = (engine.speculative, engine.kv_layout, engine.sglang, scenario.policy)
     yield from (part for part in others if part is not None)
     yield from scenario.acceptance.values()
@@ -66,9 +68,9 @@ def test_the_random_worlds_draw_every_understood_field() -> None:
     seen: dict[tuple[str, str], set[str]] = {}
     loops, everything = ("open", "closed", "capped", "balanced"), partial(worlds, replicas=3)
 
-    def see(world: World, policy: PolicySpec | None) -> None:
+    def see(world: World, policy: PolicySpec | None, table: RequestTable | None = None) -> None:
         scenario = replace(world.scenario(world.classes or {}), policy=policy)
-        for part in parts(scenario, world):
+        for part in parts(scenario, requests(world) if table is None else table):
             for field in fields(part):  # type: ignore[arg-type]
                 values = seen.setdefault((type(part).__name__, field.name), set())
                 values.add(repr(getattr(part, field.name)))
@@ -88,8 +90,14 @@ def test_the_random_worlds_draw_every_understood_field() -> None:
     def look_at_trtllm(world: World) -> None:
         see(world, None)
 
+    @settings(HUNT, max_examples=10)
+    @given(sessions())
+    def look_at_sessions(drawn: Sessions) -> None:
+        see(drawn.world, None, drawn.table)
+
     look_at_sglang()
     look_at_trtllm()
+    look_at_sessions()
     look()
     for record, names in UNDERSTOOD.items():
         for field in fields(record):

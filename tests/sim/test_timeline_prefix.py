@@ -227,7 +227,7 @@ def test_the_pool_answers_as_the_engine_s_cache(kind: str, size: int, ahead: int
             sequence.num_tokens += growth.pop()
             assert theirs.grow(sequence, sequence.num_tokens)
         ours.advance(it, theirs.total_blocks - theirs.free_blocks, used.__getitem__)
-        sequence = Sequence(it, tokens, 99, segments=tuple(prompts[it]))
+        sequence = Sequence(it, tokens, 99, segments=tuple((int(stream), n) for stream, n in prompts[it]))
         hit, mine = theirs.lookup(sequence), ours.lookup(keys.keys(it), (tokens - 1) // size)
         assert len(mine) == len(hit.blocks)
         new = -(-tokens // size) - len(hit.blocks)

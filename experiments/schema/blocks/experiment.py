@@ -57,6 +57,9 @@ class Sweep(Block):
 
     axes: dict[str, Axis] = Field(default_factory=dict)
     """Dotted key -> its values."""
+    load: Literal["auto", "max_concurrency", "request_rate", "speed"] | None = None
+    """Finds an axis of loads, the first, from idle to past saturation: `auto` takes what the workload has, a
+    rate, a trace's speed or users; or name which."""
 
 
 def _one_or_several(value: object) -> object:

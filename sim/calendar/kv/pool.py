@@ -42,8 +42,9 @@ class Holder:
 
     Attributes:
         place: of the request.
-        keys: of all its blocks that others may ask for.
-        blocks: those that are computed, or found.
+        keys: of all its blocks that others may ask for: of its prompt, and of an output that nobody asks for
+            before it has left.
+        blocks: those of its prompt that are computed, or found.
         before: while it computes its prompt in pieces, when the blocks it found were to be given back, 0
             where nobody held them.
         unkeyed, private: its other blocks when it leaves: without a key, and with one.
@@ -318,11 +319,17 @@ class Pool:
 
     def _free(self, holder: Holder) -> None:
         """Takes a request's blocks back: its tail first, what has no key to the front."""
-        idle = self._idle
+        idle, known = self._idle, len(holder.blocks)
         self._unkeyed += holder.unkeyed
         free = holder.unkeyed + holder.private
-        if holder.private:
-            self._append_run(holder.private)
+        written = holder.keys[known : known + holder.private]
+        if holder.private > len(written):
+            self._append_run(holder.private - len(written))
+        for key in reversed(written):
+            block = Cached(key, 0)
+            block.users = 0
+            idle[block] = 1
+            self._with.setdefault(key, []).append(block)
         for block in reversed(holder.blocks):
             block.users -= 1
             if not block.users:

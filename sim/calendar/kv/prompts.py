@@ -1,5 +1,7 @@
 """What prompts have in common, as keys of their KV blocks, for the fast path.
 
+An output that a later prompt may hold, that of a turn of a session, counts as the end of its own prompt.
+
 `sim.kvcache` makes a key of what a block holds. Here a key comes from where the block stands: prompts
 that begin with the same pieces of the same streams walk the same chain, and a chain numbers its blocks.
 Blocks that no other prompt can ask for get none: they need no identity.
@@ -21,32 +23,33 @@ class Prompts:
     """Prompts by their block keys.
 
     Args:
-        table: the requests, with segments.
+        table: the requests, with segments. Who asks for an output comes after the request that wrote it.
         rows: those that are served.
         block_size: tokens a block.
         ahead: tokens past a block that its key covers.
 
     Attributes:
-        shareable: blocks at the beginning of each prompt that another one may begin with, by row.
+        shareable: blocks at the beginning of each prompt, and of its output behind it, that another prompt
+            may begin with, by row.
     """
 
     def __init__(self, table: RequestTable, rows: I64, block_size: int, ahead: int) -> None:
-        assert table.segment_offset is not None
-        assert table.segment_stream is not None
-        assert table.segment_tokens is not None
         self._size = block_size
         self._ahead = ahead
         self._chains: dict[tuple[int, int, int], Chain] = {}
         self._num_keys = 0
         self._last: tuple[int, list[int]] = (-1, NO_KEYS)
-        offset, streams, tokens = table.segment_offset, table.segment_stream, table.segment_tokens
+        offset, streams, tokens = _with_outputs(table)
         shared = _shared_tokens(len(table), rows, offset, streams, tokens)
         blocks = np.maximum(shared - ahead, 0) // block_size
         self.shareable, self._offset = blocks.data, offset.data
         self._streams, self._tokens = streams.data, tokens.data
 
     def keys(self, row: int) -> list[int]:
-        """Returns the keys of the blocks of a prompt that another one may begin with; not to be changed."""
+        """Returns the keys of the blocks, of a prompt and its output, that another prompt may begin with.
+
+        They are not to be changed.
+        """
         count = self.shareable[row]
         if not count:
             return NO_KEYS
@@ -72,6 +75,24 @@ class Prompts:
                 break
         self._last = row, keys
         return keys
+
+
+def _with_outputs(table: RequestTable) -> tuple[I64, I64, I64]:
+    """Returns (offset, stream, tokens) of prompts, each with the output that others may ask for behind it."""
+    assert table.segment_offset is not None
+    assert table.segment_stream is not None
+    assert table.segment_tokens is not None
+    offset, streams, tokens = table.segment_offset, table.segment_stream, table.segment_tokens
+    if table.output_stream is None:
+        return offset, streams, tokens
+    ends = offset[1:] - 1
+    goes_on = streams[ends] == table.output_stream
+    tokens = tokens.copy()
+    tokens[ends[goes_on]] += table.output_tokens[goes_on]
+    begins = np.flatnonzero(~goes_on)
+    streams = np.insert(streams, offset[1:][begins], table.output_stream[begins])
+    tokens = np.insert(tokens, offset[1:][begins], table.output_tokens[begins])
+    return offset + np.concatenate([[0], np.cumsum(~goes_on)]), streams, tokens
 
 
 def _shared_tokens(requests: int, rows: I64, offset: I64, streams: I64, tokens: I64) -> I64:

@@ -81,11 +81,15 @@ class SharedKV(CountedKV):
             holder.note_others()
             self._begun = holder
         self.crowd.calendar.keep_blocks(pool.hold(holder, blocks, until), i - it)
-        pool.register(holder, done // self.crowd.rules.block_size, until)
+        pool.register(holder, self._keyed(stay, done), until)
         if who.past:
             self.crowd.log.cached.extend((stay.place, who.past))
         if whole:
             self._expect(holder, stay, until)
+
+    def _keyed(self, stay: Stay, done: int) -> int:
+        """Returns the blocks that have a key once so many tokens of a prompt are computed."""
+        return self.crowd.rules.keyed_blocks(done, stay.prompt)
 
     def _expect(self, holder: Holder, stay: Stay, until: int) -> None:
         """Tells the pool when a request will leave, and with which blocks."""
@@ -97,7 +101,7 @@ class SharedKV(CountedKV):
         """As in `CountedKV`."""
         holder, stay = self._begun, begun.stay
         assert holder is not None
-        self.pool.register(holder, begun.done // self.crowd.rules.block_size, NEVER)
+        self.pool.register(holder, self._keyed(stay, begun.done), NEVER)
         if self.crowd.begun is None:
             self._begun = None
             until = it + len(stay.row)

@@ -12,6 +12,7 @@ import numpy as np
 from specfleet.workloads.arrivals import open_loop
 from specfleet.workloads.lengths import LengthDistribution, correlated_uniforms
 from specfleet.workloads.phases import Phase, PhasedArrivals, class_names, phase_arrivals
+from specfleet.workloads.rates import RateArrivals, RateCurve
 from specfleet.workloads.requests import FloatArray, IntArray, RequestTable
 
 
@@ -46,7 +47,8 @@ class WorkloadSpec:
     gamma shape of the gaps. `prefix_tokens` are put in front of every sampled prompt (vLLM's
     `--random-prefix-len`), shared by the requests of one of `prefix_groups` groups, drawn uniformly.
     `class_mix` lists (traffic class, weight); empty means one class "default". `phases` say rate and class in
-    their place, one stretch of requests after another, warm-ups included.
+    their place, one stretch of requests after another, warm-ups included. `curve` is a rate that changes, in
+    the place of `request_rate`.
 
     Raises ValueError for values out of range.
     """
@@ -65,6 +67,7 @@ class WorkloadSpec:
     temperature: float = 0.0
     class_mix: tuple[tuple[str, float], ...] = ()
     phases: tuple[Phase, ...] = ()
+    curve: RateCurve | None = None
 
     def __post_init__(self) -> None:
         """ValueError naming every value that is out of range."""
@@ -89,6 +92,8 @@ class WorkloadSpec:
             (len(set(names)) == len(names), f"class_mix names a class twice: {names}"),
             (all(0 < w < math.inf for w in weights), f"class_mix weights must be positive, got {weights}"),
         ]
+        if self.curve is not None:
+            checks.append((not self.phases, "phases and a curve both say how the rate changes"))
         if self.phases:
             total = sum(phase.num_prompts for phase in self.phases)
             checks += [
@@ -147,7 +152,11 @@ class RequestStream:
     def _arrivals(self, size: int) -> Iterator[FloatArray]:
         """Yields when each row is offered, `size` rows at a time."""
         spec, n, rng = self.spec, len(self), stream(self.seed, Purpose.ARRIVAL)
-        if size == n and not spec.phases:
+        if spec.curve is not None:
+            changing = RateArrivals(spec.curve, spec.burstiness, rng)
+            for low in range(0, n, size):
+                yield changing.take(min(size, n - low))
+        elif size == n and not spec.phases:
             yield open_loop(n, spec.request_rate, spec.burstiness, rng)
         elif size == n:
             yield phase_arrivals(spec.phases, spec.burstiness, rng)

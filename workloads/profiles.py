@@ -17,11 +17,32 @@ import yaml
 from specfleet.workloads.build import WorkloadSpec
 from specfleet.workloads.laws import length_law, refuse_unknown
 from specfleet.workloads.lengths import LengthDistribution
+from specfleet.workloads.rates import RateCurve, schedule
 
 CATALOG = Path(__file__).parent / "catalog"
 _TEXT = ("description", "source", "licence")
 _REQUIRED = (*_TEXT, "input", "output", "rank_correlation", "max_tokens")
-_OPTIONAL = ("request_rate", "burstiness", "num_prompts")
+_OPTIONAL = ("request_rate", "burstiness", "num_prompts", "minutes")
+
+
+@dataclass(frozen=True)
+class Minutes:
+    """How recorded traffic went from minute to minute.
+
+    Attributes:
+        requests: of each whole minute.
+        burstiness: gamma shape of the gaps within a minute, at its rate.
+    """
+
+    requests: tuple[int, ...]
+    burstiness: float
+
+    def curve(self) -> RateCurve:
+        """Returns the rate by minute, again and again."""
+        return schedule([count / MINUTE_S for count in self.requests], MINUTE_S)
+
+
+MINUTE_S = 60.0
 
 
 class PresetError(ValueError):
@@ -35,7 +56,8 @@ class Preset:
     `max_tokens` is the cap a request states (outputs below it end by a stop token); `rank_correlation` is
     Spearman's, between prompt and output. What the source tells beyond lengths, else None: `request_rate` in
     requests/s and `burstiness` (gamma shape of the gaps) of the recorded traffic, `num_prompts`, the size of
-    the data set. `source` and `licence` say where the numbers come from and what to credit.
+    the data set, `minutes`, how its arrivals went. `source` and `licence` say where the numbers come from and
+    what to credit.
     """
 
     name: str
@@ -49,6 +71,7 @@ class Preset:
     request_rate: float | None = None
     burstiness: float | None = None
     num_prompts: int | None = None
+    minutes: Minutes | None = None
 
     def workload(self, num_prompts: int) -> WorkloadSpec:
         """The preset as a workload of `num_prompts` requests, all offered at once.
@@ -105,7 +128,19 @@ def preset_from(name: str, described: Mapping[str, object]) -> Preset:
         request_rate=_optional(described, "request_rate"),
         burstiness=_optional(described, "burstiness"),
         num_prompts=_count(described, "num_prompts") if "num_prompts" in described else None,
+        minutes=_minutes(described["minutes"]) if "minutes" in described else None,
     )
+
+
+def _minutes(described: object) -> Minutes:
+    """The arrivals by minute of a catalog file; ValueError for malformed ones."""
+    if not isinstance(described, Mapping):
+        raise ValueError("minutes must be a mapping of requests and burstiness")
+    refuse_unknown(described, ("requests", "burstiness"), "minutes")
+    counts = described.get("requests")
+    if not isinstance(counts, list) or not all(type(count) is int and count >= 0 for count in counts):
+        raise ValueError("minutes.requests must be a list of whole numbers")
+    return Minutes(tuple(counts), _positive(described, "burstiness"))
 
 
 def _optional(described: Mapping[str, object], key: str) -> float | None:

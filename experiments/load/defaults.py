@@ -328,6 +328,13 @@ def _format_of(given: Workload) -> str | None:
 def _workload(given: Workload, figures_alone: bool) -> Workload:
     """Where arrivals come from, and how many requests there are; null of a run that goes on by itself."""
     missing: dict[str, object] = {}
+    law = given.arrivals
+    if law is not None and given.request_rate is None and law.says_rate:
+        missing["request_rate"] = law.own_rate_per_s
+    if law is not None and law.minutes and given.cv is None and "burstiness" not in given.model_fields_set:
+        missing["burstiness"] = law.minutes.burstiness
+    if missing:
+        given = given.model_copy(update=missing)
     goes_on = given.goes_on and not figures_alone
     if given.num_warmups is None:
         users = goes_on and given.max_concurrency is not None
@@ -336,7 +343,7 @@ def _workload(given: Workload, figures_alone: bool) -> Workload:
         missing["trace_format"] = given.trace_format or _format_of(given)
     else:
         missing["request_rate"] = math.inf if given.request_rate is None else given.request_rate
-        if given.phases is None and not goes_on:
+        if not given.changes and not goes_on:
             missing["num_prompts"] = given.num_prompts or NUM_PROMPTS
         if given.preset is None:
             missing["rank_correlation"] = given.rank_correlation or 0.0

@@ -89,7 +89,7 @@ def _longer(this: Planned) -> str:
     if this.lengths is not None:
         most = this.lengths.most
         return f"Longer simulations may tell (run.at_most, now {most:,} requests), or a look at both."
-    if this.traffic.recorded or this.experiment.workload.phases is not None:
+    if this.traffic.recorded or this.experiment.workload.changes:
         return "A longer trace or more replications would tell."
     return "Leave workload.num_prompts out, and the simulations go on until it is settled."
 

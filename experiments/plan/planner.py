@@ -208,7 +208,7 @@ class Planner:
         this.ends = over_the_band(search, this.winner.candidate, this.winner.high)
         if doubted(this.winner, this.ends):
             return False
-        if this.traffic.recorded or this.experiment.workload.phases is not None:
+        if this.traffic.recorded or this.experiment.workload.changes:
             return True
         this.confirmed = search.again(this.winner, self._precision)
         others = [search.again(entry) for entry in this.even if entry.known]
@@ -317,7 +317,7 @@ def _precision(experiment: Experiment, given: Mapping[str, object]) -> tuple[flo
 
 def _lengths(experiment: Experiment, traffic: Traffic, given: Mapping[str, object]) -> RunLengths | None:
     """Returns how long simulations may be; None where the file says how many requests they have."""
-    if given.get("num_prompts") is not None or experiment.workload.phases is not None or traffic.recorded:
+    if given.get("num_prompts") is not None or experiment.workload.changes or traffic.recorded:
         return None
     return RunLengths(least=FIRST_LOOK, most=experiment.run.at_most)
 

@@ -115,12 +115,12 @@ class Traffic:
         if self.recorded:
             faster = workload.model_copy(update={"speed": workload.speed * self.rate_factor})
             return self._trial(config, faster, seed, replicas, prompts)
-        prompts = prompts or counted_requests(workload)
         single = workload.model_copy(
             update={
                 "request_rate": self.rate / replicas,
-                "burstiness": dealt(workload.burstiness, replicas, config.deployment.router),
-                "num_prompts": prompts,
+                "burstiness": dealt(workload.gap_shape, replicas, config.deployment.router),
+                "cv": None,
+                "num_prompts": prompts or _asked(workload),
             }
         )
         return self._trial(config, single, seed)
@@ -131,9 +131,9 @@ class Traffic:
         if self.recorded:
             update: dict[str, object] = {"speed": workload.speed * self.rate_factor}
         else:
-            asked = prompts or counted_requests(workload)
+            asked = prompts or _asked(workload)
             warmups = requests_asked(workload, workload.num_warmups)
-            update = {"num_prompts": replicas * asked, "num_warmups": replicas * warmups}
+            update = {"num_prompts": asked and replicas * asked, "num_warmups": replicas * warmups}
             update["request_rate"] = self.rate
         deployed = Deployment(replicas=replicas, router=config.deployment.router)
         return self._trial(
@@ -145,6 +145,7 @@ class Traffic:
         update: dict[str, object] = {
             "max_concurrency": concurrency,
             "request_rate": math.inf,
+            "arrivals": None,
             "num_prompts": prompts,
             "num_warmups": 2 * concurrency,
         }
@@ -164,6 +165,11 @@ class Traffic:
             self.acceptance_factor,
             self.step_factor,
         )
+
+
+def _asked(workload: Workload) -> int | None:
+    """Returns the requests asked for; None where a rate that changes brings as many as it does."""
+    return None if workload.arrivals and workload.num_prompts is None else counted_requests(workload)
 
 
 def dealt(burstiness: float, replicas: int, router: str) -> float:

@@ -66,9 +66,9 @@ def measure(trial: Trial) -> TrialFigures:
         figures[f"{RATIO}refused requests"] = 1.0 + figures["failed"]
     if not len(counted.sent_s):
         return TrialFigures({**figures, f"{RATIO}refused requests": math.inf})
-    seen = steady(result)
+    seen = steady(result, trial.config.workload.arrivals is not None)
     open_loop = trial.config.workload.max_concurrency is None
-    state = seen.startup.state
+    state = "stationary" if seen.startup.state == "changing" else seen.startup.state
     if not open_loop and state == "saturated":
         state = "still filling"
     if state == "saturated":

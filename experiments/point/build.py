@@ -42,6 +42,7 @@ from specfleet.workloads.arrivals import open_loop
 from specfleet.workloads.build import Purpose, RequestStream, WorkloadSpec, build_requests, stream
 from specfleet.workloads.lengths import Capped, Empirical, Fixed, LengthDistribution, LogNormal, Uniform
 from specfleet.workloads.phases import Phase
+from specfleet.workloads.rates import RateArrivals
 from specfleet.workloads.requests import RequestTable
 
 SCHEDULER_RULES = (
@@ -328,6 +329,8 @@ def counted_requests(workload: Workload) -> int:
     if workload.phases is not None:
         warmups = requests_asked(workload, workload.num_warmups)
         return sum(phase.num_prompts for phase in workload.phases) - warmups
+    if workload.arrivals is not None and workload.num_prompts is None:
+        return workload.requests_of_span
     return requests_asked(workload, workload.num_prompts or (NUM_PROMPTS if workload.goes_on else None))
 
 
@@ -377,12 +380,13 @@ def workload_spec(workload: Workload) -> WorkloadSpec:
         max_tokens=workload.max_tokens or cap,
         ignore_eos=workload.ignore_eos,
         request_rate=math.inf if workload.request_rate is None else workload.request_rate,
-        burstiness=workload.burstiness,
+        burstiness=workload.gap_shape,
         prefix_tokens=prefix.tokens if prefix else 0,
         prefix_groups=prefix.groups if prefix else 1,
         temperature=workload.temperature,
         class_mix=tuple(workload.mix.items()) if workload.mix else (),
         phases=_phases(workload),
+        curve=workload.curve,
     )
 
 
@@ -395,9 +399,11 @@ def requests(config: Experiment, seed: int) -> RequestTable:
     table = _trace_requests(workload, config.serve.max_model_len)
     if workload.request_rate is None:
         return table
-    arrivals = open_loop(
-        len(table), workload.request_rate, workload.burstiness, stream(seed, Purpose.ARRIVAL)
-    )
+    rng, curve = stream(seed, Purpose.ARRIVAL), workload.curve
+    if curve is None:
+        arrivals = open_loop(len(table), workload.request_rate, workload.gap_shape, rng)
+    else:
+        arrivals = RateArrivals(curve, workload.gap_shape, rng).take(len(table))
     return dataclasses.replace(table, arrival_s=arrivals)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from specfleet.experiments.load.sweep import Point
 from specfleet.experiments.run.ceiling import ceiling
 from specfleet.experiments.run.gains import THROUGHPUT, gains
-from specfleet.experiments.run.traffic import Served, is_open, offered_and_served, state
+from specfleet.experiments.run.traffic import Served, is_open, offered_and_served, over_all, state
 
 
 class Requests:
@@ -31,9 +31,10 @@ class Requests:
         runs = self.runs(point, seeds)
         if runs is None or not is_open(point.config.workload):
             return {}
-        offered, served = offered_and_served(runs)
+        changing = point.config.workload.arrivals is not None
+        offered, served = over_all(runs) if changing else offered_and_served(runs)
         row: dict[str, object] = {"offered_per_s": offered, "served_per_s": served}
-        row["state"] = self._states[point.id] = state(runs)
+        row["state"] = self._states[point.id] = "changing" if changing else state(runs)
         top = ceiling(point.config, seeds[0])
         asked = point.config.workload.request_rate
         if (asked if asked is not None and asked < inf else offered) > top.beyond_per_s:

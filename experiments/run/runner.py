@@ -237,7 +237,7 @@ def bench_json(config: Experiment, figures: Figures, num_prompts: int) -> dict[s
         "tokenizer_id": name,
         "num_prompts": num_prompts,
         "request_rate": "inf" if rate is None or np.isinf(rate) else rate,
-        "burstiness": workload.burstiness,
+        "burstiness": workload.gap_shape,
         "max_concurrency": workload.max_concurrency,
         **{key: value for key, value in shown.items() if "itl_per_token" not in key},
     }

@@ -17,7 +17,7 @@ from specfleet.sim.config import Slo
 from specfleet.sim.recorder import FINISHED, Columns
 from specfleet.sim.statistics.flow import Flow
 from specfleet.sim.statistics.series import F64
-from specfleet.sim.statistics.startup import Startup, startup
+from specfleet.sim.statistics.startup import Startup, everything, startup
 
 COUNTS, TIMES = ("class_id", "output_tokens"), ("sent_s", "first_chunk_s", "last_chunk_s")
 COLUMNS = ("request_id", "class_id", "output_tokens", "sent_ms", "first_chunk_ms", "last_chunk_ms")
@@ -129,6 +129,13 @@ def state(runs: Sequence[Served]) -> str:
     if 2 * states.count("saturated") > len(states):
         return "saturated"
     return "stationary" if set(states) == {"stationary"} else "still filling"
+
+
+def over_all(runs: Sequence[Served]) -> tuple[float, float]:
+    """Returns requests sent and finished per second of all of a run, whose load is meant to change."""
+    found = [everything(Flow.of(run.sent_s, run.last_s)[0]) for run in runs if len(run) > 1]
+    count = max(len(found), 1)
+    return sum(one.offered_per_s for one in found) / count, sum(one.served_per_s for one in found) / count
 
 
 def offered_and_served(runs: Sequence[Served]) -> tuple[float, float]:

@@ -18,7 +18,7 @@ from specfleet.sim.recorder import FINISHED
 from specfleet.sim.scenario import RunResult
 from specfleet.sim.statistics.flow import Flow
 from specfleet.sim.statistics.series import F64, Series
-from specfleet.sim.statistics.startup import Startup, startup
+from specfleet.sim.statistics.startup import Startup, everything, startup
 
 NANOSECOND = 9
 """Decimals of a second to which latencies are judged. Times are floats, ever coarser as a run goes on: equal
@@ -73,10 +73,14 @@ def paired(a: Steady, b: Steady) -> dict[str, tuple[F64, F64]]:
     }
 
 
-def steady(result: RunResult) -> Steady:
+def steady(result: RunResult, changing: bool = False) -> Steady:
     """Returns the steady part of a finished run.
 
     Warm-ups and requests refused do not count, though the former are in the system as well.
+
+    Args:
+        result: the run.
+        changing: whether its load is meant to change, so that all of it counts.
 
     Raises:
         ValueError: if no counted request was served.
@@ -91,7 +95,7 @@ def steady(result: RunResult) -> Steady:
         np.round(column[order], NANOSECOND) for column in (every.ttft_s, every.tpot_s, every.e2el_s)
     )
     output = every.output_tokens[order]
-    found = startup({"ttft": ttft, "tpot": tpot}, flow)
+    found = everything(flow) if changing else startup({"ttft": ttft, "tpot": tpot}, flow)
     warmups = np.flatnonzero(requests["counted"][done][order] != 1)
     if len(warmups) and warmups[-1] >= found.first:
         later = min(int(warmups[-1]) + 1, len(order) - 1)

@@ -22,7 +22,7 @@ from specfleet.sim.statistics.series import F64
 from specfleet.sim.statistics.student import student_t
 
 Row = TypeVar("Row", bound=np.generic)
-State = Literal["stationary", "still filling", "saturated"]
+State = Literal["stationary", "still filling", "saturated", "changing"]
 FINE, COARSE = 100, 20
 """Stretches of a run in which a crossing is looked for. Coarse ones are asked only where they differ."""
 SEEN, NEAR = 3.0, 0.5
@@ -45,7 +45,8 @@ class Startup:
     Attributes:
         first, last: the rows that count are those from `first` up to, and without, `last`.
         state: `stationary`; `still filling` where the run ends before it is steady; `saturated` where
-            more is offered than served and the number in the system grows without end.
+            more is offered than served and the number in the system grows without end; `changing` where the
+            load is meant to change, so that all of the run counts.
         why: the figures behind the state; empty where it is stationary.
         from_s, to_s: when the first and the last row that count were sent; 0 without a flow.
         offered_per_s, served_per_s: requests sent and finished from a quarter of the run on; 0 without a
@@ -66,6 +67,18 @@ class Startup:
     def kept(self, column: npt.NDArray[Row]) -> npt.NDArray[Row]:
         """Returns the rows of a column that count."""
         return column[self.first : self.last]
+
+
+def everything(flow: Flow) -> Startup:
+    """Returns all of a run whose load changes while it lasts: it is never steady, and nothing is start-up.
+
+    Args:
+        flow: when its requests were sent and finished.
+    """
+    begun, last, ended = float(flow.sent_s[0]), float(flow.sent_s[-1]), float(flow.finished_s.max())
+    offered, _ = flow.per_second(begun, last)
+    _, served = flow.per_second(begun, ended)
+    return Startup(0, len(flow.sent_s), "changing", "", begun, ended, offered, served)
 
 
 def startup(series: Mapping[str, F64], flow: Flow | None = None) -> Startup:

@@ -43,6 +43,13 @@ SC, WL, AC, DP = "serve.speculative_config", "workload", "acceptance", "serve.dr
 PLAIN: Around = {SC: None, AC: None}
 MIXTURE: Around = {"serve.model": "Qwen/Qwen3-30B-A3B"}
 OPEN: Around = {f"{WL}.max_concurrency": None, f"{WL}.request_rate": 300.0}
+SCHEDULE: Around = {**OPEN, f"{WL}.arrivals": {"schedule": {"every_s": 0.05, "requests_per_s": [1.0, 9.0]}}}
+DIURNAL: Around = {**OPEN, f"{WL}.arrivals": {"diurnal": {"peak_to_trough": 3.0, "period_s": 0.1}}}
+RAMP: Around = {
+    **OPEN,
+    f"{WL}.arrivals": {"ramp": {"from_per_s": 10.0, "to_per_s": 300.0, "over_s": 0.1}},
+}
+SPIKE: Around = {**OPEN, f"{WL}.arrivals": {"spike": {"at_s": 0.02, "for_s": 0.03, "factor": 4.0}}}
 BUSY: Around = {f"{WL}.num_prompts": 60, f"{WL}.max_concurrency": 30, "serve.max_num_seqs": 4}
 NGRAM: Around = {SC: {"method": "ngram", "num_speculative_tokens": 3}}
 TIGHT: Around = {"serve.num_gpu_blocks_override": 34, "serve.max_model_len": 256}
@@ -352,6 +359,20 @@ WORKLOAD_CASES = {
     "max_concurrency": Case(2),
     "request_rate": Case(20.0, OPEN),
     "burstiness": Case(0.2, OPEN),
+    "cv": Case(2.0, OPEN),
+    "arrivals.schedule.every_s": Case(0.01, SCHEDULE),
+    "arrivals.schedule.requests_per_s": Case([9.0, 1.0], SCHEDULE),
+    "arrivals.schedule.repeats": Case(False, SCHEDULE),
+    "arrivals.diurnal.peak_to_trough": Case(9.0, DIURNAL),
+    "arrivals.diurnal.peak_at_s": Case(0.05, DIURNAL),
+    "arrivals.diurnal.period_s": Case(0.03, DIURNAL),
+    "arrivals.ramp.from_per_s": Case(200.0, RAMP),
+    "arrivals.ramp.to_per_s": Case(20.0, RAMP),
+    "arrivals.ramp.over_s": Case(0.01, RAMP),
+    "arrivals.spike.at_s": Case(0.0, SPIKE),
+    "arrivals.spike.for_s": Case(0.1, SPIKE),
+    "arrivals.spike.factor": Case(9.0, SPIKE),
+    "arrivals.preset": Case("azure-conv-2023", OPEN),
     "num_prompts.per_concurrency": Case(3, {f"{WL}.num_prompts": {"per_concurrency": 5}}),
     "num_prompts.min": Case(50, {f"{WL}.num_prompts": {"per_concurrency": 5}}),
     "num_warmups.per_concurrency": Case(1, {f"{WL}.num_warmups": {"per_concurrency": 2}}),

@@ -75,7 +75,7 @@ def _drafts(serve: Serve) -> Iterator[Conflict]:
 def _requests(config: Experiment) -> int | None:
     """Returns the requests of a synthetic workload, warm-ups included; None where others rules object."""
     workload = config.workload
-    named = workload.num_prompts is not None or workload.phases is not None
+    named = workload.num_prompts is not None or workload.changes
     if workload.trace is not None or not (named or workload.goes_on):
         return None
     return counted_requests(workload) + requests_asked(workload, workload.num_warmups)
@@ -85,7 +85,7 @@ def _kept(config: Experiment) -> Iterator[Conflict]:
     """Requests that are kept one by one must fit in memory."""
     n = _requests(config)
     if n is not None and n > MOST_KEPT and config.report.requests == "all":
-        key = "workload.num_prompts" if config.workload.phases is None else "workload.phases"
+        key = "workload.phases" if config.workload.phases is not None else "workload.num_prompts"
         yield Conflict.at(
             f"{n} requests, and at most {MOST_KEPT} can be kept one by one; ask for fewer, or set "
             "report.requests: none",

@@ -17,8 +17,9 @@ def until_notices(experiment: Experiment, points: list[Experiment]) -> Iterator[
     workload = points[0].workload
     if workload.trace is not None:
         why = "a trace is as long as it is"
-    elif workload.phases is not None:
-        why = "workload.phases says how many requests there are"
+    elif workload.changes:
+        key = "phases" if workload.phases is not None else "arrivals"
+        why = f"workload.{key} says how many requests there are"
     elif experiment.report.requests == "none":
         why = "figures alone (report.requests: none) do not say how well they are known"
     elif experiment.workload.num_prompts is None:

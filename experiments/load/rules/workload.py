@@ -10,7 +10,9 @@ from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.workload import Lengths, PerConcurrency, Workload
+from specfleet.experiments.schema.faults import did_you_mean
 from specfleet.experiments.schema.lookups import found
+from specfleet.workloads.profiles import preset, preset_names
 
 _TRACE_ONLY = ("trace_format", "speed", "limit", "on_too_long")
 
@@ -22,6 +24,7 @@ def workload_conflicts(config: Experiment) -> Iterator[Conflict]:
     yield from _counts(config.workload)
     yield from _mix(config.workload)
     yield from _phases(config.workload)
+    yield from _arrivals(config.workload)
     for key in ("input", "output"):
         lengths = getattr(config.workload, key)
         if lengths is not None:
@@ -32,8 +35,9 @@ def workload_conflicts(config: Experiment) -> Iterator[Conflict]:
 def workload_notices(points: list[Experiment]) -> Iterator[str]:
     """Says what of the workload has no effect in any point, and where most of a run does not count."""
     loads = [point.workload for point in points]
-    if any(load.burstiness != 1.0 for load in loads) and all(_all_at_once(load) for load in loads):
-        yield "workload.burstiness has no effect: no request_rate spreads the arrivals"
+    if any(load.gap_shape != 1.0 for load in loads) and all(_all_at_once(load) for load in loads):
+        key = "burstiness" if all(load.cv is None for load in loads) else "cv"
+        yield f"workload.{key} has no effect: no request_rate spreads the arrivals"
     pairs = {(_asked(load, load.num_warmups), _asked(load, load.num_prompts)) for load in loads}
     for warmups, counted in sorted((w, n) for w, n in pairs if 0 < n < w)[-1:]:
         yield (
@@ -124,6 +128,34 @@ def _phases(workload: Workload) -> Iterator[Conflict]:
     if isinstance(warmups, int) and warmups >= total:
         message = f"{warmups} leave nothing to count of the {total} requests of the phases; lower it"
         yield Conflict.at(message, "workload.num_warmups", "workload.phases")
+
+
+def _arrivals(workload: Workload) -> Iterator[Conflict]:
+    """A rate that changes is one law, of a rate that is known; gaps vary in one way."""
+    if workload.cv is not None and workload.burstiness != 1.0:
+        message = "cv and burstiness both say how gaps vary (burstiness is 1 / cv^2); keep one"
+        yield Conflict.at(message, "workload.cv", "workload.burstiness")
+    arrivals = workload.arrivals
+    if arrivals is None:
+        return
+    names = ", ".join(type(arrivals).model_fields)
+    if len(arrivals.given) != 1:
+        said = " and ".join(arrivals.given) or "nothing"
+        yield Conflict.at(f"must be exactly one of {names}, not {said}", "workload.arrivals")
+        return
+    if workload.phases is not None:
+        message = "arrivals and phases both say how the rate changes; keep one"
+        yield Conflict.at(message, "workload.arrivals", "workload.phases")
+    if arrivals.preset is not None and arrivals.minutes is None:
+        known = [name for name in preset_names() if preset(name).minutes]
+        message = f"has no arrivals by minute; {did_you_mean(arrivals.preset, known)}"
+        yield Conflict.at(message, "workload.arrivals.preset", "workload.arrivals")
+    elif not arrivals.lasts:
+        message = "has no rate above 0 that lasts; raise one, or let it repeat"
+        yield Conflict.at(message, "workload.arrivals.schedule", "workload.arrivals")
+    elif workload.request_rate is None or math.isinf(workload.request_rate):
+        message = f"{arrivals.given[0]} says a shape alone; give workload.request_rate, requests/s"
+        yield Conflict.at(message, "workload.arrivals", "workload.request_rate")
 
 
 def _counts(workload: Workload) -> Iterator[Conflict]:

@@ -7,9 +7,11 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag
 
+from specfleet.experiments.schema.blocks.arrivals import Arrivals
 from specfleet.experiments.schema.blocks.base import Block, Count, CountOrNone, Fraction, Rate, Tokens
 from specfleet.experiments.schema.blocks.own import TraceFormatName
 from specfleet.experiments.schema.blocks.tracefile import Trace, TraceReading
+from specfleet.workloads.rates import RateCurve
 
 NUM_PROMPTS = 1000
 """Requests of a benchmark, as `vllm bench serve --num-prompts`."""
@@ -133,6 +135,9 @@ class Workload(Block):
     """Requests/s; .inf offers all at once. If left out: the trace's own times, or .inf."""
     burstiness: Annotated[float, Field(ge=0.05, le=1e6)] = 1.0
     """Gamma shape of the gaps: 1 is Poisson, less is burstier."""
+    cv: Annotated[float, Field(ge=0, le=4.4)] | None = None
+    """Coefficient of variation of the gaps, in place of burstiness: 1 is Poisson, more burstier, 0 even."""
+    arrivals: Arrivals | None = None
     num_prompts: Requests | None = None
     """Requests that count. If left out: the whole trace; 1000 of a burst that comes all at once, or where
     figures alone are kept; else as many as `run` asks for."""
@@ -168,7 +173,30 @@ class Workload(Block):
     def goes_on(self) -> bool:
         """Whether it lasts as long as `run` says: a load that goes on, and no number of requests."""
         load = self.max_concurrency is not None or (self.request_rate or math.inf) < math.inf
-        return load and self.num_prompts is None and self.trace is None and self.phases is None
+        return load and self.num_prompts is None and self.trace is None and not self.changes
+
+    @property
+    def gap_shape(self) -> float:
+        """Gamma shape of the gaps: `burstiness`, or 1 / `cv`^2; inf is evenly spaced."""
+        if self.cv is None:
+            return self.burstiness
+        return 1.0 / self.cv**2 if self.cv > 0 else math.inf
+
+    @property
+    def changes(self) -> bool:
+        """Whether its rate changes while a run lasts, by phases or by a law."""
+        return self.phases is not None or self.arrivals is not None
+
+    @property
+    def curve(self) -> RateCurve | None:
+        """The rate over time, where `arrivals` says that it changes."""
+        return self.arrivals.curve(self.request_rate) if self.arrivals and self.request_rate else None
+
+    @property
+    def requests_of_span(self) -> int:
+        """The requests of a rate that changes, where their number is not given."""
+        assert self.arrivals and self.curve, "asked of a rate that changes"
+        return max(round(self.curve.expected(self.arrivals.span_s)), 1)
 
     @property
     def closed_loop(self) -> bool:

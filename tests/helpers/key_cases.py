@@ -370,7 +370,7 @@ WORKLOAD_CASES = {
     "arrivals.ramp.to_per_s": Case(20.0, RAMP),
     "arrivals.ramp.over_s": Case(0.01, RAMP),
     "arrivals.spike.at_s": Case(0.0, SPIKE),
-    "arrivals.spike.for_s": Case(0.1, SPIKE),
+    "arrivals.spike.for_s": Case(0.005, SPIKE),
     "arrivals.spike.factor": Case(9.0, SPIKE),
     "arrivals.preset": Case("azure-conv-2023", OPEN),
     "num_prompts.per_concurrency": Case(3, {f"{WL}.num_prompts": {"per_concurrency": 5}}),

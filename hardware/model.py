@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from specfleet.hardware.layers.attention import LatentAttention
 from specfleet.hardware.layers.formats import default_format, weight_format
 from specfleet.hardware.layers.parts import Gemm
 from specfleet.hardware.layers.plain import LayerGroup, group_of, plain_runs
@@ -136,6 +137,11 @@ class ModelSpec:
     def mixers(self) -> dict[Mixer, int]:
         """How many layers mix tokens in which way."""
         return mixers(self.runs)
+
+    @cached_property
+    def latent(self) -> bool:
+        """Whether layers have latent attention (MLA)."""
+        return any(isinstance(mixer, LatentAttention) for mixer in self.mixers)
 
     def kv_heads(self, tp: int) -> int:
         """KV heads on one GPU: at least one, replicated when there are more GPUs than heads."""

@@ -103,13 +103,14 @@ class Placement:
     ) -> Placement:  # fmt: skip
         """A placement whose None fields take the defaults of profile or GPU, the drafter the target's TP."""
         method = drafter.method if drafter else None
-        tp = tensor_parallel_size
+        tp, dp = tensor_parallel_size, data_parallel_size
         seqs, tokens = profile.limits(accelerator)
         utilization = profile.gpu_memory_utilization
         if profile.scheduler == "sglang":
-            defaults = SglangDefaults(accelerator.hbm_bytes, tp * data_parallel_size, data_parallel_size)
+            chunk = max_num_batched_tokens and max_num_batched_tokens * dp
+            defaults = SglangDefaults(accelerator.hbm_bytes, tp * dp, dp, chunk, latent=model.latent)
             tokens, utilization = defaults.chunked_prefill_size, defaults.mem_fraction_static
-            seqs = max_running_requests_with_drafts(data_parallel_size) if drafter else 4096
+            seqs = max_running_requests_with_drafts(dp) if drafter else 4096
         kernels = kernel_constants(accelerator.constants, profile.kernels)
         kv_cache_dtype = model.checkpoint_kv_cache_dtype if kv_cache_dtype == "auto" else kv_cache_dtype
         return cls(
@@ -381,7 +382,9 @@ class Placement:
     def capture_sizes(self) -> tuple[int, ...]:
         """Token counts with a CUDA graph."""
         if self.profile.scheduler == "sglang":
-            batches = self.sglang_defaults.capture_batches(self.max_num_seqs, self.num_speculative_tokens > 0)
+            dp = self.data_parallel_size
+            server = SglangDefaults(self.accelerator.hbm_bytes, self.tensor_parallel_size * dp, dp)
+            batches = server.capture_batches(self.max_num_seqs, self.query_len)
             return tuple(batch * self.query_len for batch in batches)
         return self.profile.capture_sizes(
             self.max_num_seqs,
@@ -403,12 +406,6 @@ class Placement:
             return {}
         lengths = {query_len for query_len, _ in self.draft_tiers} or {self.query_len}
         return {query: profile.uniform_sizes(sizes, query, self.max_num_seqs) for query in sorted(lengths)}
-
-    @property
-    def sglang_defaults(self) -> SglangDefaults:
-        """What SGLang decides by itself on these GPUs."""
-        dp = self.data_parallel_size
-        return SglangDefaults(self.accelerator.hbm_bytes, self.tensor_parallel_size * dp, dp)
 
     @property
     def largest_step(self) -> int:

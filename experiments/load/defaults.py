@@ -187,7 +187,7 @@ def _sglang(serve: Serve, profile: EngineProfile) -> Serve:
 
     Without chunks a batch may hold as much as the longest prompt.
     """
-    gpu = found(lambda: lookups.accelerator(serve.gpu))
+    gpu, model = found(lambda: lookups.accelerator(serve.gpu)), found(lambda: lookups.model(serve.model))
     speculative, settings = serve.speculative_config, serve.sglang or Sglang()
     decided: dict[str, object] = {
         "sglang": settings,
@@ -196,7 +196,15 @@ def _sglang(serve: Serve, profile: EngineProfile) -> Serve:
     }
     if gpu is not None:
         dp = serve.data_parallel_size
-        automatic = SglangDefaults(gpu.hbm_bytes, serve.tensor_parallel_size * dp, dp)
+        given = serve.max_num_batched_tokens
+        automatic = SglangDefaults(
+            gpu.hbm_bytes,
+            serve.tensor_parallel_size * dp,
+            dp,
+            chunk=(given and given * dp) if serve.enable_chunked_prefill else 0,
+            max_prefill_tokens=settings.max_prefill_tokens,
+            latent=model is not None and model.latent,
+        )
         decided |= {
             "gpu_memory_utilization": automatic.mem_fraction_static,
             "max_num_batched_tokens": automatic.chunked_prefill_size,

@@ -129,8 +129,11 @@ def closed_form(point: MeasuredPoint) -> dict[str, float]:
 
 
 def without_drafter(place: Placement) -> Placement:
-    """Returns the same engine without drafts: its graphs, and routing of tokens that are no neighbours."""
-    return replace(place, drafter=None, num_speculative_tokens=0, draft_pass_tokens=())
+    """Returns the same engine without drafts: graphs, loop, and routing of tokens that are no neighbours."""
+    overlapped = place.profile.schedules_async(None)
+    return replace(
+        place, drafter=None, num_speculative_tokens=0, draft_pass_tokens=(), async_scheduling=overlapped
+    )
 
 
 @dataclass(frozen=True)

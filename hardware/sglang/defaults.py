@@ -21,11 +21,16 @@ _MOST_MIB = (20, 35, 60, 90, 160)
 _CHUNK = (2048, 4096, 4096, 8192, 8192, 16384)
 _GRAPHS = ((8, 80), (48, 160), (32, 160), (256, 512), (256, 512), (512, 512))
 """Largest batch with a decode graph, below and from tensor parallelism 4."""
-_PREFILL_GRAPHS = {2048: 42, 4096: 50, 8192: 58, 16384: 74}
-"""Captured prefill sizes by chunk; that of the smallest chunk follows the step from 4096 to 8192."""
+_PREFILL_LADDER = (
+    (4, 32, 4), (48, 256, 16), (288, 512, 32), (576, 1024, 64), (1280, 4096, 256), (4608, 2**24, 512)
+)  # fmt: skip
+"""Prompt tokens with a graph, up to the chunk: runs of (first, last, step)
+(`generate_prefill_cuda_graph_batch_sizes`)."""
 
 RESERVED_BASE_MIB, PER_CHUNK_TOKEN_MIB, PER_GPU_MIB = 512, 1.5, 128
-PER_DECODE_GRAPH_MIB, PER_PREFILL_GRAPH_MIB = 2, 8
+PER_DECODE_GRAPH_MIB, PER_PREFILL_GRAPH_MIB, LATENT_PREFILL_GRAPHS_MIB = 2, 8, 1536
+LEAST_ACTIVATION_TOKENS = 2048
+"""Tokens that activations are sized by, at least, however small the chunk."""
 LEAST_RESERVED_MIB, LARGE_GPU_MIB = 10 * 1024, 60 * 1024
 """Of memory kept for activations and graphs: at least 10 GiB on GPUs above 60 GiB."""
 PER_DP_GRAPH_MIB, PER_LARGE_DP_GRAPH_MIB, LARGE_DP_GRAPHS = 3, 1.5, 300
@@ -52,11 +57,17 @@ class SglangDefaults:
         hbm_bytes: the GPU's memory.
         tensor_parallel_size: GPUs of the server, all ranks together: `--tp-size`.
         data_parallel_size: ranks of DP attention, which share what the server is given: chunk and requests.
+        chunk: the server's `--chunked-prefill-size`, before ranks share it; 0 is off, None is automatic.
+        max_prefill_tokens: what prompts may have without chunks.
+        latent: whether the model has latent attention (MLA).
     """
 
     hbm_bytes: int
     tensor_parallel_size: int
     data_parallel_size: int = 1
+    chunk: int | None = None
+    max_prefill_tokens: int = MAX_PREFILL_TOKENS
+    latent: bool = False
 
     @property
     def reported_mib(self) -> int:
@@ -71,7 +82,7 @@ class SglangDefaults:
 
     @property
     def chunked_prefill_size(self) -> int:
-        """Tokens of prompts in a batch of a rank."""
+        """Tokens of prompts in a batch of a rank, if nothing is said."""
         return _CHUNK[self._class] // self.data_parallel_size
 
     @property
@@ -83,12 +94,15 @@ class SglangDefaults:
     def mem_fraction_static(self) -> float:
         """Share of the memory for weights and KV: what activations and graphs leave, to three digits.
 
-        It is taken before the chunk is divided among ranks.
+        A chunk that is given counts in place of the automatic one, and prompts are captured up to it. Ranks
+        share it afterwards (`handle_gpu_memory_settings`).
         """
-        chunk, dp = _CHUNK[self._class], self.data_parallel_size
-        reserved = RESERVED_BASE_MIB + PER_CHUNK_TOKEN_MIB * chunk + PER_GPU_MIB * self.tensor_parallel_size
+        chunk, dp = _CHUNK[self._class] if self.chunk is None else self.chunk, self.data_parallel_size
+        tokens = max(chunk or self.max_prefill_tokens, LEAST_ACTIVATION_TOKENS)
+        reserved = RESERVED_BASE_MIB + PER_CHUNK_TOKEN_MIB * tokens + PER_GPU_MIB * self.tensor_parallel_size
         reserved += PER_DECODE_GRAPH_MIB * self.cuda_graph_max_bs
-        reserved += PER_PREFILL_GRAPH_MIB * _PREFILL_GRAPHS[chunk]
+        sizes = sum(max(0, (min(last, chunk) - first) // step + 1) for first, last, step in _PREFILL_LADDER)
+        reserved += LATENT_PREFILL_GRAPHS_MIB if self.latent else PER_PREFILL_GRAPH_MIB * sizes
         if dp > 1:
             large = PER_LARGE_DP_GRAPH_MIB if self.cuda_graph_max_bs > LARGE_DP_GRAPHS else 0
             reserved += dp * self.cuda_graph_max_bs * (PER_DP_GRAPH_MIB + large)
@@ -96,18 +110,21 @@ class SglangDefaults:
             reserved = max(reserved, LEAST_RESERVED_MIB)
         return round(1 - reserved / self.reported_mib, 3)
 
-    def capture_batches(self, max_running_requests: int, drafts: bool) -> tuple[int, ...]:
+    def capture_batches(self, max_running_requests: int, tokens_per_request: int) -> tuple[int, ...]:
         """Batches with a decode graph, sequences, in growing order (`get_batch_sizes_to_capture`).
+
+        Under DP attention a rank's GPUs share out a batch's tokens; what they do not divide has no graph.
 
         Args:
             max_running_requests: no larger batch is captured; where the ladder goes beyond it, it is.
-            drafts: with speculation.
+            tokens_per_request: 1, or 1 + drafts: then there are more sizes.
         """
-        ladder = _DRAFTS_LADDER if drafts else _PLAIN_LADDER
-        most = min(self.cuda_graph_max_bs, max_running_requests)
+        gpus = self.tensor_parallel_size // self.data_parallel_size if self.data_parallel_size > 1 else 1
+        ladder, most = _DRAFTS_LADDER if tokens_per_request > 1 else _PLAIN_LADDER, self.cuda_graph_max_bs
         rungs = (size for first, last, step in ladder for size in range(first, last + 1, step))
-        sizes = [size for size in rungs if size < most]
-        return (*sizes, most)
+        requests = -(-max_running_requests // gpus) * gpus
+        sizes = {*(size for size in rungs if size < most), most} | ({requests} if most > requests else set())
+        return tuple(sorted(s for s in sizes if s <= requests and s * tokens_per_request % gpus == 0))
 
 
 def max_running_requests_with_drafts(data_parallel_size: int = 1) -> int:

@@ -74,7 +74,7 @@ def test_eagle3_at_56_is_said_to_come_out_wrong_where_it_does(tmp_path: Path, en
     at = "sweep.axes.workload.max_concurrency=[56]"
     preset = "claim-02-eagle3-8b-chain-pays-at-all-batches"
     (found,) = ratios(tmp_path, preset, engine, *ALONE, at)
-    wrong = abs(found / EAGLE3_8B_AT_56_MEASURED - 1.0) > 0.15
+    wrong = abs(found / EAGLE3_8B_AT_56_MEASURED - 1.0) > 0.12
     assert wrong == (engine == "sglang")
     assert any("EAGLE-3" in text for text in contradicted(used(engine, "eagle3", 56))) == wrong
     assert not any("EAGLE-3" in text for text in contradicted(used(engine, "eagle3", 32)))

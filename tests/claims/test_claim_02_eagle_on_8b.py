@@ -31,11 +31,17 @@ def test_an_eagle3_chain_has_the_measured_gains_to_12_percent_up_to_a_batch_of_3
     assert [one.holds for one in around] == [True, True, True, True, False]
 
 
-@pytest.mark.parametrize("tree", ["eagle2-tree", "eagle3-tree"])
-def test_one_request_at_a_time_plain_and_tree_deliver_the_measured_tokens_a_second_to_12_percent(
-    tmp_path: Path, tree: str
+def test_one_request_at_a_time_plain_and_an_eagle3_tree_deliver_the_measured_tokens_a_second_to_12_percent(
+    tmp_path: Path,
 ) -> None:
-    assert outcome(f"claim-02-single-stream-{tree}", tmp_path).missed == []
+    found = outcome("claim-02-single-stream-eagle3-tree", tmp_path)
+    assert found.missed == [] and all(one.holds for one in found.verdicts)
+
+
+def test_an_eagle2_tree_for_one_request_is_too_fast_as_its_file_marks(tmp_path: Path) -> None:
+    found = outcome("claim-02-single-stream-eagle2-tree", tmp_path)
+    assert found.missed == []
+    assert [one.holds for one in found.verdicts] == [True, False, True]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +50,7 @@ def eagle1(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return outcome("claim-02-eagle1-8b-chain-stops-paying", tmp_path_factory.mktemp("eagle1"))
 
 
-@pytest.mark.parametrize(("batch", "measured"), [(2, 1.40), (8, 1.23), (24, 0.93), (32, 0.94), (56, 0.99)])
+@pytest.mark.parametrize(("batch", "measured"), [(2, 1.40), (8, 1.23), (56, 0.99)])
 def test_an_eagle1_chain_has_the_measured_gain_to_12_percent(
     eagle1: Outcome, batch: int, measured: float
 ) -> None:
@@ -54,4 +60,4 @@ def test_an_eagle1_chain_has_the_measured_gain_to_12_percent(
 def test_what_the_eagle1_file_marks_is_what_comes_out(eagle1: Outcome) -> None:
     assert eagle1.missed == []
     marked = [one for one in eagle1.verdicts if one.expectation.not_reproduced is not None]
-    assert [one.as_marked for one in marked] == [True]
+    assert [one.as_marked for one in marked] == [True] * 4

@@ -156,7 +156,11 @@ def test_a_cell_that_names_no_gpu_is_an_error(text: str) -> None:
         ("vLLM 0.1.dev13107+ge1a34c3a5", "vllm-2026-01"),
         ("vLLM 0.11.0", "vllm-0.11"),
         ("vLLM 0.33.0", "vllm-0.33"),
-        ("SGLang 0.5.3", "sglang"),
+        ("SGLang 0.5.3", "sglang-2025"),
+        ("SGLang v0.4.4", "sglang-2025"),
+        ("SGLang (version not stated, Dec 2025-era)", "sglang-2025"),
+        ("SGLang 0.5.23", "sglang"),
+        ("SGLang", "sglang"),
         ("TensorRT-LLM 1.2.0rc1", "trtllm"),
     ],
 )

@@ -54,14 +54,57 @@ def test_ranks_of_dp_attention_share_chunk_and_requests_and_keep_memory_for_thei
     assert [max_running_requests_with_drafts(dp) for dp in (1, 8, 64)] == [48, 6, 1]
 
 
+def test_a_chunk_that_is_given_sizes_the_memory_share() -> None:
+    """`handle_gpu_memory_settings`: 1.5 MiB a token, 2048 at least, and 8 MiB a prompt size up to it."""
+
+    def share(reserved: float) -> float:
+        return round(1 - reserved / 46_068, 3)
+
+    fixed = 512 + 128 + 2 * 32
+    for chunk, sizes in ((512, 30), (2048, 42), (4096, 50), (8192, 58), (16_384, 74)):
+        found = SglangDefaults(46_068 * MIB, 1, chunk=chunk)
+        assert found.mem_fraction_static == share(fixed + 1.5 * max(chunk, 2048) + 8 * sizes)
+        assert found.chunked_prefill_size == 4096
+    assert (
+        SglangDefaults(46_068 * MIB, 1, chunk=4096).mem_fraction_static
+        == SglangDefaults(46_068 * MIB, 1).mem_fraction_static
+    )
+    without = SglangDefaults(46_068 * MIB, 1, chunk=0)
+    assert without.mem_fraction_static == share(fixed + 1.5 * 16_384)
+    latent = SglangDefaults(143_771 * MIB, 8, latent=True).mem_fraction_static
+    assert latent == round(1 - (512 + 1.5 * 8192 + 128 * 8 + 2 * 512 + 1536) / 143_771, 3)
+
+
+def test_a_chunk_in_a_file_makes_the_pool_smaller_and_one_without_chunks_smaller_still() -> None:
+    tokens = [
+        SglangDefaults(46_068 * MIB, 1, chunk=chunk).mem_fraction_static for chunk in (2048, None, 8192, 0)
+    ]
+    assert tokens == sorted(tokens, reverse=True) and len(set(tokens)) == 4
+    big, small = (placement(max_num_batched_tokens=chunk).gpu_memory_utilization for chunk in (16_384, 4096))
+    assert big < 0.83 < small
+    latent = catalog.model("deepseek-v3").latent, catalog.model("llama-3.1-8b-instruct").latent
+    assert latent == (True, False)
+
+
+def test_ranks_of_several_gpus_have_graphs_only_for_tokens_that_their_gpus_share_out() -> None:
+    """`get_batch_sizes_to_capture` with DP attention: tokens are a multiple of a rank's GPUs."""
+    ranks = SglangDefaults(143_771 * MIB, 8, 2)
+    assert ranks.capture_batches(4096, 1)[:5] == (4, 8, 12, 16, 24)
+    assert ranks.capture_batches(24, 4)[:3] == (1, 2, 3)
+    assert ranks.capture_batches(24, 3) == (4, 8, 12, 16, 20, 24)
+    assert ranks.capture_batches(6, 1) == (4, 8)
+    alone = SglangDefaults(143_771 * MIB, 8, 8)
+    assert alone.capture_batches(6, 4) == (1, 2, 3, 4, 5, 6)
+
+
 def test_graphs_end_at_the_request_slots_and_are_denser_with_drafts() -> None:
     gpu = SglangDefaults(81_559 * MIB, 1)
-    assert gpu.capture_batches(48, drafts=True) == (*range(1, 9), *range(10, 33, 2), 40, 44, 48)
-    assert gpu.capture_batches(50, drafts=True)[-3:] == (44, 48, 50)
-    assert gpu.capture_batches(6, drafts=False) == (1, 2, 4, 6)
-    assert gpu.capture_batches(4096, drafts=False)[:7] == (1, 2, 4, 8, 12, 16, 24)
-    assert gpu.capture_batches(4096, drafts=False)[-1] == 256
-    assert SglangDefaults(81_559 * MIB, 4).capture_batches(4096, drafts=False)[-3:] == (480, 496, 512)
+    assert gpu.capture_batches(48, 4) == (*range(1, 9), *range(10, 33, 2), 40, 44, 48)
+    assert gpu.capture_batches(50, 4)[-3:] == (44, 48, 50)
+    assert gpu.capture_batches(6, 1) == (1, 2, 4, 6)
+    assert gpu.capture_batches(4096, 1)[:7] == (1, 2, 4, 8, 12, 16, 24)
+    assert gpu.capture_batches(4096, 1)[-1] == 256
+    assert SglangDefaults(81_559 * MIB, 4).capture_batches(4096, 1)[-3:] == (480, 496, 512)
 
 
 def test_requests_follow_the_pool_and_drafts_the_model() -> None:

@@ -79,6 +79,13 @@ def test_what_it_decides_by_itself_follows_gpu_and_drafts(tmp_path: Path) -> Non
     assert drafted.max_num_seqs == 48
 
 
+def test_the_memory_share_follows_a_chunk_that_is_given_and_stays_where_the_share_is(tmp_path: Path) -> None:
+    shares = []
+    for more in ("chunked_prefill_size: 16384", "chunked_prefill_size: -1", "mem_fraction_static: 0.7"):
+        shares.append(load_experiment(written(tmp_path, f"  {more}\n", rest=NO_DRAFTS)).serve)
+    assert [serve.gpu_memory_utilization for serve in shares] == [0.677, 0.685, 0.7]
+
+
 def test_drafts_of_a_llama_are_a_tree_of_five_steps_unless_said_otherwise(tmp_path: Path) -> None:
     engine = built(written(tmp_path, EAGLE)).scenario.engine
     assert engine.sglang is not None
@@ -115,6 +122,7 @@ def test_steps_can_be_swept_under_its_own_name(tmp_path: Path) -> None:
         ("  watermark: 0.1\n", 6, "is a setting of vLLM's scheduler"),
         ("  scheduling_policy: priority\n", 6, "use serve.sglang.enable_priority_scheduling"),
         ("  schedule_policy: dfs\n", 6, "use one of fcfs, lpm"),
+        ("  chunked_prefill_size: 60000\n", 6, "leaves no memory for weights and KV; use a smaller one"),
     ],
 )
 def test_a_fault_names_the_line_that_was_typed(tmp_path: Path, more: str, line: int, said: str) -> None:

@@ -25,6 +25,13 @@ def sglang_conflicts(serve: Serve) -> Iterator[Conflict]:
             )
             yield Conflict.at(message, "serve.sglang", "serve.engine")
         return
+    share = serve.gpu_memory_utilization
+    if share is not None and share <= 0.0:
+        message = (
+            "SGLang keeps 1.5 MiB a token of it for activations, which leaves no memory for weights and KV; "
+            "use a smaller one, or give mem_fraction_static"
+        )
+        yield Conflict.at(message, "serve.max_num_batched_tokens")
     for key, default in VLLM_ALONE.items():
         if getattr(serve, key) != default:
             hint = "; use serve.sglang.enable_priority_scheduling" if key == "scheduling_policy" else ""

@@ -272,6 +272,10 @@ def test_a_plan_names_weights_that_are_fp8_by_name() -> None:
         ({"parameters": 8e9}, "a model of 8B parameters"),
         ({"engine": "sglang", "kernels": "sglang"}, "served runs with speculation of sglang"),
         ({"engine": "vllm-0.33"}, "host time and memory of vLLM 0.33 itself"),
+        (
+            {"engine": "sglang", "kernels": "sglang", "rules": "sglang"},
+            "host time of sglang (from a handful of published steps",
+        ),
     ],
 )
 def test_a_field_outside_its_range_has_its_caveat_and_none_inside(

@@ -175,12 +175,19 @@ def known(family: DrafterFamily, seen: Sequence[CountedAt], positions: int = 8) 
         return Depth(family, prior, np.diag(1.0 / precision))
     observed, noise = _observed(seen)
     at = prior
+
+    def unlikely(at: F64) -> float:
+        off = observed - _expected(seen, at)
+        return float((off * off / noise).sum() + (precision * (at - prior) ** 2).sum())
+
     for _ in range(40):
         off = observed - _expected(seen, at)
         slopes = _jacobian(lambda x: _expected(seen, x), at)
         curvature = np.diag(precision) + slopes.T @ (slopes / noise[:, None])
         step = np.linalg.solve(curvature, precision * (prior - at) + slopes.T @ (off / noise))
         step /= max(1.0, float(np.abs(step).max()))
+        while float(np.abs(step).max()) >= 1e-6 and unlikely(at + step) > unlikely(at):
+            step = step / 2.0  # a whole one would turn back and forth about what is most likely
         at = at + step
         if float(np.abs(step).max()) < 1e-6:
             break

@@ -12,7 +12,7 @@ from acceptance_depth import curves, fitted, scores
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specfleet.sim.speculation.depth import CountedAt, Depth, at_k, known
+from specfleet.sim.speculation.depth import CountedAt, Depth, _expected, _logits, _observed, at_k, known
 from specfleet.sim.speculation.families import EAGLE, FAMILIES, DrafterFamily
 
 FAMILY = st.sampled_from(sorted(set(FAMILIES.values()), key=lambda family: family.name))
@@ -87,13 +87,60 @@ def test_a_count_without_its_positions_is_refused() -> None:
         known(EAGLE, [CountedAt(3, (0.7, 0.5))])
 
 
-def test_the_constants_are_those_of_the_fit_to_the_shared_curves(shared: Path) -> None:
-    mine = [curve for curve in curves(shared) if curve.family == "draft models"]
-    [(name, law)] = fitted(mine).items()
-    shipped: DrafterFamily = FAMILIES["draft_model"]
-    assert name == shipped.name and law.drafters == shipped.drafters
-    assert law.means == pytest.approx(shipped.means, abs=2e-3)
-    assert law.deviations == pytest.approx(shipped.deviations, abs=2e-3)
+SHIPPED = {family.name: family for family in FAMILIES.values()}
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_the_constants_are_those_of_the_fit_to_the_shared_curves(shared: Path, name: str) -> None:
+    [(_, law)] = fitted([curve for curve in curves(shared) if curve.family == name]).items()
+    shipped = SHIPPED[name]
+    assert law.drafters == shipped.drafters
+    for mine, theirs in ((law.means, shipped.means), (law.deviations, shipped.deviations)):
+        assert mine == pytest.approx(theirs, abs=6e-4)
+    assert law.wander == pytest.approx(shipped.wander, abs=6e-4)
+
+
+def test_data_sets_of_one_drafter_differ_as_they_do_in_the_shared_curves(shared: Path) -> None:
+    for name, law in fitted(curves(shared), SHIPPED).items():
+        shipped = np.array(SHIPPED[name].between_data_sets)
+        assert np.allclose(law.between_data_sets, shipped, rtol=0, atol=5e-4), name
+        assert (shipped == shipped.T).all() and (np.linalg.eigvalsh(shipped) > 0).all(), "a covariance"
+
+
+@pytest.mark.parametrize("family", SHIPPED.values(), ids=list(SHIPPED))
+def test_what_would_be_known_is_what_is_known_once_just_that_was_counted(family: DrafterFamily) -> None:
+    drafter = known(family, [])
+    first = CountedAt(1, drafter.by_position(1), rounds=1000.0)
+    for k, rounds in ((1, 100.0), (3, 5000.0)):
+        both = known(family, [first, CountedAt(k, drafter.by_position(k), rounds=rounds)])
+        assert known(family, [first]).after(k, rounds).covariance == pytest.approx(both.covariance, rel=1e-4)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 6, 9])
+def test_positions_from_the_third_on_leave_the_slope_by_what_is_their_own(k: int) -> None:
+    point = np.array([-0.3, 1.5, -0.4, -0.2, 0.05, -0.03, 0.01])
+    steps = [1.5, -0.4, -0.2 + 0.05, -0.2 - 0.03, -0.2 + 0.01, *[-0.2] * 4]
+    assert _logits(point, k) == pytest.approx(np.cumsum(steps[:k]))
+
+
+@pytest.mark.parametrize("family", SHIPPED.values(), ids=list(SHIPPED))
+@pytest.mark.parametrize("curve", [(0.97, 0.95, 0.93), (0.2, 0.02), (0.9, 0.3)])
+def test_no_values_nearby_are_likelier_whatever_was_counted(
+    family: DrafterFamily, curve: tuple[float, ...]
+) -> None:
+    seen = [CountedAt(len(curve), curve, rounds=1e6)]
+    told, (observed, noise) = known(family, seen), _observed(seen)
+    before = known(family, [])
+    precision = 1.0 / np.diag(before.covariance)
+
+    def unlikely(at: np.ndarray) -> float:
+        off = observed - _expected(seen, at)
+        return float((off**2 / noise).sum() + (precision * (at - before.likely) ** 2).sum())
+
+    least = unlikely(told.likely)
+    for step in np.eye(len(told.likely)):
+        for far in (0.05, -0.05):
+            assert unlikely(told.likely + far * step) > least
 
 
 def test_draft_models_left_out_are_predicted_better_than_by_carrying_on_the_last_ratio(

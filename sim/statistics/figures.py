@@ -162,6 +162,8 @@ class _Rank:
 
 
 def _rank_error(ranked: Ranked, share: float) -> _Rank:
+    if not 0.0 < share < 1.0:
+        raise ValueError(f"a percentile of {100.0 * share:g}; above 0 and below 100 it has an interval")
     memory, found = ranked.memory(share)
     outer = min(share, 1.0 - share)
     wider = memory
@@ -183,6 +185,9 @@ def percentile_of(ranked: Ranked, percent: float, confidence: float = CONFIDENCE
         ranked: the values.
         percent: above 0 and below 100.
         confidence: of the interval.
+
+    Raises:
+        ValueError: for the smallest or the largest value, which no interval bounds.
     """
     share = percent / 100.0
     rank = _rank_error(ranked, share)

@@ -125,3 +125,11 @@ def test_as_many_traffic_classes_as_the_limit_are_told_apart(monkeypatch: pytest
     assert rows.classes == {"default": 0, "chat": 1}
     with pytest.raises(TraceError, match=r"log\.csv: more than 2 traffic classes"):
         take("code")
+
+
+@pytest.mark.parametrize(("attainment", "refused"), [(0.99, 0), (0.999999, 0), (0.9999999, 1), (1.0, 1)])
+def test_a_plan_for_every_request_that_will_ever_come_is_refused(attainment: float, refused: int) -> None:
+    """A run has so many requests; that none of them was late says nothing of the next."""
+    found = [*plan_conflicts(small(slo={"tpot_ms": 50.0, "attainment": attainment}))]
+    assert [fault.paths[0] for fault in found] == [("slo", "attainment")] * refused
+    assert all("no run is long enough" in fault.message for fault in found)

@@ -12,6 +12,9 @@ from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.plan import Plan, Slo
 from specfleet.experiments.schema.faults import did_you_mean
 
+MOST_ATTAINED = 0.999999
+"""Share of requests that a plan may ask to be good: one late request in a million can be told from none."""
+
 
 def slo_conflicts(config: Experiment) -> Iterator[Conflict]:
     """An SLO has limits, all of one form."""
@@ -42,6 +45,10 @@ def plan_conflicts(experiment: Experiment) -> Iterator[Conflict]:
         return
     if experiment.slo is None:
         yield Conflict.at("needs limits to meet; add slo: with p99_ttft_ms, p99_tpot_ms", "plan")
+    elif experiment.slo.attainment > MOST_ATTAINED:
+        message = "asks that no request ever be late, which no run is long enough to show; use at most "
+        message += str(MOST_ATTAINED)
+        yield Conflict.at(message, "slo.attainment", "plan")
     yield from _traffic(experiment, plan)
     yield from _gpus(experiment, plan)
     yield from _drafting(experiment, plan)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specfleet.sim.statistics.batches import BatchSpread
-from specfleet.sim.statistics.figures import Ranked, _batches, percentile_of
+from specfleet.sim.statistics.figures import Ranked, _batches, percentile, percentile_estimate, percentile_of
 from specfleet.sim.statistics.flow import Flow
 from specfleet.sim.statistics.interval import too_short
 from specfleet.sim.statistics.series import Series
@@ -78,6 +78,14 @@ def test_an_interval_that_leaves_what_was_seen_is_not_to_be_trusted(percent: flo
     found = percentile_of(ranked, percent)
     assert [isfinite(found.low), isfinite(found.high)] == ([True, False] if percent > 50 else [False, True])
     assert found.short == "the interval reaches beyond the smallest or largest value seen"
+
+
+@pytest.mark.parametrize("percent", [100.0, 0.0, 100.1, -1.0])
+def test_the_largest_value_ever_has_no_interval(percent: float) -> None:
+    for estimated in (percentile_estimate, percentile):
+        assert estimated(np.arange(1000.0), 99.9).value == pytest.approx(998.001)
+        with pytest.raises(ValueError, match="above 0 and below 100"):
+            estimated(np.arange(1000.0), percent)
 
 
 def test_runs_grow_by_half_at_least_and_to_four_times_at_most_unless_asked() -> None:

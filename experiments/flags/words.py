@@ -10,7 +10,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
@@ -18,7 +18,7 @@ import yaml
 
 from specfleet.experiments.flags.faults import LineFault
 
-VLLM, SGLANG, BENCH, SGLANG_BENCH = "vllm", "sglang", "vllm bench", "sglang bench"
+VLLM, SGLANG, TRTLLM, BENCH, SGLANG_BENCH = "vllm", "sglang", "trtllm", "vllm bench", "sglang bench"
 BENCHES = (BENCH, SGLANG_BENCH)
 
 _MODULES = {
@@ -40,16 +40,18 @@ class Command:
     """One command.
 
     Attributes:
-        engine: `vllm`, `sglang`, `vllm bench` or `sglang bench`.
+        engine: `vllm`, `sglang`, `trtllm`, `vllm bench` or `sglang bench`.
         words: its arguments; of a vLLM server with `serve` before them, written or meant.
         environment: variables set before it.
         notes: what was read otherwise than a shell would read it.
+        files: what the text writes to files with `cat > FILE << EOF`, by their names.
     """
 
     engine: str
     words: tuple[str, ...]
     environment: dict[str, str]
     notes: tuple[str, ...] = ()
+    files: dict[str, str] = field(default_factory=dict)
 
 
 def commands(text: str) -> list[Command]:
@@ -58,13 +60,15 @@ def commands(text: str) -> list[Command]:
     Raises:
         LineFault: the text has an open quote, or starts none of them.
     """
-    text, bare = _json_quoted(text.translate(_QUOTES))
+    text, files = _written(text.translate(_QUOTES))
+    text, bare = _json_quoted(text)
     found = [command for words in _lines(text) if (command := _command(words)) is not None]
     found = found or [c for line in _manifest(text) for words in _lines(line) if (c := _command(words))]
     if not found:
         first = next((line.strip() for line in text.splitlines() if line.strip()), "")
         said = f"the text begins {first[:60]!r}" if first else "the text is empty"
-        message = f"no `vllm serve MODEL ...` or `python -m sglang.launch_server ...` in it; {said}"
+        known = "`vllm serve MODEL ...`, `python -m sglang.launch_server ...` or `trtllm-serve MODEL ...`"
+        message = f"no {known} in it; {said}"
         raise LineFault("no_command", "", message)
     if bare:
         notes = tuple(
@@ -72,7 +76,22 @@ def commands(text: str) -> list[Command]:
             for value in bare
         )
         found[0] = replace(found[0], notes=notes)
-    return found
+    return [replace(command, files=files) for command in found]
+
+
+def _written(text: str) -> tuple[str, dict[str, str]]:
+    """The text without what it writes to files with `cat`, and that by file name."""
+    files: dict[str, str] = {}
+    begins = (
+        r"^[ \t]*cat[ \t]+(?:>[ \t]*(\S+)[ \t]+<<|<<)-?[ \t]*['\"]?(\w+)['\"]?(?:[ \t]*>[ \t]*(\S+))?[ \t]*\n"
+    )
+    pattern = re.compile(begins + r"(.*?)^[ \t]*\2[ \t]*$\n?", re.MULTILINE | re.DOTALL)
+
+    def kept(found: re.Match[str]) -> str:
+        files[(found[1] or found[3] or "").strip("'\"")] = found[4]
+        return ""
+
+    return pattern.sub(kept, text), files
 
 
 def _json_quoted(text: str) -> tuple[str, list[str]]:
@@ -113,7 +132,7 @@ def _lines(text: str) -> Iterator[list[str]]:
         try:
             split = shlex.split(part)
         except ValueError as error:
-            if not re.search("vllm|sglang", part):
+            if not re.search("vllm|sglang|trtllm", part):
                 continue
             raise LineFault("open_quote", "", f"{str(error).lower()}; close it") from None
         for word in split:
@@ -177,6 +196,8 @@ def _starts(words: list[str], i: int) -> tuple[str, list[str]] | None:
         return engine, (["serve", *after] if engine == VLLM and after[:1] != ["serve"] else after)
     if name == "sglang" and rest[:1] == ["serve"]:
         return SGLANG, rest[1:]
+    if name == "trtllm-serve":
+        return TRTLLM, rest[1:] if rest[:1] == ["serve"] else rest
     return _in_container(words, i)
 
 

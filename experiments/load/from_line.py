@@ -1,4 +1,4 @@
-"""A line that starts a vLLM or SGLang server as an experiment: what it says, leaves open, or may not say.
+"""A line that starts a vLLM, SGLang or TensorRT-LLM server, as an experiment: what it says and leaves open.
 
 What a line cannot say is assumed aloud: the GPU, what the drafter achieves, and the traffic.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from specfleet.experiments.flags import sglang, shown
+from specfleet.experiments.flags import sglang, shown, trtllm
 from specfleet.experiments.flags.bench import bench_workload, sglang_workload
 from specfleet.experiments.flags.facts import Config, Configs
 from specfleet.experiments.flags.faults import LineFault
@@ -20,7 +20,7 @@ from specfleet.experiments.flags.fields import FIELDS
 from specfleet.experiments.flags.parser import Parsed, parse
 from specfleet.experiments.flags.resolve import SHORT_FORMS, EngineSettings, resolve, speculative_json
 from specfleet.experiments.flags.table import flags
-from specfleet.experiments.flags.words import BENCH, BENCHES, SGLANG, Command, commands
+from specfleet.experiments.flags.words import BENCH, BENCHES, SGLANG, TRTLLM, Command, commands
 from specfleet.experiments.load.drafter_named import acceptance_for, drafter_block
 from specfleet.experiments.load.serve_flags import take
 from specfleet.experiments.schema import lookups
@@ -38,7 +38,12 @@ _WORKLOAD: dict[str, Any] = {
     "max_concurrency": 32,
 }
 _LOADS = [1, 8, 32, 128]
-_VLLM_PRINTS = "vLLM prints yours by position"
+_PRINTS = {
+    "vllm": "vLLM prints yours by position",
+    "sglang": "SGLang prints yours as accept len",
+    "trtllm": "TensorRT-LLM's iteration statistics have yours",
+}
+"""Where a user's own acceptance stands, by whose scheduler decides."""
 AT_MOST = 3000
 """Requests of a simulation where the line says nothing of traffic: an answer in less than a minute."""
 
@@ -123,13 +128,15 @@ def _fault(fault: LineFault) -> Fault:
 def _server(
     command: Command, gpu: str, folders: Sequence[Path], here: Path | None, engine: str | None
 ) -> Translated:
-    if engine is not None and (command.engine == SGLANG) != (engine == SGLANG):
+    if engine is not None and _known(lambda: lookups.engine(engine), "engine").scheduler != command.engine:
         raise LineFault(
             "engine", "engine", f"{engine} is not started by a line of {command.engine}; leave it out"
         )
+    if command.engine == TRTLLM:
+        return _trtllm(command, engine or TRTLLM, gpu, folders, here)
     if command.engine == SGLANG:
         read = sglang.read(command.words, _drafts_itself)
-        serve = {"engine": "sglang", "gpu": gpu, **read.serve}
+        serve = {"engine": engine or SGLANG, "gpu": gpu, **read.serve}
         if "sglang" in serve and "sglang" not in Serve.model_fields:
             del serve["sglang"]
             read.notes.append("settings of SGLang's own scheduler are read past")
@@ -142,16 +149,7 @@ def _server(
                 "simulated; leave it out, and --dp-size is as many replicas"
             )
             this.refused.append(Fault(COMMAND_LINE, 0, "--enable-dp-attention", message))
-        _named_model(serve, Configs(folders))
-        if isinstance(serve.get("speculative_config"), dict):
-            config = serve["speculative_config"]
-            block, notes = drafter_block(
-                config.get("model"), config["method"], serve["model"], Configs(folders)
-            )
-            config["model"] = block
-            this.notes += notes
-            if block is None:
-                del config["model"]
+        _named(this, Configs(folders))
         return this
     parsed = parse(command.words, here)
     configs = CatalogConfigs(folders)
@@ -165,6 +163,29 @@ def _server(
     for name, value in command.environment.items():
         if name.startswith("VLLM_"):
             this.notes.append(f"the environment variable {name}={value} is read past")
+    return this
+
+
+def _named(this: Translated, configs: Configs) -> None:
+    """Model and drafter of another engine's line, by their names here."""
+    serve = this.data["serve"]
+    _named_model(serve, configs)
+    if isinstance(config := serve.get("speculative_config"), dict):
+        config["model"], notes = drafter_block(config.get("model"), config["method"], serve["model"], configs)
+        this.notes += notes
+        if config["model"] is None:
+            del config["model"]
+
+
+def _trtllm(
+    command: Command, engine: str, gpu: str, folders: Sequence[Path], here: Path | None
+) -> Translated:
+    """A line of `trtllm-serve` with its file of options."""
+    read = trtllm.read(command.words, command.files, here)
+    said = "trtllm-serve " + " ".join(command.words)
+    this = Translated({"serve": {"engine": engine, "gpu": gpu, **read.serve}}, read.notes, said=said)
+    this.refused = [Fault(COMMAND_LINE, 0, key, message) for key, message in read.refused.items()]
+    _named(this, Configs(folders))
     return this
 
 
@@ -373,7 +394,7 @@ def _completed(this: Translated, with_traffic: bool) -> None:
     k, key = config.get("num_speculative_tokens"), "serve.speculative_config.num_speculative_tokens"
     if config.get("rejection_sample_method") != "synthetic":
         this.data["acceptance"], how = acceptance_for(config["method"], serve["model"], k)
-        prints = "SGLang prints yours as accept len" if serve["engine"] == SGLANG else _VLLM_PRINTS
+        prints = _PRINTS[lookups.engine(serve["engine"]).scheduler]
         this.notes.append(f"acceptance is {how}: {prints}; replace the block")
     fixed = "num_speculative_tokens_per_batch_size" in config or "draft_tree" in serve
     if config.get("rejection_sample_method") != "synthetic" and not fixed:
@@ -393,6 +414,8 @@ def resolved_settings(
         command = next(c for c in commands(text) if c.engine not in BENCHES)
         if command.engine == SGLANG:
             return {"serve": sglang.read(command.words, _drafts_itself).serve}
+        if command.engine == TRTLLM:
+            return {"serve": trtllm.read(command.words, command.files, here).serve}
         parsed = parse(command.words, here)
         limits = lookups.engine(ENGINE).limits(_gpu(gpu or GPU))
         found_ = resolve(parsed, limits, CatalogConfigs(folders))

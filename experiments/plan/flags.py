@@ -1,9 +1,11 @@
-"""The command lines that start what a plan chose: vLLM's and SGLang's own flags, nothing of ours."""
+"""The command lines that start what a plan chose: the engines' own flags and options, nothing of ours."""
 
 from __future__ import annotations
 
 import json
 import shlex
+
+import yaml
 
 from specfleet.experiments.flags.fields import FIELDS
 from specfleet.experiments.schema import lookups
@@ -21,10 +23,15 @@ SGLANG_ALGORITHMS = {
 }
 """vLLM's method -> SGLang's --speculative-algorithm."""
 
+TRTLLM_DECODING = {"eagle3": "Eagle3", "mtp": "MTP", "draft_model": "DraftTarget", "ngram": "NGram"}
+"""vLLM's method -> TensorRT-LLM's `decoding_type`."""
+TRTLLM_FILE = "options.yaml"
+"""What the file of options is called in a printed command."""
+
 BY_BATCH = "num_speculative_tokens_per_batch_size"
 """vLLM's name for K by the number of sequences."""
 
-TYPED_FOR = ("vllm-0.33", "sglang")
+TYPED_FOR = ("vllm-0.33", "sglang", "trtllm")
 """Engines whose flags the commands have."""
 
 WIDTH = 100
@@ -61,7 +68,10 @@ def model_id(serve: Serve) -> str:
 
 def server_command(config: Experiment) -> list[str]:
     """Returns the command of one replica of the engine that was simulated, a list of words."""
-    found = sglang_command(config) if _is_sglang(config.serve) else None
+    rules = lookups.engine(config.serve.engine).scheduler
+    if rules == "trtllm":
+        return trtllm_command(config)
+    found = sglang_command(config) if rules == "sglang" else None
     return vllm_command(config) if found is None else found
 
 
@@ -70,15 +80,12 @@ def unsaid(config: Experiment) -> tuple[str, ...]:
     serve, found = config.serve, []
     profile = lookups.engine(serve.engine)
     chosen = serve.draft_policy.chosen if serve.draft_policy is not None else None
-    if chosen is not None and (chosen[0] != "batch_size" or profile.scheduler == "sglang"):
+    if chosen is not None and (chosen[0] != "batch_size" or profile.scheduler != "vllm"):
         found.append(f"draft_policy {chosen[0]}, for which it has no flag")
     if profile.name not in TYPED_FOR:
         found.append(f"engine {profile.name}, whose flags may have other names")
-    if serve.capacity_scheduler_policy is not None:
-        policy = serve.capacity_scheduler_policy
-        found.append(
-            f"capacity_scheduler_policy {policy}, which stands in TensorRT-LLM's own file of options"
-        )
+    if profile.scheduler == "trtllm":
+        found += _unsaid_to_trtllm(serve)
     if serve.reroll_on_reject:
         found.append("reroll_on_reject, which belongs to the build")
     for key in ("speculative_num_steps", "speculative_eagle_topk"):
@@ -90,6 +97,75 @@ def unsaid(config: Experiment) -> tuple[str, ...]:
         if record is not None and not record.hf_id:
             found.append(f"{record.name}, which is published nowhere: put its path in place of its name")
     return tuple(found)
+
+
+def _unsaid_to_trtllm(serve: Serve) -> list[str]:
+    """What TensorRT-LLM takes from the checkpoint, or has no option for, a clause each."""
+    found = []
+    if serve.quantization is not None:
+        found.append(f"quantization {serve.quantization}, which TensorRT-LLM takes from the checkpoint")
+    speculative = serve.speculative_config
+    if speculative is not None and speculative.method not in TRTLLM_DECODING:
+        found.append(f"drafts of {speculative.method}, which it does not have")
+    for key in ("max_cudagraph_capture_size", "cudagraph_capture_sizes", "kv_cache_memory_bytes"):
+        if getattr(serve, key) is not None:
+            found.append(f"{key}, for which it has no option by this name")
+    if serve.data_parallel_size > 1:
+        found.append(f"data_parallel_size {serve.data_parallel_size}, which is not simulated there")
+    return found
+
+
+def server_text(config: Experiment) -> str:
+    """Returns what starts one replica in a shell: the command, and the file of options that it names."""
+    if lookups.engine(config.serve.engine).scheduler != "trtllm":
+        return shell(server_command(config))
+    options = yaml.safe_dump(trtllm_options(config), sort_keys=False)
+    return f"cat > {TRTLLM_FILE} << 'EOF'\n{options}EOF\n{shell(server_command(config))}"
+
+
+def trtllm_command(config: Experiment) -> list[str]:
+    """Returns the `trtllm-serve` command of one replica, a list of words; `trtllm_options` is its file."""
+    serve = config.serve
+    words = ["trtllm-serve", model_id(serve), "--tp_size", str(serve.tensor_parallel_size)]
+    if serve.expert_ranks > 1:
+        words += ["--ep_size", str(serve.expert_ranks)]
+    words += [
+        "--max_batch_size",
+        str(serve.max_num_seqs),
+        "--max_num_tokens",
+        str(serve.max_num_batched_tokens),
+    ]
+    return [*words, "--max_seq_len", str(serve.max_model_len), "--config", TRTLLM_FILE]
+
+
+def trtllm_options(config: Experiment) -> dict[str, object]:
+    """Returns what `trtllm-serve` reads from its file: names of its LLM API."""
+    serve, speculative = config.serve, config.serve.speculative_config
+    kv: dict[str, object] = {
+        "free_gpu_memory_fraction": serve.gpu_memory_utilization,
+        "tokens_per_block": serve.block_size,
+        "enable_block_reuse": serve.enable_prefix_caching,
+    }
+    if serve.kv_cache_dtype != "auto":
+        kv["dtype"] = serve.kv_cache_dtype
+    if serve.num_gpu_blocks_override is not None:
+        kv["max_tokens"] = serve.num_gpu_blocks_override * (serve.block_size or 1)
+    found: dict[str, object] = {
+        "dtype": serve.dtype,
+        "enable_chunked_prefill": serve.enable_chunked_prefill,
+        "disable_overlap_scheduler": not serve.async_scheduling,
+        "kv_cache_config": kv,
+        "scheduler_config": {"capacity_scheduler_policy": serve.capacity_scheduler_policy},
+    }
+    if speculative is None or speculative.method not in TRTLLM_DECODING:
+        return found
+    drafts: dict[str, object] = {"decoding_type": TRTLLM_DECODING[speculative.method]}
+    drafts["max_draft_len"] = speculative.num_speculative_tokens
+    if speculative.method in ("eagle3", "draft_model") and speculative.model is not None:
+        drafts["speculative_model"] = _hf_id_of_drafter(speculative.model)
+    if speculative.method == "ngram" and speculative.prompt_lookup_max is not None:
+        drafts["max_matching_ngram_size"] = speculative.prompt_lookup_max
+    return found | {"speculative_config": drafts}
 
 
 def vllm_command(config: Experiment) -> list[str]:

@@ -12,6 +12,7 @@ from specfleet.experiments.plan.drafts import break_even_line, temperature_line
 from specfleet.experiments.plan.flags import (
     bench_command,
     server_command,
+    server_text,
     sglang_command,
     shell,
     speculative_json,
@@ -95,7 +96,7 @@ def _baseline(this: Planned) -> Iterator[str]:
 
 def _server(candidate: Candidate) -> Iterator[str]:
     """The command of a candidate, and what was simulated that it does not say."""
-    yield from _code("sh", shell(server_command(candidate.config)))
+    yield from _code("sh", server_text(candidate.config))
     if missing := unsaid(candidate.config):
         yield f"Simulated, and not in this command: {'; '.join(missing)}."
 

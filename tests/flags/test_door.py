@@ -173,6 +173,9 @@ def test_ranks_of_dp_attention_share_what_an_sglang_server_is_given() -> None:
     automatic = dp_attention()
     assert (automatic.serve.max_num_seqs, automatic.serve.max_num_batched_tokens) == (48 // 8, 8192 // 8)
     given = {"max_running_requests": 256, "chunked_prefill_size": 16_384, "schedule_conservativeness": 1.0}
+    with pytest.raises(InputFaults, match=r"does not fit .*\s+usable \(0.672"):  # a chunk's activations
+        dp_attention(**given)
+    given["mem_fraction_static"] = 0.85
     said = dp_attention(**given)
     assert (said.serve.max_num_seqs, said.serve.max_num_batched_tokens) == (32, 2048)
     settings = build(said).scenario.engine.sglang

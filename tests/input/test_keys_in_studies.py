@@ -20,7 +20,7 @@ from specfleet.experiments.breakeven.question import Breakeven
 from specfleet.experiments.load.config import load_experiment
 from specfleet.experiments.load.from_line import translate
 from specfleet.experiments.load.sweep import expand
-from specfleet.experiments.plan.flags import server_command, shell, unsaid
+from specfleet.experiments.plan.flags import server_text, unsaid
 from specfleet.experiments.plan.planned import Planned
 from specfleet.experiments.plan.planner import Planner
 from specfleet.experiments.plan.trials import measure
@@ -180,7 +180,7 @@ def differing(a: Any, b: Any, path: str = "") -> Iterator[str]:
 
 def read_back(config: Experiment) -> Experiment:
     """The experiment that the product makes of a server command that it printed."""
-    data = translate(shell(server_command(config)), gpu="h100-sxm").data
+    data = translate(server_text(config), gpu="h100-sxm").data
     acceptance = config.model_dump(mode="json", exclude_none=True).get("acceptance")
     rest = {name: value for name, value in data.items() if name not in ("sweep", "report", "acceptance")}
     rest["workload"] |= {"max_concurrency": 1}

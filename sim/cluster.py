@@ -51,22 +51,39 @@ class Cluster:
         table: the requests.
         seed: of random routing.
         servers: what the replicas run.
+        router: chooses among them; None is made as the deployment says.
     """
 
-    def __init__(self, scenario: Scenario, table: RequestTable, seed: int, servers: Servers) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        table: RequestTable,
+        seed: int,
+        servers: Servers,
+        router: Router | None = None,
+    ) -> None:
         self.env = Environment()
         self.servers = servers
-        self.router: Router = ROUTERS[scenario.deployment.router](seed)
+        self.router: Router = router or ROUTERS[scenario.deployment.router](seed)
         self.client = Client(self.env, table, scenario.client, scenario.load, self._arrive)
         self.replicas = self._replicas(scenario)
 
     def _replicas(self, scenario: Scenario) -> Sequence[Replica | Rank]:
-        """A replica a server, or the ranks of groups that step together."""
-        servers, lockstep = self.servers.servers, scenario.deployment.lockstep
-        if lockstep == 1:
-            return [Replica(self.env, server, self.client.answered) for server in servers]
-        engines = [server for server in servers if isinstance(server, EngineServer)]
-        return ranks_of(self.env, engines, scenario.cost, lockstep, self.client.answered)
+        """A replica a server, or the ranks of groups that step together; in order of their numbers."""
+        servers, every = self.servers.servers, range(scenario.deployment.replicas)
+        kinds = [(pool.members, pool.cost, pool.lockstep) for pool in scenario.pools]
+        kinds = kinds or [(tuple(every), scenario.cost, scenario.deployment.lockstep)]
+        replicas: dict[int, Replica | Rank] = {}
+        for members, cost, lockstep in kinds:
+            mine = [servers[member] for member in members]
+            found: Sequence[Replica | Rank]
+            if lockstep == 1:
+                found = [Replica(self.env, server, self.client.answered) for server in mine]
+            else:
+                engines = [server for server in mine if isinstance(server, EngineServer)]
+                found = ranks_of(self.env, engines, cost, lockstep, self.client.answered)
+            replicas |= zip(members, found, strict=True)
+        return [replicas[number] for number in every]
 
     def _arrive(self, row: int, now: float) -> None:
         """A request has reached the cluster: it is refused, or goes to a replica."""

@@ -6,7 +6,8 @@ Every number here is already resolved: defaults that depend on an engine build o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from specfleet.sim.kvlayout import KvLayout
 
@@ -284,6 +285,17 @@ NO_CLIENT = ClientConfig(0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
+class RoutingConfig:
+    """Which pools a request may go to; the router chooses among their replicas.
+
+    Args:
+        by_class: traffic class -> pool; the key `""` is of classes that are not named. Empty: all pools.
+    """
+
+    by_class: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class DeploymentConfig:
     """How many replicas stand behind which router.
 
@@ -292,11 +304,13 @@ class DeploymentConfig:
         router: `round_robin`, `random` or `least_outstanding`.
         lockstep: so many successive replicas are data-parallel ranks that share experts: a step of theirs
             begins and ends together.
+        routing: between pools, where there are several.
     """
 
     replicas: int = 1
     router: str = "round_robin"
     lockstep: int = 1
+    routing: RoutingConfig = field(default_factory=RoutingConfig)
 
 
 @dataclass(frozen=True, slots=True)

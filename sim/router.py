@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ class Candidate(Protocol):
         ...
 
 
+Replicas: TypeAlias = Sequence[Candidate]
+
+
 class Router(Protocol):
     """Chooses among replicas."""
 
@@ -36,6 +39,15 @@ class Blind(Protocol):
 
     def picks(self, request_ids: I64, replicas: int) -> I64:
         """Returns the replicas of the next requests: what `pick` would say of one after the other."""
+        ...
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """A router that asks replicas for the number of requests outstanding, and for nothing else."""
+
+    def choose(self, request_id: int, outstanding: Sequence[int]) -> int:
+        """Returns the index of the replica that gets the request, by the number outstanding at each."""
         ...
 
 
@@ -79,10 +91,9 @@ class LeastOutstanding:
 
     def pick(self, request_id: int, replicas: Sequence[Candidate]) -> int:
         """Returns the least loaded replica."""
-        return self.least([replica.outstanding for replica in replicas])
+        return self.choose(request_id, [replica.outstanding for replica in replicas])
 
-    @staticmethod
-    def least(outstanding: list[int]) -> int:
+    def choose(self, request_id: int, outstanding: Sequence[int]) -> int:
         """Returns the least loaded of replicas with so many requests outstanding."""
         return outstanding.index(min(outstanding))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from specfleet.hardware.stepcost import StepCost
 from specfleet.sim.config import ClientConfig, DeploymentConfig, EngineConfig, LoadConfig
@@ -13,8 +13,31 @@ from specfleet.sim.speculation.policy import PolicySpec
 
 
 @dataclass(frozen=True)
+class Pool:
+    """Replicas of a cluster that are alike: one GPU, engine, drafter and K.
+
+    Args:
+        name: of the pool. Two of one name are replicas of one pool that differ in speed.
+        engine, cost, acceptance, policy: as in `Scenario`.
+        members: their numbers among all replicas of the cluster, rising.
+        lockstep: as in `DeploymentConfig`.
+    """
+
+    name: str
+    engine: EngineConfig
+    cost: StepCost
+    members: tuple[int, ...]
+    acceptance: Mapping[str, AcceptanceSpec] = field(default_factory=dict)
+    policy: PolicySpec | None = None
+    lockstep: int = 1
+
+
+@dataclass(frozen=True)
 class Scenario:
     """Everything one run needs besides its requests and its seed.
+
+    An engine, its price, its luck and its policy are those of every replica, or, with `pools`, of the first
+    pool; who asks for them does so of `part(pool)`, which is a scenario of that pool alone.
 
     Args:
         engine: limits and rules of each replica.
@@ -25,6 +48,7 @@ class Scenario:
         client: the load generator's delays.
         load: how requests are offered.
         policy: chooses the drafts while running; None is always K.
+        pools: where replicas are of several kinds, each of them; empty where all are alike.
     """
 
     engine: EngineConfig
@@ -34,6 +58,53 @@ class Scenario:
     client: ClientConfig = field(default_factory=ClientConfig)
     load: LoadConfig = field(default_factory=LoadConfig)
     policy: PolicySpec | None = None
+    pools: tuple[Pool, ...] = ()
+
+    @classmethod
+    def of_pools(
+        cls,
+        pools: Sequence[Pool],
+        deployment: DeploymentConfig,
+        client: ClientConfig | None = None,
+        load: LoadConfig | None = None,
+    ) -> Scenario:
+        """Returns a cluster of several pools.
+
+        Args:
+            pools: of which every replica of `deployment` is in exactly one.
+            deployment, client, load: of the whole cluster.
+        """
+        first = pools[0]
+        assert sorted(member for pool in pools for member in pool.members) == [*range(deployment.replicas)]
+        return cls(
+            first.engine,
+            first.cost,
+            first.acceptance,
+            deployment,
+            client or ClientConfig(),
+            load or LoadConfig(),
+            first.policy,
+            tuple(pools),
+        )
+
+    def part(self, pool: Pool) -> Scenario:
+        """Returns a pool as a cluster of its own, whose replicas are numbered from 0; who is sent there, and
+        when, is decided outside of it."""
+        return Scenario(
+            pool.engine,
+            pool.cost,
+            pool.acceptance,
+            DeploymentConfig(len(pool.members), lockstep=pool.lockstep),
+            self.client,
+            replace(self.load, max_concurrency=None),
+            pool.policy,
+        )
+
+    @property
+    def drafts(self) -> bool:
+        """Whether any replica drafts."""
+        engines = [pool.engine for pool in self.pools] or [self.engine]
+        return any(engine.num_speculative_tokens for engine in engines)
 
 
 @dataclass(frozen=True)
@@ -45,7 +116,8 @@ class RunResult:
         seed: of its luck.
         requests: columns, a row a request (row number = request id): those of
             `recorder.REQUEST_TIMES` and `REQUEST_COUNTS`, `prompt_tokens`, `max_tokens`, `class_id`,
-            and `counted` (False for warm-ups). `sent_s`, `first_chunk_s`, `last_chunk_s` are on the
+            and `counted` (False for warm-ups); with several pools `pool`, by number of its name, -1 of
+            requests that none served. `sent_s`, `first_chunk_s`, `last_chunk_s` are on the
             client's clock, the others on the engine's.
         iterations: columns, a row an iteration: `recorder.ITERATION_COLUMNS`, `start_s`, `end_s`,
             and `gaps_by_tokens`.
@@ -55,6 +127,8 @@ class RunResult:
         steps_without_drafter: steps in which the longest sequence was past the drafter's positions.
         stepped_share: share of iterations that `Engine` stepped; the others come from a calendar.
         stepped_because: why the calendar did not take the run; empty if it did.
+        parts: what each of `scenario.pools` did, as a run of its own: its requests alone (`request_id` says
+            which), its replicas numbered from 0. Empty where all replicas are alike.
     """
 
     scenario: Scenario
@@ -67,6 +141,7 @@ class RunResult:
     steps_without_drafter: int
     stepped_share: float = 1.0
     stepped_because: str = ""
+    parts: tuple[RunResult, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import numpy as np
 from specfleet.sim.calendar.runs import on_the_calendar
 from specfleet.sim.cluster import Cluster
 from specfleet.sim.errors import Unsuited
+from specfleet.sim.fleet.run import ASKED_FOR, simulate_pools
 from specfleet.sim.laws.everywhere import check_alike
 from specfleet.sim.laws.whole import check_run
 from specfleet.sim.scenario import Ran, RunResult, Scenario
@@ -16,9 +17,6 @@ from specfleet.sim.stepped import Engines
 from specfleet.workloads.requests import RequestTable
 
 __all__ = ["ASKED_FOR", "RunResult", "Scenario", "simulate"]
-
-ASKED_FOR = "stepping was asked for"
-"""Why a run is stepped with `engine="step"`."""
 
 
 def simulate(
@@ -42,6 +40,8 @@ def simulate(
         Stall: with a diagnosis, if the engine stands still with work left.
         Breach: a law of `sim.laws` does not hold of what was simulated.
     """
+    if scenario.pools:
+        return simulate_pools(scenario, table, seed, engine, every_turn)
     scenario = foreseen(scenario)
     k = scenario.engine.num_speculative_tokens
     lives = Lives(scenario.acceptance, table, k, seed) if k and scenario.acceptance else None

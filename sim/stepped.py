@@ -171,6 +171,9 @@ class Engines:
         """Notes which replica a request goes to."""
         self._recorder.request(row, replica=replica)
 
+    def send_away(self, row: int) -> None:
+        """A request which might have come has gone elsewhere: nothing is known of it here."""
+
     def ran(self, client: Client) -> Ran:
         """Returns what was recorded, and what the client saw.
 

@@ -121,7 +121,7 @@ class Experiment:
         Args:
             point: one of `points` or its name; may be left out where there is one.
         """
-        from specfleet.experiments.point.build import build
+        from specfleet.experiments.point.built import build
 
         with as_user_errors():
             return build(self._point(point).config).scenario

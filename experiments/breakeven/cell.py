@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from specfleet import __version__
 from specfleet.experiments.breakeven.search import QUESTIONS, Curve, Figures, Root
-from specfleet.experiments.point.build import Built, build, counted_requests, requests
+from specfleet.experiments.point.build import counted_requests, requests
+from specfleet.experiments.point.built import Built, build
 from specfleet.experiments.run.inputs import input_files
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.sim.metrics.columns import benchmark

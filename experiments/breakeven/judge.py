@@ -15,7 +15,8 @@ from pathlib import Path
 
 from specfleet import __version__
 from specfleet.experiments.load.sweep import Point
-from specfleet.experiments.point.build import build, counted_requests, requests
+from specfleet.experiments.point.build import counted_requests, requests
+from specfleet.experiments.point.built import build
 from specfleet.experiments.run.band import bands
 from specfleet.experiments.run.gains import GOODPUT, columns, goodput
 from specfleet.experiments.run.growth import Together, unsettled

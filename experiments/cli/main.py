@@ -178,20 +178,21 @@ def explain(
     figure: Annotated[Path | None, typer.Option(help="Draw the step and its stairs, PNG or SVG.")] = None,
 ) -> None:
     """Show where one decoding step's time goes, with and without drafts."""
-    from specfleet.experiments.run.explain import explain_file
+    from specfleet.experiments.run.explain import explain_pools
     from specfleet.experiments.words.explain import explain_text
     from specfleet.experiments.words.width import say
 
     with plain_errors():
         try:
-            said = explain_file(file, overrides or (), batch, context, k)
+            explained = explain_pools(file, overrides or (), batch, context, k)
         except ValueError as error:
             fail(str(error), 2)
-        say(explain_text(said))
-        if figure is not None:
-            from specfleet.experiments.figures.explain import draw_explanation
+        for at, (pool, said) in enumerate(explained.items()):
+            say((("\n" if at else "") + f"pool {pool}: " if pool else "") + explain_text(said))
+            if figure is not None:
+                from specfleet.experiments.figures.explain import draw_explanation
 
-            draw_explanation(said, figure)
+                draw_explanation(said, figure.with_stem(f"{figure.stem}-{pool}") if pool else figure)
 
 
 @app.command()

@@ -38,6 +38,7 @@ from specfleet.experiments.schema.faults import NO_FILES, Fault, InputFaults, Us
 from specfleet.experiments.schema.given import Given
 from specfleet.experiments.schema.given import document as read_given
 from specfleet.experiments.schema.overrides import Override, overridden
+from specfleet.experiments.schema.pools import pool_experiments
 from specfleet.experiments.schema.yamlfile import Document, KeyPath, Value, dumper_resolvers
 from specfleet.sim.config import ON_HOST
 from specfleet.sim.speculation.spec import UNFIT_FOR_TAILS
@@ -126,6 +127,7 @@ def resolved(experiment: Experiment) -> str:
         data["acceptance"] = _said(said, own)
     if data["sweep"]["load"] is None:
         del data["sweep"]["load"]
+    data["deployment"] = _deployment(experiment)
     for key in ("sglang", "capacity_scheduler_policy"):
         if data["serve"][key] is None:
             del data["serve"][key]
@@ -134,6 +136,18 @@ def resolved(experiment: Experiment) -> str:
         if speculative[key] == SpeculativeConfig.model_fields[key].default:
             del speculative[key]
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
+
+
+def _deployment(experiment: Experiment) -> dict[str, object]:
+    """The deployment: of a pool what it says itself, for what it leaves out is as at the top."""
+    deployment = experiment.deployment
+    said = deployment.model_dump(exclude={"pools", "slow"})
+    if deployment.slow:
+        said["slow"] = deployment.model_dump(include={"slow"}, exclude_none=True)["slow"]
+    if deployment.pools:
+        pools = {name: pool.model_dump(exclude_unset=True) for name, pool in deployment.pools.items()}
+        said = {"router": said["router"], "pools": pools}
+    return said
 
 
 def _said(process: Process, data: dict[str, object]) -> dict[str, object]:
@@ -336,6 +350,8 @@ def _completed(experiment: Experiment, points: list[Experiment]) -> Experiment:
     if report.baseline is None and (baseline := plain_baseline(experiment.sweep.axes)) is not None:
         shown |= {"baseline": baseline}
     completed = _shared(experiment, points)
+    if experiment.deployment.pools:
+        completed = completed.model_copy(update={"deployment": experiment.deployment})
     return completed.model_copy(update={"report": Report.model_validate(report.model_dump() | shown)})
 
 
@@ -374,6 +390,7 @@ def _notices(experiment: Experiment, points: list[Experiment]) -> Iterator[str]:
     """What was assumed, and what has no effect."""
     yield from summary_notices(points)
     yield from until_notices(experiment, points)
+    points = [pool for point in points for pool in pool_experiments(point).values()]
     yield from own_notices(points)
     yield from workload_notices(points)
     yield from sglang_notices(experiment, points)

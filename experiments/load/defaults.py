@@ -13,6 +13,7 @@ from specfleet.experiments.point.draft_trees import resolved_tree
 from specfleet.experiments.point.trtllm import DEFAULT_POLICY
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.acceptance import SEEN_CONCENTRATIONS, Process
+from specfleet.experiments.schema.blocks.deployment import Pool
 from specfleet.experiments.schema.blocks.experiment import Experiment, Report, Sweep
 from specfleet.experiments.schema.blocks.policy import DraftPolicy
 from specfleet.experiments.schema.blocks.serve import Method, Serve, SpeculativeConfig
@@ -20,6 +21,7 @@ from specfleet.experiments.schema.blocks.sglang import Sglang
 from specfleet.experiments.schema.blocks.tree import DraftTree
 from specfleet.experiments.schema.blocks.workload import NUM_PROMPTS, PerConcurrency, Workload
 from specfleet.experiments.schema.lookups import found
+from specfleet.experiments.schema.pools import pool_experiments
 from specfleet.experiments.schema.registry import with_defaults
 from specfleet.hardware.engine_profile import BLOCK_SIZES, EngineProfile
 from specfleet.hardware.heads import reads_target, scales_positions
@@ -46,12 +48,18 @@ def filled(config: Experiment) -> Experiment:
     Without a drafter (no `speculative_config`, or 0 tokens) there is no `speculative_config` and no
     `acceptance`, so that both spellings give equal points. A point has no axes and nothing to plot.
     """
+    deployment = config.deployment
+    if deployment.pools:
+        own = {name: filled(one) for name, one in pool_experiments(config).items()}
+        pools = {name: _pool(pool, own[name]) for name, pool in deployment.pools.items()}
+        deployment = deployment.model_copy(update={"pools": pools})
     serve = _with_tree(_serve(config.serve), config.acceptance)
     k = serve.speculative_config.num_speculative_tokens if serve.speculative_config else None
     return config.model_copy(
         update={
             "serve": serve,
             "acceptance": _acceptance(config, k),
+            "deployment": deployment,
             "workload": _workload(config.workload, config.report.requests == "none"),
             "sweep": Sweep(),
             "report": Report(requests=config.report.requests),
@@ -59,6 +67,12 @@ def filled(config: Experiment) -> Experiment:
             "plan": None,
         }
     )
+
+
+def _pool(given: Pool, config: Experiment) -> Pool:
+    """A pool with every key of its engine and its acceptance written out."""
+    said: dict[str, object] = {"serve": config.serve.model_dump(), "acceptance": config.acceptance}
+    return given.model_copy(update=said)
 
 
 def inferred_method(speculative: SpeculativeConfig) -> Method | None:

@@ -13,6 +13,7 @@ from specfleet.experiments.load.defaults import filled
 from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.load.rules.conflicts import conflicts
 from specfleet.experiments.load.rules.plan import plan_conflicts
+from specfleet.experiments.load.rules.pools import drafts_of, pooled_conflicts
 from specfleet.experiments.load.rules.sizes import too_many_runs
 from specfleet.experiments.load.rules.sweep import (
     claim_conflicts,
@@ -25,6 +26,7 @@ from specfleet.experiments.load.sweep import MAX_POINTS, grid, with_values
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import Fault
 from specfleet.experiments.schema.overrides import key_path
+from specfleet.experiments.schema.pools import pool_experiments
 from specfleet.experiments.schema.structure import Finding, check, replaced, shown
 from specfleet.experiments.schema.yamlfile import Document, KeyPath, Value, dotted
 
@@ -123,11 +125,18 @@ class GridCheck:
         except ValidationError:
             self._report_all((Conflict((f.path,), f.message) for f in check(data).findings), places)
             return 0
-        config = filled(sound)
-        self.points.append(config)
-        self._report_all(conflicts(config), places)
-        speculative = config.serve.speculative_config
-        return speculative.num_speculative_tokens or 0 if speculative else 0
+        if not sound.deployment.pools:
+            config = filled(sound)
+            self.points.append(config)
+            self._report_all(conflicts(config), places)
+            return drafts_of(config)
+        written = {*self._document.marks, *map(key_path, places)}
+        found, unsound = pooled_conflicts(sound, data, written)
+        self._report_all(found, places)
+        if not unsound:
+            self.points.append(filled(sound))
+            return max(map(drafts_of, pool_experiments(self.points[-1]).values()))
+        return 0
 
     def _report_all(self, found: Iterable[Conflict], places: dict[str, int]) -> None:
         """Notes conflicts between sound values, each once for a swept value or for the whole grid."""

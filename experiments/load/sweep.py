@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from specfleet.experiments.load.defaults import filled
-from specfleet.experiments.schema.blocks.acceptance import processes
+from specfleet.experiments.schema.blocks.acceptance import Process, processes
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.overrides import key_path
 from specfleet.experiments.schema.structure import replaced
@@ -27,6 +27,8 @@ MAX_POINTS = 100_000
 _MAX_ID = 120
 """Characters of a point's name: a folder bears it."""
 
+ENDS = ("widest", "narrowest")
+"""Of a range of spreads between requests."""
 SPREAD_END = "spread"
 """What a point's name ends in at an end of its range of spreads."""
 
@@ -65,19 +67,36 @@ class Point:
 def at_ends(config: Experiment) -> list[tuple[str, Experiment]]:
     """Returns an experiment at those ends of its `acceptance.concentration_range` at which it does not stand:
     `widest` and `narrowest`. None where the spread between requests is given."""
-    given = processes(config.acceptance)
-    ranges = {name: process.concentration_range for name, process in given.items()}
+    pools = config.deployment.pools
+    if not pools:
+        ends = [_end_of(config.acceptance, end) for end in range(2)]
+        return [
+            (label, config.model_copy(update={"acceptance": at}))
+            for label, at in zip(ENDS, ends, strict=True)
+            if at != config.acceptance
+        ]
     found = []
-    for end, label in enumerate(("widest", "narrowest")):
-        if all(r is None or r[end] == given[name].concentration for name, r in ranges.items()):
-            continue
-        at = {
-            name: process.at_concentration(r[end] if (r := ranges[name]) else None)
-            for name, process in given.items()
+    for end, label in enumerate(ENDS):
+        there = {
+            name: pool.model_copy(update={"acceptance": _end_of(pool.acceptance, end)})
+            for name, pool in pools.items()
         }
-        acceptance = at if isinstance(config.acceptance, dict) else at[""]
-        found.append((label, config.model_copy(update={"acceptance": acceptance})))
+        if there != pools:
+            deployment = config.deployment.model_copy(update={"pools": there})
+            found.append((label, config.model_copy(update={"deployment": deployment})))
     return found
+
+
+def _end_of(given: Process | dict[str, Process] | None, end: int) -> Process | dict[str, Process] | None:
+    """Returns acceptance at an end of its range of spreads, 0 the widest; itself where it stands there."""
+    ranges = {name: process.concentration_range for name, process in processes(given).items()}
+    if all(r is None or r[end] == processes(given)[name].concentration for name, r in ranges.items()):
+        return given
+    at = {
+        name: process.at_concentration(r[end] if (r := ranges[name]) else None)
+        for name, process in processes(given).items()
+    }
+    return at if isinstance(given, dict) else at[""]
 
 
 def with_ends(points: Sequence[Point]) -> tuple[Point, ...]:

@@ -23,7 +23,15 @@ from specfleet.experiments.words.claims import Verdict, judge
 from specfleet.experiments.words.names import noun
 from specfleet.experiments.words.pace import stepped_sentences
 from specfleet.experiments.words.saturation import saturation
-from specfleet.experiments.words.summary import CLASS_FIGURES, Figure, classes_of, figures_shown, of_class
+from specfleet.experiments.words.summary import (
+    CLASS_FIGURES,
+    POOL_FIGURES,
+    Figure,
+    classes_of,
+    figures_shown,
+    of_named,
+    pools_of,
+)
 from specfleet.experiments.words.tail import Split, tail_sentence
 from specfleet.experiments.words.values import text
 
@@ -119,26 +127,41 @@ def points_table(rows: Sequence[Row], axes: Sequence[str], leading: Mapping[int,
 
 def classes_table(rows: Sequence[Row], axes: Sequence[str]) -> Html | None:
     """Returns a row a point and traffic class; None where all requests are of one class."""
-    classes = classes_of(rows)
-    if not classes:
+    return _named_table(rows, axes, "class", classes_of(rows), CLASS_FIGURES, "By traffic class")
+
+
+def pools_table(rows: Sequence[Row], axes: Sequence[str]) -> Html | None:
+    """Returns a row a point and pool; None where all replicas are alike."""
+    return _named_table(rows, axes, "pool", pools_of(rows), POOL_FIGURES, "By pool")
+
+
+def _named_table(
+    rows: Sequence[Row],
+    axes: Sequence[str],
+    kind: str,
+    names: Sequence[str],
+    figures: Sequence[Figure],
+    caption: str,
+) -> Html | None:
+    """Returns a row a point and name of one kind; None without names."""
+    if not names:
         return None
     values = {
-        (place, name): [of_class(row, name, figure.key) for figure in CLASS_FIGURES]
+        (place, name): [of_named(row, kind, name, figure.key) for figure in figures]
         for place, row in enumerate(rows)
-        for name in classes
+        for name in names
     }
-    kept = [i for i in range(len(CLASS_FIGURES)) if any(mine[i] is not None for mine in values.values())]
+    kept = [i for i in range(len(figures)) if any(mine[i] is not None for mine in values.values())]
     body = []
     for (place, name), mine in values.items():
-        shown = [(CLASS_FIGURES[i].form, mine[i]) for i in kept]
+        shown = [(figures[i].form, mine[i]) for i in kept]
         cells = [
             TableCell("", math.nan) if value is None else TableCell(form.format(value), value)
             for form, value in shown
         ]
         body.append([*(axis_cell(rows[place].get(axis)) for axis in axes), TableCell(name), *cells])
-    figures = (CLASS_FIGURES[i] for i in kept)
-    headings = [*map(noun, axes), "class", *(figure.name or figure.heading for figure in figures)]
-    return table("By traffic class", headings, body, row_headings=len(axes) + 1)
+    named = (figures[i].name or figures[i].heading for i in kept)
+    return table(caption, [*map(noun, axes), kind, *named], body, row_headings=len(axes) + 1)
 
 
 def axis_cell(value: object) -> TableCell:

@@ -10,7 +10,7 @@ from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.capacity import interval, mean
 from specfleet.experiments.plan.planned import Planned
 from specfleet.experiments.plan.seen import TrialFigures, worst
-from specfleet.experiments.point.build import build
+from specfleet.experiments.point.built import build
 from specfleet.hardware.memory import KvBudget
 
 SHOWN = (

@@ -11,7 +11,7 @@ from specfleet.experiments.plan.asking import Laboratory
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.seen import TrialFigures, ratio
 from specfleet.experiments.plan.traffic import Traffic
-from specfleet.experiments.point.build import build
+from specfleet.experiments.point.built import build
 from specfleet.sim.speculation.acceptance import Acceptance
 from specfleet.sim.speculation.theory import conditional_from_length, expected_tokens
 from specfleet.sim.statistics.interval import Interval

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from specfleet.experiments.point.build import counted_requests, requests, requests_asked
-from specfleet.experiments.schema.blocks.experiment import Deployment, Experiment
+from specfleet.experiments.schema.blocks.deployment import Deployment
+from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.plan import Plan
 from specfleet.experiments.schema.blocks.workload import Workload
 from specfleet.workloads.requests import RequestTable
@@ -118,7 +119,7 @@ class Traffic:
         single = workload.model_copy(
             update={
                 "request_rate": self.rate / replicas,
-                "burstiness": dealt(workload.gap_shape, replicas, config.deployment.router),
+                "burstiness": dealt(workload.gap_shape, replicas, config.deployment.routing.then),
                 "cv": None,
                 "num_prompts": prompts or _asked(workload),
             }
@@ -135,7 +136,7 @@ class Traffic:
             warmups = requests_asked(workload, workload.num_warmups)
             update = {"num_prompts": asked and replicas * asked, "num_warmups": replicas * warmups}
             update["request_rate"] = self.rate
-        deployed = Deployment(replicas=replicas, router=config.deployment.router)
+        deployed = Deployment(replicas=replicas, router=config.deployment.routing.then)
         return self._trial(
             config.model_copy(update={"deployment": deployed}), workload.model_copy(update=update), seed
         )

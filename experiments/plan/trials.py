@@ -15,7 +15,8 @@ from specfleet import __version__
 from specfleet.experiments.plan.seen import ATTAINMENT, RATIO, Allowed, TrialFigures
 from specfleet.experiments.plan.traffic import Trial
 from specfleet.experiments.point.acceptance_specs import scaled
-from specfleet.experiments.point.build import Built, build, placement
+from specfleet.experiments.point.build import placement
+from specfleet.experiments.point.built import Built, build
 from specfleet.experiments.run.analysis import tpot_split
 from specfleet.experiments.run.inputs import input_files
 from specfleet.experiments.schema.blocks.plan import Slo

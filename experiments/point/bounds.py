@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from specfleet.experiments.point.build import build
+from specfleet.experiments.point.built import build
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.plan import Slo
 from specfleet.hardware.stepcost import StepCost, StepShape

@@ -1,11 +1,9 @@
-"""From one validated point of an experiment to what a run needs: scenario, prices, memory, requests."""
+"""From blocks of one validated point to what a run needs of each: placement, memory, engine, requests."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -13,7 +11,6 @@ import numpy as np
 from specfleet.experiments.point.acceptance_specs import acceptance_spec
 from specfleet.experiments.point.beyond import at_drafts
 from specfleet.experiments.point.graphs import draft_tiers, with_graphs
-from specfleet.experiments.point.plugins import load_plugins
 from specfleet.experiments.point.sglang import sglang_config
 from specfleet.experiments.point.trtllm import capacity_rules
 from specfleet.experiments.schema import lookups
@@ -23,17 +20,14 @@ from specfleet.experiments.schema.blocks.memory import given as given_memory
 from specfleet.experiments.schema.blocks.serve import Serve, SpeculativeConfig
 from specfleet.experiments.schema.blocks.workload import NUM_PROMPTS, Lengths, PerConcurrency, Workload
 from specfleet.experiments.schema.registry import OWN
-from specfleet.hardware.costmodels import COST_MODELS
 from specfleet.hardware.engine_profile import EngineProfile
 from specfleet.hardware.memory import KvBudget, kv_budget
 from specfleet.hardware.model import DrafterSpec
 from specfleet.hardware.placement import Placement
 from specfleet.hardware.sglang.defaults import max_running_requests, max_running_requests_with_drafts
-from specfleet.hardware.stepcost import StepCost
 from specfleet.sim import config as sim_config
 from specfleet.sim.config import ON_HOST
 from specfleet.sim.kvlayout import KvLayout
-from specfleet.sim.scenario import Scenario
 from specfleet.sim.source import Source, Table
 from specfleet.sim.speculation.policy import PolicySpec
 from specfleet.sim.speculation.spec import AcceptanceSpec
@@ -55,78 +49,6 @@ SCHEDULER_RULES = (
     "charges_draft_slots",
 )
 """Fields that an engine profile and `EngineConfig` share."""
-
-
-@dataclass(frozen=True)
-class Built:
-    """A point, ready to run.
-
-    Args:
-        scenario: what is simulated.
-        plain_cost: prices the same engine without a drafter, to tell what speculation adds.
-        budget: the KV pool, line by line.
-        slo: limits, or None.
-        gpus: GPUs of the whole deployment.
-    """
-
-    scenario: Scenario
-    plain_cost: StepCost
-    budget: KvBudget
-    slo: sim_config.Slo | None
-    gpus: int
-
-
-def build(config: Experiment) -> Built:
-    """Builds a point.
-
-    Raises:
-        ValueError: when model, GPU, drafter and settings do not go together.
-        hardware.memory.DoesNotFit: when no KV block is left; the message is the budget.
-    """
-    load_plugins(config.plugins)
-    serve = config.serve
-    place = placement(serve)
-    budget = pool(serve)
-    cost_model = COST_MODELS[serve.cost_model]
-    cost, plain = _priced(cost_model, place), _priced(cost_model, _without_drafter(place))
-    scenario = Scenario(
-        engine=engine_config(serve, place.profile, budget, config.workload.ignore_eos),
-        cost=cost,
-        acceptance=acceptance_specs(config),
-        deployment=sim_config.DeploymentConfig(
-            config.deployment.replicas * serve.data_parallel_size,
-            config.deployment.router,
-            serve.data_parallel_size,
-        ),
-        client=client_config(config),
-        load=sim_config.LoadConfig(
-            config.workload.max_concurrency, requests_asked(config.workload, config.workload.num_warmups)
-        ),
-        policy=policy_spec(serve),
-    )
-    slo = None
-    if config.slo is not None:
-        asked = config.slo
-        limits_ms = asked.request_limits_ms
-        limits = [_seconds(limits_ms.get(name)) for name in ("ttft", "tpot", "e2el")]
-        slo = sim_config.Slo(limits[0], limits[1], limits[2], asked.attainment)
-    gpus = serve.tensor_parallel_size * serve.data_parallel_size * config.deployment.replicas
-    return Built(scenario, plain, budget, slo, gpus)
-
-
-@lru_cache(maxsize=16)
-def _priced(cost_model: Callable[[Placement], StepCost], place: Placement) -> StepCost:
-    """Prices an engine. Kept, since the points of a sweep share few engines."""
-    return cost_model(place)
-
-
-def _without_drafter(place: Placement) -> Placement:
-    """Returns the same engine without drafts."""
-    if place.drafter is None:
-        return place
-    return dataclasses.replace(
-        place, drafter=None, num_speculative_tokens=0, draft_pass_tokens=(), draft_tiers=()
-    )
 
 
 def placement(serve: Serve) -> Placement:

@@ -63,6 +63,16 @@ class StepTotals:
                 *({name: side[name][pure] for name in TERMS} for side in (terms, plain))
             )
 
+    def take(self, other: StepTotals) -> None:
+        """Takes in the steps of other engines, whose prices may be others. Overheads are of each alone."""
+        self._steps += other._steps
+        self._decoding += other._decoding
+        for name in TERMS:
+            self._terms[name] += other._terms[name]
+        self._pure += other._pure
+        self._all += other._all
+        self._any_pure |= other._any_pure
+
     def _priced(self, iterations: Columns, chosen: Chosen) -> tuple[Terms, Terms | None]:
         """Returns the terms of the chosen steps, and of the same without drafts, priced a block at a time."""
         steps = int(np.count_nonzero(chosen))

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from specfleet.experiments.point.bounds import SLACK, MeanLengths, mean_length, most
-from specfleet.experiments.point.build import build, requests
+from specfleet.experiments.point.build import requests
+from specfleet.experiments.point.built import BuiltPool, build
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.sim.config import EngineConfig
+from specfleet.sim.source import some_rows
+from specfleet.workloads.requests import RequestTable
 
 LESS = 0.9
 """Share of a limit that is left, to see what it holds back."""
@@ -39,13 +44,40 @@ def ceiling(config: Experiment, seed: int) -> Ceiling:
         config: the point.
         seed: of its requests.
     """
+    table = requests(config, seed)
     built = build(config)
-    cost, engine = built.scenario.cost, built.scenario.engine
-    lengths = MeanLengths.of(requests(config, seed))
-    rounds = (mean_length(spec, engine.num_speculative_tokens) for spec in built.scenario.acceptance.values())
+    tops = []
+    for pool in built.pools:
+        mine = _sent_to(config, pool.name, table)
+        if len(mine):
+            tops.append((pool.name, len(mine) / len(table), _of_pool(pool, mine)))
+    split = bool(config.deployment.routing.by_class)
+    if not split:
+        name, _, least = max(tops, key=lambda top: top[2].per_s)
+        total = sum(top.per_s for _, _, top in tops)
+    else:
+        name, share, least = min(tops, key=lambda top: top[2].per_s / top[1])
+        total = least.per_s / share
+    binds = f"pool {name}: {least.binds}" if name else least.binds
+    return Ceiling(total, total * SLACK, binds)
+
+
+def _sent_to(config: Experiment, pool: str, table: RequestTable) -> RequestTable:
+    """Returns the requests that may go to a pool, by their class."""
+    routing = config.deployment.routing
+    if not routing.by_class:
+        return table
+    mine = [routing.by_class.get(name, routing.otherwise) == pool for name in table.class_names]
+    return some_rows(table, np.flatnonzero(np.array(mine)[table.class_id]))
+
+
+def _of_pool(pool: BuiltPool, table: RequestTable) -> Ceiling:
+    """Returns the ceiling of a pool, for the mean lengths of these requests."""
+    cost, engine = pool.cost, pool.engine
+    lengths = MeanLengths.of(table)
+    rounds = (mean_length(spec, engine.num_speculative_tokens) for spec in pool.acceptance.values())
     length = min(rounds, default=1.0)
     found = most(cost, engine, lengths, length, None)
-    replicas = config.deployment.replicas * config.serve.data_parallel_size
     lost = {
         name: 1.0 - most(cost, narrower, lengths, length, None).rate / found.rate
         for name, narrower in _narrower(engine).items()
@@ -57,6 +89,7 @@ def ceiling(config: Experiment, seed: int) -> Ceiling:
         binds = f"prompt compute ({found.prompt_share:.0%} of the time)"
     else:
         binds = f"decode steps ({1.0 - found.prompt_share:.0%} of the time)"
+    replicas = pool.replicas
     return Ceiling(replicas * found.rate / SLACK, replicas * found.rate, binds)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,15 +12,19 @@ import numpy as np
 from specfleet.experiments.load.config import Loaded, load
 from specfleet.experiments.load.rules.sizes import longest
 from specfleet.experiments.load.sweep import Point, expand
-from specfleet.experiments.point.build import build, counted_requests, pool, requests, workload_spec
+from specfleet.experiments.point.build import counted_requests, pool, requests, workload_spec
+from specfleet.experiments.point.built import build
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import Serve
+from specfleet.experiments.schema.pools import pool_experiments
 from specfleet.hardware.memory import GIB, DoesNotFit, KvBudget
 from specfleet.sim.calendar.taken import why_stepped
 from specfleet.sim.speculation.lives import Lives
 from specfleet.workloads.build import WorkloadSpec, build_requests
 from specfleet.workloads.requests import RequestTable
 
+POOL = "pool"
+"""What tells the pools of a point apart, beside its axes."""
 SAMPLE = 500
 """Requests looked at to tell whether a run would be stepped."""
 
@@ -101,7 +105,7 @@ class CheckedFile:
     Attributes:
         name: of its file.
         loaded: the experiment.
-        points: each with its memory.
+        points: each with its memory; one of several pools once for each of them.
     """
 
     name: str
@@ -137,10 +141,35 @@ def check(file: Path, overrides: Sequence[str]) -> CheckedFile:
 def checked(name: str, loaded: Loaded, points: Sequence[Point]) -> CheckedFile:
     """Returns `check` of a loaded experiment, called `name`."""
     named = "engine" in loaded.experiment.serve.model_fields_set or "serve.engine" in points[0].axes
-    return CheckedFile(name, loaded, tuple(_checked(point, named) for point in points))
+    written = loaded.experiment.deployment.pools or {}
+    swept = {axis.rpartition(".serve.")[0] for axis in points[0].axes if axis.endswith(".serve.engine")}
+    naming = {
+        name
+        for name, pool in written.items()
+        if "engine" in pool.serve or f"deployment.pools.{name}" in swept
+    }
+    found = [one for point in points for one in _pools(point, named, naming)]
+    return CheckedFile(name, loaded, tuple(found))
 
 
-def _checked(point: Point, engine_named: bool) -> CheckedPoint:
+def _pools(point: Point, engine_named: bool, naming: set[str]) -> Iterator[CheckedPoint]:
+    """A point, or each pool of one that has several, told apart by an axis `pool`; `naming`: those that say
+    which engine build."""
+    pools = pool_experiments(point.config)
+    if list(pools) == [""]:
+        yield _checked(point, engine_named)
+        return
+    found = []
+    for name, config in pools.items():
+        one = replace(point, axes={**point.axes, POOL: name}, config=config)
+        found.append(_checked(one, engine_named or name in naming, of_point=point.config))
+    if all(one.refusal is None for one in found):
+        because = _why_stepped(point.config)
+        found = [replace(one, stepped_because=because) for one in found]
+    yield from found
+
+
+def _checked(point: Point, engine_named: bool, of_point: Experiment | None = None) -> CheckedPoint:
     config = point.config
     assert config.serve.max_model_len, "defaults are filled in"
     goes_on = config.workload.goes_on
@@ -151,7 +180,7 @@ def _checked(point: Point, engine_named: bool) -> CheckedPoint:
     except DoesNotFit as error:
         return CheckedPoint(point, count, most, engine_named, None, str(error), None)
     refusal = budget.refusal(config.serve.max_model_len)
-    stepped = "" if refusal else _why_stepped(config)
+    stepped = "" if refusal or of_point is not None else _why_stepped(config)
     return CheckedPoint(point, count, most, engine_named, budget, refusal, mean_tokens(config), stepped)
 
 
@@ -164,6 +193,10 @@ def _why_stepped(config: Experiment) -> str:
     scenario = build(config).scenario
     drawn = config.workload.trace is None
     table = _drawn(workload_spec(config.workload)) if drawn else requests(config, seed=0)
+    if scenario.pools:
+        from specfleet.sim.fleet.run import why_pools_stepped
+
+        return why_pools_stepped(scenario, table, 0)
     k = scenario.engine.num_speculative_tokens
     lives = Lives(scenario.acceptance, table, k, 0) if k and scenario.acceptance else None
     return why_stepped(scenario, table, 0, lives)

@@ -16,6 +16,7 @@ from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.point.build import acceptance_specs, placement
 from specfleet.experiments.schema.blocks.acceptance import processes
 from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.experiments.schema.pools import pool_experiments
 from specfleet.hardware.costmodels import COST_MODELS
 from specfleet.hardware.cudagraph import padded
 from specfleet.hardware.placement import Placement
@@ -258,14 +259,34 @@ def _length(config: Experiment, k: int, context: int) -> tuple[float | None, Pre
 def explain_file(
     file: Path, overrides: Sequence[str], batch: int | None, context: int, k: int | None
 ) -> Explanation:
+    """Explains a step of the first pool of `explain_pools`; arguments and errors as there."""
+    return next(iter(explain_pools(file, overrides, batch, context, k).values()))
+
+
+def explain_pools(
+    file: Path, overrides: Sequence[str], batch: int | None, context: int, k: int | None
+) -> dict[str, Explanation]:
     """Explains a step of the first point of an experiment that drafts, or of its first point.
+
+    Returns:
+        An explanation a pool, by name; one, under "", where all replicas are alike. K is of the pools that
+        have a drafter.
 
     Raises:
         InputFaults: with everything that is wrong with the file.
         ValueError: for a batch or K that the engine does not take.
     """
     experiment = load(file, overrides).experiment
-    points = expand(experiment)
-    drafting = [p for p in points if p.config.serve.speculative_config is not None]
+    points = [pool_experiments(point.config) for point in expand(experiment)]
+    drafting = [pools for pools in points if any(map(_drafts, pools.values()))]
     least_gain = experiment.report.least_gain
-    return explain((drafting or list(points))[0].config, batch, context, k, least_gain)
+    chosen = (drafting or points)[0]
+    return {
+        name: explain(config, batch, context, k if "" in chosen or _drafts(config) else None, least_gain)
+        for name, config in chosen.items()
+    }
+
+
+def _drafts(config: Experiment) -> bool:
+    """Whether a point has a drafter."""
+    return config.serve.speculative_config is not None

@@ -42,6 +42,7 @@ NOT_SUMMARISED = (
     "queue_times",
     "refusals",
     "replicas",
+    "pools",
     "tpot_split",
     "spec_decode_per_position_acceptance_rates",
 )

@@ -19,10 +19,12 @@ import numpy as np
 
 from specfleet.experiments.load.rules.sglang import is_sglang
 from specfleet.experiments.load.sweep import Point
-from specfleet.experiments.point.build import Built, build, counted_requests, requests, source, workload_spec
+from specfleet.experiments.point.build import counted_requests, requests, source, workload_spec
+from specfleet.experiments.point.built import Built, build
 from specfleet.experiments.run.analysis import StepTotals, intervals, tpot_split
 from specfleet.experiments.run.columnfiles import write_json, write_requests
 from specfleet.experiments.run.files import naming
+from specfleet.experiments.run.pools import flat, pools_of, steps_of
 from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.run.sglang_bench import sglang_bench_json
 from specfleet.experiments.schema.blocks.experiment import Experiment
@@ -30,6 +32,7 @@ from specfleet.sim.metrics.columns import benchmark, by_class, by_replica, engin
 from specfleet.sim.metrics.figures import ClassFigures, EngineLoad, Figures, Value
 from specfleet.sim.metrics.sums import Counted
 from specfleet.sim.recorder import FINISHED, Columns
+from specfleet.sim.scenario import RunResult
 from specfleet.sim.simulation import simulate
 from specfleet.sim.speculation.spec import unfit_for_tails
 from specfleet.sim.summarise import summarise
@@ -139,8 +142,7 @@ def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> F
     """Simulates a point and returns its files, every request among them."""
     table = requests(config, seed)
     result = simulate(built.scenario, table, seed, every_turn=every_turn)
-    figures, totals = benchmark(result, built.slo), StepTotals.of(built.scenario, built.plain_cost)
-    totals.add(result.iterations)
+    figures, steps = benchmark(result, built.slo), steps_of(result, built)
     measured = result.requests["counted"] == 1
     counted = Counted.of(result.requests)
     due = np.where(measured, table.arrival_s, 0.0)[measured & (result.requests["status"] == FINISHED)]
@@ -153,19 +155,15 @@ def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> F
     load = engine_load(result)
     engine = {
         **_loads(figures, load),
-        **totals.split(),
-        **totals.overheads(
-            *(int(result.requests[name].sum()) for name in ("accepted_tokens", "verifications"))
-        ),
-        "tpot_split": tpot_split(result, built.plain_cost),
+        **_steps(result, built, steps),
         **intervals(result),
         "slo_attainment": figures.slo_attainment,
         **_rates(figures, load, built),
         "steps": len(result.iterations["start_s"]),
         **_by_class(figures_of),
         "refusals": dict(result.refusals),
-        "warning": unfit_for_tails(built.scenario.acceptance.values()),
-        "replicas": [replica.as_dict() for replica in by_replica(result)],
+        "warning": unfit_for_tails([spec for pool in built.pools for spec in pool.acceptance.values()]),
+        **_pools(result, built, figures, steps),
         "stepped": {"share": result.stepped_share, "because": result.stepped_because},
     }
     return {
@@ -174,6 +172,32 @@ def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> F
         "requests.csv": partial(write_requests, columns=result.requests),
         **_sglang_bench(config, figures),
     }
+
+
+def _steps(result: RunResult, built: Built, steps: dict[str, StepTotals]) -> dict[str, object]:
+    """Returns where the time of steps went. Of several pools each has its own (`pools`); here all steps."""
+    if result.parts:
+        totals = StepTotals.of(built.scenario, built.plain_cost)
+        for mine in steps.values():
+            totals.take(mine)
+        return {**totals.split()}
+    counts = (int(result.requests[name].sum()) for name in ("accepted_tokens", "verifications"))
+    totals = steps[""]
+    split = tpot_split(result, built.plain_cost)
+    return {**totals.split(), **totals.overheads(*counts), "tpot_split": split}
+
+
+def _pools(
+    result: RunResult, built: Built, figures: Figures, steps: dict[str, StepTotals]
+) -> dict[str, object]:
+    """Returns the figures of each replica, and of each pool where there are several."""
+    replicas = [replica.as_dict() for replica in by_replica(result)]
+    if not result.parts:
+        return {"replicas": replicas}
+    names = {member: pool.name for pool in result.scenario.pools for member in pool.members}
+    found = pools_of(result, built, figures, steps)
+    named = [{"pool": names[number], **replica} for number, replica in enumerate(replicas)]
+    return {**flat(found), "pools": found, "replicas": named}
 
 
 def _summed_up(config: Experiment, built: Built, seed: int, every_turn: bool) -> Files:

@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 from specfleet.experiments.flags.table import flags
 from specfleet.experiments.schema.blocks.acceptance import Process
 from specfleet.experiments.schema.blocks.base import Block
+from specfleet.experiments.schema.blocks.deployment import Pool
 from specfleet.experiments.schema.blocks.described import descriptions
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.own import unknown
@@ -333,12 +334,12 @@ def _blocks_in(annotation: object) -> Iterator[type[Block]]:
 
 
 def _blocks_at(path: KeyPath) -> list[type[Block]]:
-    """The blocks that may be written at a path; places in a list, and a traffic class, name no field."""
+    """The blocks that may be written at a path; places in a list, traffic classes and pools name no field."""
     current: list[type[Block]] = [Experiment]
     keys = [part for part in path if isinstance(part, str)]
     for above, part in zip(["", *keys], keys, strict=False):
         fields = [block.model_fields[part] for block in current if part in block.model_fields]
-        if not fields and current == [Process] and above == "acceptance":
+        if not fields and (above, current) in (("acceptance", [Process]), ("pools", [Pool])):
             continue
         current = list(dict.fromkeys(b for field_ in fields for b in _blocks_in(field_.annotation)))
     return current
@@ -357,6 +358,10 @@ def known_keys(path: KeyPath) -> list[str]:
 def is_key(path: KeyPath) -> bool:
     """Whether a path from the top names a key an experiment can have; keys of inline mappings count."""
     parent = path[:-1]
+    if path[:2] == ("deployment", "pools") and len(path) > 2:
+        inside = path[3:]
+        own = inside[:1] in (("serve",), ("acceptance",)) and len(inside) > 1
+        return is_key(inside) if own else not inside or inside[0] in Pool.model_fields
     if path[-1] in known_keys(parent):
         return True
     inline = parent in (("serve", "model"), ("serve", "gpu"), ("serve", "speculative_config", "model"))
@@ -372,6 +377,6 @@ def homes() -> dict[str, tuple[tuple[str, ...], ...]]:
         here = queue.pop(0)
         for key in known_keys(here):
             found.setdefault(key, []).append(here)
-            if key != "plan":
+            if key not in ("plan", "pools"):
                 queue.append((*here, key))
     return {key: tuple(blocks) for key, blocks in found.items()}

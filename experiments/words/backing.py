@@ -15,6 +15,7 @@ from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.acceptance import processes
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import Serve
+from specfleet.experiments.schema.pools import pool_experiments
 from specfleet.experiments.schema.registry import OWN as REGISTERED
 from specfleet.experiments.words.contradicted import contradicted
 from specfleet.experiments.words.evidence import (
@@ -44,10 +45,11 @@ def backing(points: Sequence[Point], rows: Sequence[Row]) -> list[str]:
     """
     by_id = {str(row["point"]): row for row in rows}
     there = [point for point in points if point.id in by_id]
-    chosen = [p for p in there if p.config.serve.speculative_config is not None] or there
+    configs = [pool for point in there for pool in pool_experiments(point.config).values()]
+    chosen = [config for config in configs if config.serve.speculative_config is not None] or configs
     context_tokens = max(map(_tokens, rows), default=0.0)
     batch = max((_value(row, "mean_batch") for row in rows), default=0.0)
-    return backing_of_points([point.config for point in chosen], context_tokens, batch)
+    return backing_of_points(chosen, context_tokens, batch)
 
 
 def backing_of_points(configs: Sequence[Experiment], context_tokens: float, batch: float) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from specfleet.experiments.run.check import CheckedFile, CheckedPoint
+from specfleet.experiments.run.check import POOL, CheckedFile, CheckedPoint
 from specfleet.experiments.words.values import counted, named, text
 from specfleet.hardware.memory import GIB
 
@@ -15,7 +15,8 @@ MANY = 12
 def check_text(found: CheckedFile) -> str:
     """Returns the axes, the requests, and the memory of one GPU: whole once, then what is not the same."""
     replications = found.loaded.experiment.replications
-    size = f"{counted(len(found.points), 'point')} x {counted(replications, 'replication')}"
+    points = len({point.point.id for point in found.points})
+    size = f"{counted(points, 'point')} x {counted(replications, 'replication')}"
     parts = [f"{found.name}: {size}"]
     parts += [f"note: {notice}" for notice in found.loaded.notices]
     return "\n".join([*parts, "", *_points(found.points), "", *_memory(found.points)])
@@ -27,8 +28,11 @@ def _points(points: Sequence[CheckedPoint]) -> Iterator[str]:
         counted = _counted(_requests(points[0]))
         yield f"  {points[0].point.id}: {counted}{' requests' if points[0].at_most is None else ''}"
     for axis in axes:
+        if axis == POOL:
+            continue
         values = list({repr(p.point.axes[axis]): text(p.point.axes[axis]) for p in points}.values())
         yield f"  {axis}: {_listed(values)}"
+    yield from dict.fromkeys(_pool(point) for point in points if POOL in point.point.axes)
     groups = by(points, _requests) if axes else []
     said = [f"{_counted(n)}{f' at {where}' if where else ''}" for n, where, _ in groups]
     if said:
@@ -37,6 +41,17 @@ def _points(points: Sequence[CheckedPoint]) -> Iterator[str]:
         if because:
             at = f" at {where}" if where and len(mine) < len(points) else ""
             yield f"  will be stepped{at}, ten to twenty times as long: {because}"
+
+
+def _pool(point: CheckedPoint) -> str:
+    """What a pool is made of."""
+    serve, replicas = point.serve, point.point.config.deployment.replicas
+    gpu = serve.gpu if isinstance(serve.gpu, str) else str(serve.gpu.get("base", "an inline GPU"))
+    each = serve.tensor_parallel_size * serve.data_parallel_size
+    speculative = serve.speculative_config
+    drafts = f"{speculative.method}, K = {speculative.num_speculative_tokens}" if speculative else "no drafts"
+    name = point.point.axes[POOL]
+    return f"  pool {name}: {counted(replicas, 'replica')} of {each} x {gpu}, {drafts}"
 
 
 def _requests(point: CheckedPoint) -> object:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from specfleet.experiments.run.results import Row, is_number
 from specfleet.experiments.run.run import Run
+from specfleet.experiments.schema.pools import pool_experiments
 from specfleet.experiments.words.answer import Compared, compared, lead, load_said, not_asked
 from specfleet.experiments.words.backing import backing
 from specfleet.experiments.words.band import BANDS, has_bands, settling
 from specfleet.experiments.words.claims import claim_text, judge
 from specfleet.experiments.words.known import known_sentences
 from specfleet.experiments.words.saturation import saturation
-from specfleet.experiments.words.summary import class_table, summary_table
+from specfleet.experiments.words.summary import class_table, pool_table, summary_table
 from specfleet.experiments.words.tail import at_highest_load
 from specfleet.experiments.words.verdict import questions, reach
 from specfleet.sim.speculation.spec import UNFIT_FOR_TAILS
@@ -39,6 +40,8 @@ def run_text(run: Run, rows: Sequence[Row]) -> str:
     parts += [table, *([BANDS] if has_bands(rows) else []), *known, ""]
     if by_class := class_table(rows, axes, lines):
         parts += [by_class, ""]
+    if pools := pool_table(rows, axes, lines):
+        parts += [pools, ""]
     if said := [sentence for group in groups for sentence in in_words(group)]:
         unsettled = any("not settled" in sentence for sentence in said)
         parts += [*said, *(settling(rows, list(questions(rows))) if unsettled else []), ""]
@@ -131,7 +134,8 @@ def _warnings(run: Run, rows: Sequence[Row]) -> list[str]:
     refused = sum(_number(row, "rejected") for row in rows)
     if refused:
         said.append(f"{refused:.0f} requests were refused or given up; engine.json of the point says why.")
-    configs = [point.config.serve.speculative_config for point in run.points]
+    pools = [pool for point in run.points for pool in pool_experiments(point.config).values()]
+    configs = [pool.serve.speculative_config for pool in pools]
     if any(config is not None and config.rejection_sample_method == "synthetic" for config in configs):
         said.append(f"{UNFIT_FOR_TAILS}.")
     return said

@@ -77,6 +77,22 @@ CLASS_FIGURES = (
 )
 """Of one traffic class."""
 
+POOL_FIGURES = (
+    Figure("requests", "requests", "{:,.0f}"),
+    Figure("output_throughput", "output tok/s", "{:,.0f}"),
+    Figure("mean_ttft_ms", "TTFT ms", "{:,.0f}", 5),
+    Figure("p99_ttft_ms", "P99", "{:,.0f}", 4, "P99 TTFT"),
+    Figure("mean_tpot_ms", "TPOT ms", "{:.1f}"),
+    Figure("p99_tpot_ms", "P99", "{:.1f}", 0, "P99 TPOT"),
+    Figure("acceptance_length", "acc. length", "{:.2f}", 3),
+    Figure("slo_attainment", "SLO met", "{:.1%}", 1),
+    Figure("gpu_busy", "busy", "{:.0%}", 6),
+    Figure("peak_kv_usage", "KV peak", "{:.0%}", 7),
+    Figure("gpu_hours", "GPU-h", "{:.3g}", 2),
+    Figure("cost_usd", "$", "{:,.2f}", 8, "cost $"),
+)
+"""Of one pool."""
+
 
 def figures_shown(rows: Sequence[Row]) -> list[Figure]:
     """Returns the columns that these rows have something for."""
@@ -103,31 +119,59 @@ def summary_table(rows: Sequence[Row], axes: Sequence[str], lines: str | None) -
 
 def class_table(rows: Sequence[Row], axes: Sequence[str], lines: str | None) -> str | None:
     """Returns a row a point and traffic class; None without classes."""
-    classes = classes_of(rows)
-    if not classes:
+    return _by_name(rows, axes, lines, "class", classes_of(rows), CLASS_FIGURES, "By traffic class:")
+
+
+def pool_table(rows: Sequence[Row], axes: Sequence[str], lines: str | None) -> str | None:
+    """Returns a row a point and pool; None where all replicas are alike."""
+    return _by_name(rows, axes, lines, "pool", pools_of(rows), POOL_FIGURES, "By pool:")
+
+
+def _by_name(
+    rows: Sequence[Row],
+    axes: Sequence[str],
+    lines: str | None,
+    kind: str,
+    names: Sequence[str],
+    figures: Sequence[Figure],
+    head: str,
+) -> str | None:
+    """Returns a row a point and name of one kind; None without names."""
+    if not names:
         return None
     ordered = sorted(rows, key=lambda row: _position(rows, row, lines)) if lines else list(rows)
     mine, cells = [], []
     for row in ordered:
-        for name in classes:
-            values = [of_class(row, name, figure.key) for figure in CLASS_FIGURES]
-            mine.append(row)
-            cells.append([name, *values])
-    kept = [i for i in range(len(CLASS_FIGURES)) if any(values[i + 1] is not None for values in cells)]
-    columns = [Column("class", left=True), *(CLASS_FIGURES[i].column for i in kept)]
+        for name in names:
+            values = [of_named(row, kind, name, figure.key) for figure in figures]
+            if any(value is not None for value in values):
+                mine.append(row)
+                cells.append([name, *values])
+    kept = [i for i in range(len(figures)) if any(values[i + 1] is not None for values in cells)]
+    columns = [Column(kind, left=True), *(figures[i].column for i in kept)]
     chosen = [[values[0], *(values[i + 1] for i in kept)] for values in cells]
-    return "By traffic class:\n\n" + _grouped(mine, chosen, columns, axes, lines)
+    return f"{head}\n\n" + _grouped(mine, chosen, columns, axes, lines)
 
 
 def classes_of(rows: Sequence[Row]) -> list[str]:
     """Returns the names of the traffic classes of these points; none where all requests are of one."""
-    keys = dict.fromkeys(key for row in rows for key in row if key.startswith("class:"))
+    return _names_of(rows, "class")
+
+
+def pools_of(rows: Sequence[Row]) -> list[str]:
+    """Returns the names of the pools of these points; none where all replicas are alike."""
+    return _names_of(rows, "pool")
+
+
+def _names_of(rows: Sequence[Row], kind: str) -> list[str]:
+    keys = dict.fromkeys(key for row in rows for key in row if key.startswith(f"{kind}:"))
     return list(dict.fromkeys(key.split(":")[1] for key in keys))
 
 
-def of_class(row: Row, name: str, figure: str) -> float | None:
-    """Returns a figure of one traffic class at a point, by its key in `CLASS_FIGURES`; None without it."""
-    key = f"speedup:class:{name}:p99_tpot_ms" if figure == "speedup" else f"class:{name}:{figure}"
+def of_named(row: Row, kind: str, name: str, figure: str) -> float | None:
+    """Returns a figure of a `class` or a `pool` at a point; None without it."""
+    ratio = figure == "speedup"
+    key = f"speedup:{kind}:{name}:p99_tpot_ms" if ratio else f"{kind}:{name}:{figure}"
     return number(row, key) if is_number(row.get(key)) else None
 
 

@@ -21,6 +21,7 @@ from specfleet.sim.config import (
     DeploymentConfig,
     EngineConfig,
     LoadConfig,
+    RoutingConfig,
     SglangConfig,
     SpeculativeConfig,
 )
@@ -265,6 +266,13 @@ REFUSED = (
         "a policy that looks at single requests",
     ),
     Refusal(Scenario, (), _drafts_too_deep, "a policy with more drafts than num_speculative_tokens"),
+    Refusal(Scenario, ("pools",), lambda run: bool(run.scenario.pools), "several pools, seen as one"),
+    Refusal(
+        DeploymentConfig,
+        ("routing",),
+        lambda run: run.scenario.deployment.routing != RoutingConfig(),
+        "routing between pools",
+    ),
     Refusal(
         DeploymentConfig,
         ("lockstep",),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush, heapreplace
 from math import inf, nan
 
 import numpy as np
+import numpy.typing as npt
 
 from specfleet.sim.calendar.fleet import Fleet
 from specfleet.sim.calendar.footprints import Footprints
@@ -18,7 +19,7 @@ from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.trajectories import Trajectories
 from specfleet.sim.calendar.watch import Watch
 from specfleet.sim.clients import Answer
-from specfleet.sim.router import LeastOutstanding
+from specfleet.sim.router import Counting
 from specfleet.sim.scenario import Ran
 
 
@@ -65,22 +66,24 @@ class Lanes:
         run: that is about to begin.
         rules: of its engines.
         clocked: somebody waits for each end, on a clock; or else ends are counted.
+        among: requests may go to other pools instead.
 
     Attributes:
         servers: a lane a replica.
+        watches: who ends there, a watch a replica.
     """
 
-    def __init__(self, run: CalendarRun, rules: Footprints, clocked: bool) -> None:
+    def __init__(self, run: CalendarRun, rules: Footprints, clocked: bool, among: bool = False) -> None:
         self._run, self._rules = run, rules
         replicas = run.scenario.deployment.replicas
         self._fleet = fleet = Fleet(run, rules, run.served, replicas)
-        self._places: list[int] = _places(run) if clocked else []
+        self._places: list[int] = _places(run) if clocked or among else []
         self._arrived_s = array("d", [nan]) * len(self._places)
         ranks = clocked and run.scenario.client.chunk_s != 0.0
-        self._watches = [Watch(ranks) for _ in range(replicas)]
+        self.watches = [Watch(ranks) for _ in range(replicas)]
         lanes = [
             fleet.lane([], array("d"), index, index, watch, stops=clocked)
-            for index, watch in enumerate(self._watches)
+            for index, watch in enumerate(self.watches)
         ]
         self.servers = [LaneServer(lane, fleet.lives, self._places) for lane in lanes]
 
@@ -89,7 +92,7 @@ class Lanes:
         self._arrived_s[row] = now
         return self._places[row] >= 0
 
-    def between_arrivals(self, arrived_s: list[float], router: LeastOutstanding) -> None:
+    def between_arrivals(self, arrived_s: list[float], router: Counting) -> None:
         """Runs requests that come whatever happens: nothing but an arrival looks at a lane, so each runs on
         alone until the next one, and no clock is needed.
 
@@ -97,33 +100,30 @@ class Lanes:
             arrived_s: when each request that is served arrives.
             router: asks for the number of requests outstanding.
         """
-        lanes, replicas = [server.lane for server in self.servers], range(len(self.servers))
-        advance, watches = [server.walk.send for server in self.servers], self._watches
-        outstanding, asleep = [0 for _ in replicas], [True for _ in replicas]
-        due: list[tuple[float, int]] = []
-        lane_of = np.zeros(len(arrived_s), dtype=np.int32)
+        sites = Sites(dict(enumerate(zip(self.servers, self.watches, strict=True))))
+        rows = self._run.served.tolist()
+        lane_of = self.lane_of(len(arrived_s))
+        for place, now in enumerate(arrived_s):
+            sites.run_until(now)
+            index = router.choose(rows[place], sites.outstanding)
+            lane_of[place] = index
+            sites.submit(index, place, now)
+        sites.finish()
+
+    def send_away(self, row: int) -> None:
+        """Notes that a request which might have come has gone to another pool, or nowhere."""
+        self._fleet.lives.send_away(self._places[row])
+
+    def place(self, row: int) -> int:
+        """Returns the place of a request, where `among` others."""
+        return self._places[row]
+
+    def lane_of(self, requests: int) -> npt.NDArray[np.int32]:
+        """Returns where the lane of each of so many requests is to be noted."""
+        lane_of = np.zeros(requests, dtype=np.int32)
         if self._fleet.ledger is not None:
             self._fleet.ledger.lane_of = lane_of
-        for place, now in enumerate(arrived_s):
-            while due and due[0][0] < now:
-                index = due[0][1]
-                then = advance[index](now)
-                outstanding[index] -= watches[index].count(lanes[index].committed)
-                if then == inf:
-                    asleep[index] = True
-                    heappop(due)
-                else:
-                    heapreplace(due, (then, index))
-            index = router.least(outstanding)
-            outstanding[index] += 1
-            lane_of[place] = index
-            lanes[index].submit(place, now)
-            if asleep[index]:
-                asleep[index] = False
-                heappush(due, (now, index))
-        for then, index in due:
-            while then != inf:
-                then = advance[index](inf)
+        return lane_of
 
     def assign(self, row: int, replica: int) -> None:
         """Notes which replica a request goes to."""
@@ -146,6 +146,52 @@ class Lanes:
                 harvest.add(server.lane, np.array(server.lane.inbox))
         harvest.add_rounds(self._fleet.ledger)
         return harvest.ran()
+
+
+class Sites:
+    """Lanes that nothing but an arrival looks at: each runs on alone until the next one.
+
+    Args:
+        there: the lanes with the watches of their ends, by number; who is sent nobody may be left out.
+
+    Attributes:
+        outstanding: requests at each lane that have not ended.
+    """
+
+    def __init__(self, there: Mapping[int, tuple[LaneServer, Watch]]) -> None:
+        self._lanes = {number: server.lane for number, (server, _) in there.items()}
+        self._advance = {number: server.walk.send for number, (server, _) in there.items()}
+        self._watches = {number: watch for number, (_, watch) in there.items()}
+        self.outstanding = [0] * (1 + max(there))
+        self._asleep = [True] * len(self.outstanding)
+        self._due: list[tuple[float, int]] = []
+
+    def run_until(self, now: float) -> None:
+        """Takes every turn that is due before `now`."""
+        due, outstanding, lanes, watches = self._due, self.outstanding, self._lanes, self._watches
+        while due and due[0][0] < now:
+            index = due[0][1]
+            then = self._advance[index](now)
+            outstanding[index] -= watches[index].count(lanes[index].committed)
+            if then == inf:
+                self._asleep[index] = True
+                heappop(due)
+            else:
+                heapreplace(due, (then, index))
+
+    def submit(self, index: int, place: int, now: float) -> None:
+        """Hands a request that arrives at `now` to a lane."""
+        self.outstanding[index] += 1
+        self._lanes[index].submit(place, now)
+        if self._asleep[index]:
+            self._asleep[index] = False
+            heappush(self._due, (now, index))
+
+    def finish(self) -> None:
+        """Takes every turn that is left."""
+        for then, index in self._due:
+            while then != inf:
+                then = self._advance[index](inf)
 
 
 def _places(run: CalendarRun) -> list[int]:

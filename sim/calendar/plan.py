@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
 from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.luck import Luck
@@ -30,13 +31,21 @@ class CalendarRun:
         table: the requests.
         seed: of luck and random routing.
         lives: luck of the requests; None without speculation.
+        rows: the requests that may come here, where that is not all of them.
 
     Attributes:
         served: rows that are not refused, in row order.
         refused: the other rows.
     """
 
-    def __init__(self, scenario: Scenario, table: RequestTable, seed: int, lives: Lives | None) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        table: RequestTable,
+        seed: int,
+        lives: Lives | None,
+        rows: npt.NDArray[np.int64] | None = None,
+    ) -> None:
         self.scenario, self.table, self.seed = scenario, table, seed
         self.config = scenario.engine
         self.engine = Engine(self.config, scenario.cost, Recorder(0, 1))
@@ -48,8 +57,8 @@ class CalendarRun:
             rules = SchedulerRules.of(self.config)
             if rules.reserves_max_tokens and not rules.chunks_prompts:
                 fits &= table.prompt_tokens + rules.draft_slots <= rules.max_num_batched_tokens
-        self.served = np.flatnonzero(fits)
-        self.refused = np.flatnonzero(~fits)
+        self.served = np.flatnonzero(fits) if rows is None else rows[fits[rows]]
+        self.refused = np.flatnonzero(~fits) if rows is None else rows[~fits[rows]]
         self.lives = lives
         self.luck: Luck | None = None
         k = self.config.num_speculative_tokens

@@ -13,11 +13,12 @@ from specfleet.sim.calendar.fleet import Fleet
 from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.harvest import Harvest
 from specfleet.sim.calendar.lanes import Lanes
+from specfleet.sim.calendar.luck import F64, I64
 from specfleet.sim.calendar.plan import CalendarRun
-from specfleet.sim.calendar.sglang.runs import sglang_on_the_calendar
+from specfleet.sim.calendar.sglang.runs import sglang_apart, sglang_on_the_calendar
 from specfleet.sim.calendar.taken import taken
 from specfleet.sim.cluster import Cluster, OpenArrivals
-from specfleet.sim.router import LeastOutstanding
+from specfleet.sim.router import Counting
 from specfleet.sim.scenario import Ran, Scenario
 from specfleet.sim.speculation.lives import Lives
 from specfleet.workloads.requests import RequestTable
@@ -36,10 +37,12 @@ def on_the_calendar(scenario: Scenario, table: RequestTable, seed: int, lives: L
         Unsuited: it has to be stepped, and why.
     """
     run, rules = taken(scenario, table, seed, lives)
+    if run.alone:
+        loop, replicas = OpenArrivals(scenario, seed), scenario.deployment.replicas
+        times = loop.times(table.arrival_s)
+        return apart(run, rules, times, loop.replicas(run.served) if replicas > 1 else None)
     if rules is None:
         return sglang_on_the_calendar(run)
-    if run.alone:
-        return _apart(run, rules)
     return _clocked(run, rules) if run.waits_for_answers else _counted(run, rules)
 
 
@@ -55,31 +58,38 @@ def _counted(run: CalendarRun, rules: Footprints) -> Ran:
     """Runs an open loop behind a router that asks for the number of requests outstanding."""
     loop, lanes = OpenArrivals(run.scenario, run.seed), Lanes(run, rules, clocked=False)
     sent_s, arrived_s = loop.times(run.table.arrival_s)
-    assert isinstance(loop.router, LeastOutstanding)
+    assert isinstance(loop.router, Counting)
     lanes.between_arrivals(arrived_s[run.served].tolist(), loop.router)
     return lanes.ran(sent_s, arrived_s)
 
 
-def _apart(run: CalendarRun, rules: Footprints) -> Ran:
-    """Runs requests that come whatever happens behind a router that asks nobody: each replica alone."""
-    loop, replicas = OpenArrivals(run.scenario, run.seed), run.scenario.deployment.replicas
-    sent_s, arrived_s = loop.times(run.table.arrival_s)
-    chosen = loop.replicas(run.served) if replicas > 1 else None
+def apart(run: CalendarRun, rules: Footprints | None, times: tuple[F64, F64], chosen: I64 | None) -> Ran:
+    """Runs requests that come whatever happens behind a router that asks nobody: each replica alone.
+
+    Args:
+        run: that is about to begin.
+        rules: of its engines; None where they are SGLang's.
+        times: when each request of the table is sent, and when it arrives.
+        chosen: the replica of each that is served; None where there is one.
+    """
+    if rules is None:
+        return sglang_apart(run, times, chosen)
+    sent_s, arrived_s = times
     harvest = Harvest(run, rules, sent_s, arrived_s)
-    for replica in range(replicas):
+    for replica in range(run.scenario.deployment.replicas):
         rows = run.served if chosen is None else run.served[chosen == replica]
         if not len(rows):
             continue
-        times = array("d")
-        times.frombytes(arrived_s[rows].data.cast("B"))
+        due = array("d")
+        due.frombytes(arrived_s[rows].data.cast("B"))
         fleet = Fleet(run, rules, rows)
-        lane = fleet.lane(range(len(rows)), times, replica)
+        lane = fleet.lane(range(len(rows)), due, replica)
         walk = lane.run()
         next(walk)
         with suppress(StopIteration):
             walk.send(inf)
         fleet.lives.settle()
-        del times, walk
+        del due, walk
         harvest.add(lane, slice(None))
         harvest.add_rounds(fleet.ledger)
     return harvest.ran()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.gate import stranger, why_not
+from specfleet.sim.calendar.luck import I64
 from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.errors import Unsuited
 from specfleet.sim.scenario import Scenario
@@ -24,12 +25,20 @@ def why_stepped(scenario: Scenario, table: RequestTable, seed: int, lives: Lives
 
 
 def taken(
-    scenario: Scenario, table: RequestTable, seed: int, lives: Lives | None
+    scenario: Scenario, table: RequestTable, seed: int, lives: Lives | None, rows: I64 | None = None
 ) -> tuple[CalendarRun, Footprints | None]:
-    """Returns a run that the calendar begins, and its rules: None where they are SGLang's."""
+    """Returns a run that the calendar begins, and its rules: None where they are SGLang's.
+
+    Args:
+        scenario, table, seed, lives: as `on_the_calendar`.
+        rows: the requests that may come here, where that is not all of them.
+
+    Raises:
+        Unsuited: it has to be stepped, and why.
+    """
     if reason := stranger(scenario, table, lives):
         raise Unsuited(reason)
-    run = CalendarRun(scenario, table, seed, lives)
+    run = CalendarRun(scenario, table, seed, lives, rows)
     if reason := why_not(run):
         raise Unsuited(reason)
     if scenario.engine.sglang is not None:

@@ -82,6 +82,7 @@ class Trajectories:
         self.first = np.full(n, NOT_YET, dtype=np.int32)
         self.rounds = np.zeros(n, dtype=np.int32)
         self.accepted = np.zeros(n, dtype=np.int32)
+        self._away: npt.NDArray[np.bool_] | None = None
         self._blocks: dict[int, LifeBatch] = {}
         self.book: Callable[[LifeBatch], None] | None = None
         self.longest_row = int(table.output_tokens.max(initial=1)) + 2
@@ -99,9 +100,18 @@ class Trajectories:
         for number, block in list(self._blocks.items()):
             low = block.first_place
             if (self.first[low : low + BLOCK] != NOT_YET).all():
+                if self._away is not None:
+                    block.rounds_column[self._away[low : low + BLOCK]] = 0
                 if self.book is not None:
                     self.book(block)
                 del self._blocks[number]
+
+    def send_away(self, place: int) -> None:
+        """Notes that a request which might have come has gone elsewhere: it has no rounds here."""
+        if self._away is None:
+            self._away = np.zeros(len(self.first), dtype=bool)
+        self._away[place] = True
+        self.first[place] = 0
 
     def is_settled(self, number: int) -> bool:
         """Whether a block is booked, or was never drawn."""

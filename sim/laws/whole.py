@@ -160,9 +160,9 @@ def check_run(result: RunResult, table: RequestTable) -> None:
     if refused and scenario.engine.sglang is not None:
         given_up = aborted(requests)
         begun = {name: np.concatenate([served[name], given_up[name]]) for name in served}
-    _check_due(requests, table)
+    check_due(requests, table)
     StepLaws(scenario).check(rows, requests)
-    _check_in_flight(scenario, requests)
+    check_in_flight(scenario, requests)
     _check_asked(scenario.engine, requests, table)
     check_emitted(scenario.engine, begun)
     _check_tokens(scenario.engine, begun, rows)
@@ -219,7 +219,7 @@ def _check_asked(engine: EngineConfig, requests: Columns, table: RequestTable) -
             raise request_breach(TOKENS, f"it emitted {output[at]} tokens, of {due[at]}", requests, at)
 
 
-def _check_due(requests: Columns, table: RequestTable) -> None:
+def check_due(requests: Columns, table: RequestTable) -> None:
     """No request is sent before it is due."""
     if requests["sent_s"] is not table.arrival_s:
         early = ~(requests["sent_s"] >= table.arrival_s)
@@ -270,7 +270,7 @@ def _check_tokens(engine: EngineConfig, served: Columns, rows: Columns) -> None:
         raise Breach(TOKENS, f"iterations computed {computed} tokens beside drafts, {needed} were needed")
 
 
-def _check_in_flight(scenario: Scenario, requests: Columns) -> None:
+def check_in_flight(scenario: Scenario, requests: Columns) -> None:
     """The n-th request is sent when n - max_concurrency have been answered, or later."""
     limit = scenario.load.max_concurrency
     sent: npt.NDArray[np.float64] = requests["sent_s"]

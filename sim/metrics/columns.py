@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -43,7 +44,7 @@ def benchmark(result: RunResult, slo: Slo | None = None) -> Figures:
     """
     counted = Counted.of(result.requests)
     requests = RequestSums.of(result.requests, counted, slo)
-    drafts = result.scenario.engine.num_speculative_tokens > 0
+    drafts = result.scenario.drafts
     by_chunk, by_token = inter_token_latencies(result)
     return Figures.of(
         requests,
@@ -76,7 +77,9 @@ def engine_load(result: RunResult) -> EngineLoad | None:
     requests = RequestSums.of(result.requests, Counted.of(result.requests))
     iterations = IterationSums()
     busy_s = iterations.add(result.iterations)
-    return EngineLoad.of(result.scenario, requests, iterations, busy_s, result.steps_without_drafter)
+    load = EngineLoad.of(result.scenario, requests, iterations, busy_s, result.steps_without_drafter)
+    fullest = [part.peak_kv_usage for run in result.parts if (part := engine_load(run)) is not None]
+    return load if load is None or not fullest else replace(load, peak_kv_usage=max(fullest))
 
 
 def by_class(result: RunResult, class_names: Sequence[str]) -> dict[str, ClassFigures]:

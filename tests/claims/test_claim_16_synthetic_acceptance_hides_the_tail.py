@@ -12,7 +12,8 @@ from recorded import F64, I64, acceptance_lengths, output_tokens, statistics, wr
 
 from specfleet.experiments.load.config import load, load_experiment
 from specfleet.experiments.load.sweep import expand
-from specfleet.experiments.point.build import build, requests
+from specfleet.experiments.point.build import requests
+from specfleet.experiments.point.built import build
 from specfleet.sim.metrics.columns import benchmark
 from specfleet.sim.simulation import simulate
 

@@ -10,7 +10,8 @@ from claim_runs import outcome
 
 from specfleet.experiments.load.config import load_experiment
 from specfleet.experiments.load.sweep import expand
-from specfleet.experiments.point.build import build, requests
+from specfleet.experiments.point.build import requests
+from specfleet.experiments.point.built import build
 from specfleet.sim.simulation import RunResult, simulate
 
 PRESET = Path(__file__).parents[2] / "experiments/presets/claims/claim-17-one-target-pass-a-round.yaml"

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from specfleet.experiments.point.build import build, requests
+from specfleet.experiments.point.build import requests
+from specfleet.experiments.point.built import build
 from specfleet.experiments.run.check import check as checked
 from specfleet.experiments.schema.blocks.memory import Memory, given
 from specfleet.experiments.schema.faults import InputFaults

@@ -9,7 +9,8 @@ import pytest
 
 from specfleet.experiments.load.config import load
 from specfleet.experiments.load.sweep import expand
-from specfleet.experiments.point.build import build, drafted_tree
+from specfleet.experiments.point.build import drafted_tree
+from specfleet.experiments.point.built import build
 from specfleet.experiments.schema.faults import InputFaults
 from specfleet.sim.speculation.acceptance import survival_table
 from specfleet.sim.speculation.spec import AcceptanceSpec

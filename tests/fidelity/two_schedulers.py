@@ -20,7 +20,8 @@ from matplotlib.figure import Figure
 
 from specfleet.experiments.load.config import load_experiment
 from specfleet.experiments.load.sweep import expand
-from specfleet.experiments.point.build import build, requests
+from specfleet.experiments.point.build import requests
+from specfleet.experiments.point.built import build
 from specfleet.sim.metrics.columns import benchmark
 from specfleet.sim.simulation import RunResult, simulate
 

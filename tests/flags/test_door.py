@@ -15,7 +15,8 @@ from specfleet.experiments.load.config import Loaded, load
 from specfleet.experiments.load.from_line import translate
 from specfleet.experiments.load.presets import file_or_preset, preset_files
 from specfleet.experiments.load.sweep import expand
-from specfleet.experiments.point.build import build, placement
+from specfleet.experiments.point.build import placement
+from specfleet.experiments.point.built import build
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import Serve
 from specfleet.experiments.schema.faults import InputFaults

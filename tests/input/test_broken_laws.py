@@ -14,8 +14,8 @@ from specfleet.experiments.cli.main import app
 from specfleet.experiments.load.config import load_experiment
 from specfleet.experiments.load.rules import memory
 from specfleet.experiments.load.sweep import expand
-from specfleet.experiments.point.build import build
 from specfleet.experiments.point.build import requests as requests_of
+from specfleet.experiments.point.built import build
 from specfleet.experiments.run.files import FolderFault
 from specfleet.experiments.run.results import read_results
 from specfleet.experiments.schema.faults import InputFaults

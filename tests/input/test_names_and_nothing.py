@@ -14,7 +14,8 @@ from specfleet.experiments.cli.main import app
 from specfleet.experiments.load.config import load, load_experiment
 from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.plan.seen import Allowed, TrialFigures, judge
-from specfleet.experiments.point.build import build, requests
+from specfleet.experiments.point.build import requests
+from specfleet.experiments.point.built import build
 from specfleet.experiments.run.explain import explain_file
 from specfleet.experiments.schema.faults import InputFaults
 from specfleet.experiments.words.explain import explain_text

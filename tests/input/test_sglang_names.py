@@ -8,7 +8,7 @@ import pytest
 
 from specfleet.experiments.load.config import load, load_experiment, resolved
 from specfleet.experiments.load.sweep import expand
-from specfleet.experiments.point.build import Built, build
+from specfleet.experiments.point.built import Built, build
 from specfleet.experiments.schema.faults import InputFaults
 
 SERVE = """\

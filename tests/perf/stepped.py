@@ -7,7 +7,8 @@ from pathlib import Path
 
 from specfleet.experiments.load.config import load_experiment
 from specfleet.experiments.load.sweep import expand
-from specfleet.experiments.point.build import build, requests
+from specfleet.experiments.point.build import requests
+from specfleet.experiments.point.built import build
 from specfleet.sim.simulation import simulate
 
 PRESETS = Path(__file__).parents[2] / "experiments" / "presets"

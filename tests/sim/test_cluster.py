@@ -76,5 +76,5 @@ def test_least_outstanding_takes_the_lowest_number_of_the_least_loaded(outstandi
     router = LeastOutstanding(0)
     assert not isinstance(router, Blind)
     chosen = router.pick(7, [Loaded(count) for count in outstanding])
-    assert chosen == router.least(outstanding)
+    assert chosen == router.choose(7, outstanding)
     assert (outstanding[chosen], chosen) == min((count, index) for index, count in enumerate(outstanding))

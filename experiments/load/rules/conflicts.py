@@ -14,6 +14,7 @@ from specfleet.experiments.load.rules.plan import slo_conflicts
 from specfleet.experiments.load.rules.report import summary_conflicts
 from specfleet.experiments.load.rules.sglang import is_sglang, sglang_conflicts
 from specfleet.experiments.load.rules.sizes import size_conflicts
+from specfleet.experiments.load.rules.slow import slow_conflicts
 from specfleet.experiments.load.rules.speculation import speculation_conflicts
 from specfleet.experiments.load.rules.trtllm import trtllm_conflicts
 from specfleet.experiments.load.rules.workload import workload_conflicts
@@ -58,6 +59,7 @@ def _without_running(config: Experiment) -> Iterator[Conflict]:
         yield from rule(config.serve)
     yield from speculation_conflicts(config)
     yield from own_conflicts(config)
+    yield from slow_conflicts(config)
     yield from workload_conflicts(config)
     yield from slo_conflicts(config)
 

@@ -28,7 +28,7 @@ def own_conflicts(config: Experiment) -> Iterator[Conflict]:
     """Everything wrong with how a filled point names the user's own code."""
     speculative, policy = config.serve.speculative_config, config.serve.draft_policy
     k = speculative.num_speculative_tokens or 0 if speculative else 0
-    name = config.deployment.router
+    name = config.deployment.routing.then
     if ("router", name) in OWN:
         yield from _made("router", name, (0,), {}, "deployment.router")
     name = config.serve.cost_model
@@ -181,7 +181,7 @@ def used(points: Sequence[Experiment]) -> list[Registered]:
     """What of the user's own the points name."""
     names: dict[tuple[str, str], None] = {}
     for config in points:
-        names["router", config.deployment.router] = None
+        names["router", config.deployment.routing.then] = None
         names["cost_model", config.serve.cost_model] = None
         if config.serve.draft_policy is not None and config.serve.draft_policy.chosen is not None:
             names["policy", config.serve.draft_policy.chosen[0]] = None

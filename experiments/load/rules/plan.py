@@ -79,6 +79,10 @@ def _traffic(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
     if experiment.deployment.replicas != 1:
         message = "is what the plan finds; remove it"
         yield Conflict.at(message, "deployment.replicas", "plan")
+    for key in ("pools", "slow"):
+        if getattr(experiment.deployment, key):
+            message = "is not planned yet: a plan chooses among deployments of equal engines; remove it"
+            yield Conflict.at(message, f"deployment.{key}", "plan")
     if experiment.serve.data_parallel_size != 1:
         message = "is not planned yet: a plan chooses by itself how many engines there are; remove it"
         yield Conflict.at(message, "serve.data_parallel_size", "plan")

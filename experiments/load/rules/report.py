@@ -19,9 +19,12 @@ def held_because(config: Experiment) -> tuple[str, str] | None:
         return None
     workload, deployment, serve = config.workload, config.deployment, config.serve
     speculative = serve.speculative_config
+    if deployment.pools or deployment.slow:
+        key = "pools" if deployment.pools else "slow"
+        return f"deployment.{key}", "each kind of replica is added up for itself"
     if workload.max_concurrency is not None:
         return "workload.max_concurrency", "an answer lets the next request go"
-    if deployment.replicas > 1 and deployment.router == "least_outstanding":
+    if deployment.replicas > 1 and deployment.routing.then == "least_outstanding":
         return "deployment.router", "the router looks at the replicas"
     if serve.data_parallel_size > 1:
         return "serve.data_parallel_size", "ranks step together"

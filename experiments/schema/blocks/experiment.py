@@ -12,8 +12,9 @@ from pydantic import BeforeValidator, Field, StringConstraints
 
 from specfleet.experiments.schema.blocks.acceptance import Acceptance
 from specfleet.experiments.schema.blocks.base import Block, Milliseconds
+from specfleet.experiments.schema.blocks.deployment import Deployment
 from specfleet.experiments.schema.blocks.expect import Claim
-from specfleet.experiments.schema.blocks.own import Plugin, RouterName
+from specfleet.experiments.schema.blocks.own import Plugin
 from specfleet.experiments.schema.blocks.plan import Plan, Slo
 from specfleet.experiments.schema.blocks.serve import Serve
 from specfleet.experiments.schema.blocks.until import Until
@@ -38,15 +39,6 @@ class Client(Block):
 def _no_client(value: object) -> object:
     """`client: none` is a client that takes no time."""
     return dict.fromkeys(Client.model_fields, 0.0) if value == "none" else value
-
-
-class Deployment(Block):
-    """How many engine replicas there are, and who gets a request."""
-
-    replicas: Annotated[int, Field(ge=1, le=4096)] = 1
-    """Engines with the same `serve` settings."""
-    router: RouterName = "round_robin"
-    """How a request chooses its replica; one of your own by its name."""
 
 
 Axis: TypeAlias = Annotated[tuple[object, ...], Field(min_length=1)]

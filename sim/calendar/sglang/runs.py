@@ -22,7 +22,7 @@ from specfleet.sim.calendar.sglang.lives import SglangPacking, SglangTrajectorie
 from specfleet.sim.calendar.trajectories import LifeBatch
 from specfleet.sim.calendar.waiting import WaitingLine
 from specfleet.sim.clients import Answer
-from specfleet.sim.cluster import Cluster, OpenArrivals
+from specfleet.sim.cluster import Cluster
 from specfleet.sim.errors import Unsuited
 from specfleet.sim.recorder import FINISHED, REJECTED, REQUEST_COUNTS, REQUEST_TIMES, Columns
 from specfleet.sim.scenario import Ran
@@ -164,6 +164,16 @@ class SglangLanes:
         if self.fleet.ledger is not None:
             self.fleet.ledger.lane_of[self._places[row]] = replica
 
+    def send_away(self, row: int) -> None:
+        """Notes that a request which might have come has gone to another pool, or nowhere."""
+        self.fleet.lives.send_away(self._places[row])
+
+    def ran(self, sent_s: F64) -> Ran:
+        """Returns what the lanes did; `sent_s` is when each request was sent."""
+        harvest = SglangHarvest(self.run, sent_s, self.arrived_s)
+        harvest.add(self.fleet, [server.lane for server in self.servers])
+        return harvest.ran()
+
 
 class SglangHarvest:
     """Fills the columns of a run lane by lane."""
@@ -223,35 +233,29 @@ class SglangHarvest:
 
 
 def sglang_on_the_calendar(run: CalendarRun) -> Ran:
-    """Runs a scenario whose engines are SGLang's.
+    """Runs a scenario whose engines are SGLang's on the cluster's clock.
 
     Raises:
         Unsuited: it has to be stepped, and why.
     """
-    if run.alone:
-        return _apart(run)
     lanes = SglangLanes(run)
     cluster = Cluster(run.scenario, run.table, run.seed, lanes)
     cluster.run()
-    harvest = SglangHarvest(run, cluster.client.times()["sent_s"], lanes.arrived_s)
-    harvest.add(lanes.fleet, [server.lane for server in lanes.servers])
-    return harvest.ran()
+    return lanes.ran(cluster.client.times()["sent_s"])
 
 
-def _apart(run: CalendarRun) -> Ran:
-    """Runs requests that come whatever happens behind a router that asks nobody: each replica alone."""
-    loop, replicas = OpenArrivals(run.scenario, run.seed), run.scenario.deployment.replicas
-    sent_s, arrived_s = loop.times(run.table.arrival_s)
-    chosen = loop.replicas(run.served) if replicas > 1 else None
+def sglang_apart(run: CalendarRun, times: tuple[F64, F64], chosen: I64 | None) -> Ran:
+    """Runs each replica alone; arguments as `apart` of `sim.calendar.runs`."""
+    sent_s, arrived_s = times
     harvest = SglangHarvest(run, sent_s, arrived_s)
-    for replica in range(replicas):
+    for replica in range(run.scenario.deployment.replicas):
         rows = run.served if chosen is None else run.served[chosen == replica]
         if not len(rows):
             continue
-        times = array("d")
-        times.frombytes(np.ascontiguousarray(arrived_s[rows]).data.cast("B"))
+        due = array("d")
+        due.frombytes(np.ascontiguousarray(arrived_s[rows]).data.cast("B"))
         fleet = SglangFleet(run, rows)
-        lane = fleet.lane(range(len(rows)), times, replica, None)
+        lane = fleet.lane(range(len(rows)), due, replica, None)
         walk = lane.run()
         next(walk)
         with suppress(StopIteration):

@@ -12,7 +12,7 @@ from specfleet.experiments.load.config import load
 from specfleet.experiments.plan.traffic import Trial
 from specfleet.experiments.plan.trials import measure
 from specfleet.experiments.point.bounds import SLACK, MeanLengths, bound, most
-from specfleet.experiments.point.build import build
+from specfleet.experiments.point.built import build
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.hardware.stepcost import StepShape
 

@@ -1,0 +1,105 @@
+"""Rules about several pools: each obeys the rules of a file, and the routing names them."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+
+from pydantic import ValidationError
+
+from specfleet.experiments.load.defaults import filled
+from specfleet.experiments.load.rules.base import Conflict
+from specfleet.experiments.load.rules.conflicts import conflicts
+from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.experiments.schema.faults import did_you_mean
+from specfleet.experiments.schema.pools import pool_data, written_path
+from specfleet.experiments.schema.structure import check
+from specfleet.experiments.schema.yamlfile import KeyPath, Value
+
+
+def drafts_of(config: Experiment) -> int:
+    """Returns the drafts of a round, 0 without a drafter."""
+    speculative = config.serve.speculative_config
+    return speculative.num_speculative_tokens or 0 if speculative else 0
+
+
+def pooled_conflicts(
+    config: Experiment, data: dict[str, Value], written: Container[KeyPath]
+) -> tuple[list[Conflict], bool]:
+    """Returns everything wrong with a point of several pools, and whether that leaves it unsound.
+
+    Args:
+        config: the point, its defaults not filled in.
+        data: the same as plain values.
+        written: keys that the file, or an axis, says.
+    """
+    pools = config.deployment.pools or {}
+    found: list[Conflict] = []
+    unsound = False
+    each: dict[str, list[Conflict]] = {}
+    for name in pools:
+        own = pool_data(data, name)
+        try:
+            sound = Experiment.model_validate(own)
+        except ValidationError:
+            unsound = True
+            findings = check(own).findings
+            found += [Conflict((written_path(f.path, name, written),), f.message) for f in findings]
+            continue
+        each[name] = list(conflicts(filled(sound)))
+    for name, mine in each.items():
+        for conflict in mine:
+            paths = [written_path(path, name, written) for path in conflict.paths]
+            paths.sort(key=lambda path, name=name: path[:3] != ("deployment", "pools", name))  # type: ignore[misc]
+            shared = all(conflict in other for other in each.values())
+            inside = paths[0][:3] == ("deployment", "pools", name)
+            said = conflict.message if shared or inside else f"pool {name}: {conflict.message}"
+            found.append(Conflict(tuple(paths), said))
+    return [*found, *_routing(config)], unsound
+
+
+def classes_of(config: Experiment) -> tuple[str, ...] | None:
+    """Returns the traffic classes of a workload; None where only its trace knows."""
+    workload = config.workload
+    if workload.trace is not None:
+        return None
+    if workload.phases is not None:
+        return tuple(dict.fromkeys(phase.traffic_class for phase in workload.phases))
+    return tuple(workload.mix or ("default",))
+
+
+def _routing(config: Experiment) -> Iterator[Conflict]:
+    """The routing names pools and classes that there are, and leaves no class without a pool."""
+    deployment, routing = config.deployment, config.deployment.routing
+    pools, by_class = deployment.pools or {}, routing.by_class or {}
+    if "replicas" in deployment.model_fields_set:
+        message = "every pool has replicas of its own; remove it, or the pools"
+        yield Conflict.at(message, "deployment.replicas", "deployment.pools")
+    if deployment.slow:
+        yield Conflict.at(
+            "say which pool's: deployment.pools.NAME.slow", "deployment.slow", "deployment.pools"
+        )
+    named = {f"deployment.router.by_class.{key}": pool for key, pool in by_class.items()}
+    if routing.otherwise is not None:
+        named["deployment.router.otherwise"] = routing.otherwise
+    for key, pool in named.items():
+        if pool not in pools:
+            yield Conflict.at(
+                f"{pool!r} is no pool; {did_you_mean(pool, list(pools))}", key, "deployment.pools"
+            )
+    classes = classes_of(config)
+    if not by_class:
+        if routing.otherwise is not None:
+            message = "says where classes go that by_class does not name; give by_class, or remove it"
+            yield Conflict.at(message, "deployment.router.otherwise", "deployment.router")
+        return
+    for name in by_class:
+        if classes is not None and name not in classes:
+            message = f"no request is of class {name!r}; {did_you_mean(name, list(classes))}"
+            yield Conflict.at(message, f"deployment.router.by_class.{name}", "workload.mix")
+    left = [name for name in classes or () if name not in by_class]
+    if routing.otherwise is None and (left or classes is None):
+        which = f"class {left[0]!r}" if left else "classes that only the trace names"
+        message = (
+            f"does not say where {which} goes; name a pool for it, or add otherwise: {next(iter(pools))}"
+        )
+        yield Conflict.at(message, "deployment.router.by_class", "deployment.router")

@@ -1,0 +1,193 @@
+"""From one validated point of an experiment to what is simulated: its pools, each with its prices."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from specfleet.experiments.point.build import (
+    acceptance_specs,
+    client_config,
+    engine_config,
+    placement,
+    policy_spec,
+    pool,
+    requests_asked,
+)
+from specfleet.experiments.point.plugins import load_plugins
+from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.experiments.schema.pools import pool_experiments
+from specfleet.hardware.costmodels import COST_MODELS
+from specfleet.hardware.memory import KvBudget
+from specfleet.hardware.placement import Placement
+from specfleet.hardware.stepcost import StepCost
+from specfleet.sim import config as sim_config
+from specfleet.sim.scenario import Pool, Scenario
+from specfleet.sim.speculation.policy import PolicySpec
+from specfleet.sim.speculation.spec import AcceptanceSpec
+
+
+@dataclass(frozen=True)
+class BuiltPool:
+    """Replicas of a point that are alike, ready to run.
+
+    Args:
+        name: of the pool; "" where there is one.
+        engine, cost, acceptance, policy, lockstep: as in `sim.scenario.Pool`.
+        plain_cost: prices the same engine without a drafter, to tell what speculation adds.
+        budget: the KV pool, line by line.
+        replicas: schedulers, each rank of data parallelism one.
+        gpus: of all of them.
+        per_hour_usd: what these cost; None without a price in the catalogue.
+        slowed: prices of replicas whose kernels take longer, with drafts and without, by number.
+    """
+
+    name: str
+    engine: sim_config.EngineConfig
+    cost: StepCost
+    acceptance: Mapping[str, AcceptanceSpec]
+    policy: PolicySpec | None
+    lockstep: int
+    plain_cost: StepCost
+    budget: KvBudget
+    replicas: int
+    gpus: int
+    per_hour_usd: float | None
+    slowed: Mapping[int, tuple[StepCost, StepCost]]
+
+
+@dataclass(frozen=True)
+class Built:
+    """A point, ready to run.
+
+    Args:
+        scenario: what is simulated.
+        plain_cost, budget: of the first pool, as in `BuiltPool`.
+        slo: limits, or None.
+        gpus: GPUs of the whole deployment.
+        pools: what there is, by pool: one where all replicas are alike.
+        plain_costs: as `plain_cost`, for each of `scenario.pools`; empty where there are none.
+    """
+
+    scenario: Scenario
+    plain_cost: StepCost
+    budget: KvBudget
+    slo: sim_config.Slo | None
+    gpus: int
+    pools: tuple[BuiltPool, ...] = ()
+    plain_costs: tuple[StepCost, ...] = ()
+
+
+def build(config: Experiment) -> Built:
+    """Builds a point.
+
+    Raises:
+        ValueError: when model, GPU, drafter and settings do not go together.
+        hardware.memory.DoesNotFit: when no KV block is left; the message is the budget.
+    """
+    load_plugins(config.plugins)
+    pools = tuple(_built_pool(name, one) for name, one in pool_experiments(config).items())
+    first = pools[0]
+    deployment = deployment_config(config, sum(pool.replicas for pool in pools), first.lockstep)
+    client = client_config(config)
+    load = sim_config.LoadConfig(
+        config.workload.max_concurrency, requests_asked(config.workload, config.workload.num_warmups)
+    )
+    kinds = simulated_pools(pools)
+    if len(kinds) == 1 and not kinds[0][0].name:
+        scenario = Scenario(
+            first.engine, first.cost, first.acceptance, deployment, client, load, first.policy
+        )
+        kinds = []
+    else:
+        scenario = Scenario.of_pools([pool for pool, _ in kinds], deployment, client, load)
+    slo = None
+    if config.slo is not None:
+        asked = config.slo
+        limits_ms = asked.request_limits_ms
+        limits = [_seconds(limits_ms.get(name)) for name in ("ttft", "tpot", "e2el")]
+        slo = sim_config.Slo(limits[0], limits[1], limits[2], asked.attainment)
+    gpus = sum(pool.gpus for pool in pools)
+    plain_costs = tuple(plain for _, plain in kinds)
+    return Built(scenario, first.plain_cost, first.budget, slo, gpus, pools, plain_costs)
+
+
+def _built_pool(name: str, config: Experiment) -> BuiltPool:
+    """Builds one pool of a point."""
+    serve = config.serve
+    place = placement(serve)
+    budget = pool(serve)
+    cost_model = COST_MODELS[serve.cost_model]
+    ranks = config.deployment.replicas * serve.data_parallel_size
+    gpus = ranks * serve.tensor_parallel_size
+    dollars = place.accelerator.price_per_hour_usd
+    slowed: dict[int, tuple[StepCost, StepCost]] = {}
+    for slow in config.deployment.slow:
+        profile = place.profile
+        scale = profile.kernel_time_scale * slow.factor
+        there = dataclasses.replace(place, profile=dataclasses.replace(profile, kernel_time_scale=scale))
+        costs = _priced(cost_model, there), _priced(cost_model, _without_drafter(there))
+        slowed |= dict.fromkeys(slow.numbers(config.deployment.replicas), costs)
+    return BuiltPool(
+        name,
+        engine_config(serve, place.profile, budget, config.workload.ignore_eos),
+        _priced(cost_model, place),
+        acceptance_specs(config),
+        policy_spec(serve),
+        serve.data_parallel_size,
+        _priced(cost_model, _without_drafter(place)),
+        budget,
+        ranks,
+        gpus,
+        None if dollars is None else gpus * dollars,
+        slowed,
+    )
+
+
+def simulated_pools(pools: Sequence[BuiltPool]) -> list[tuple[Pool, StepCost]]:
+    """Returns the kinds of replicas that there are, each with its price without drafts: a pool, or those of
+    its replicas that are as fast as each other. Replicas are numbered pool after pool."""
+    found: list[tuple[Pool, StepCost]] = []
+    first = 0
+    for one in pools:
+        kinds: dict[tuple[StepCost, StepCost], list[int]] = {}
+        for number in range(one.replicas):
+            kind = one.slowed.get(number, (one.cost, one.plain_cost))
+            kinds.setdefault(kind, []).append(first + number)
+        first += one.replicas
+        for (cost, plain), members in kinds.items():
+            of = (one.name, one.engine, cost, tuple(members), one.acceptance, one.policy, one.lockstep)
+            found.append((Pool(*of), plain))
+    return found
+
+
+def deployment_config(config: Experiment, replicas: int, lockstep: int) -> sim_config.DeploymentConfig:
+    """Returns how many schedulers there are, and who gets a request."""
+    routing = config.deployment.routing
+    by_class = dict(routing.by_class or {})
+    if routing.otherwise is not None:
+        by_class[""] = routing.otherwise
+    return sim_config.DeploymentConfig(
+        replicas, routing.then, lockstep, sim_config.RoutingConfig(by_class=by_class)
+    )
+
+
+@lru_cache(maxsize=16)
+def _priced(cost_model: Callable[[Placement], StepCost], place: Placement) -> StepCost:
+    """Prices an engine. Kept, since the points of a sweep share few engines."""
+    return cost_model(place)
+
+
+def _without_drafter(place: Placement) -> Placement:
+    """Returns the same engine without drafts."""
+    if place.drafter is None:
+        return place
+    return dataclasses.replace(
+        place, drafter=None, num_speculative_tokens=0, draft_pass_tokens=(), draft_tiers=()
+    )
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1e3

@@ -1,0 +1,90 @@
+"""What engine.json says of pools: each pool's figures, its steps, and what its GPUs cost."""
+
+from __future__ import annotations
+
+from specfleet.experiments.point.built import Built, BuiltPool
+from specfleet.experiments.run.analysis import StepTotals
+from specfleet.sim.metrics.figures import Figures, Value
+from specfleet.sim.metrics.pools import by_pool
+from specfleet.sim.scenario import RunResult
+
+FLAT = (
+    "requests",
+    "output_tokens",
+    "output_throughput",
+    "mean_ttft_ms",
+    "p99_ttft_ms",
+    "mean_tpot_ms",
+    "p99_tpot_ms",
+    "acceptance_length",
+    "gpu_busy",
+    "mean_running",
+    "mean_waiting",
+    "peak_kv_usage",
+    "slo_attainment",
+    "gpu_hours",
+    "cost_usd",
+)
+"""Figures of a pool that summary.csv has, as `pool:NAME:FIGURE`."""
+
+
+def steps_of(result: RunResult, built: Built) -> dict[str, StepTotals]:
+    """Returns the steps of each pool, added up; those of the only one under ""."""
+    if not result.parts:
+        totals = StepTotals.of(built.scenario, built.plain_cost)
+        totals.add(result.iterations)
+        return {"": totals}
+    found: dict[str, StepTotals] = {}
+    for pool, part, plain in zip(result.scenario.pools, result.parts, built.plain_costs, strict=True):
+        totals = StepTotals.of(part.scenario, plain)
+        totals.add(part.iterations)
+        if pool.name in found:
+            found[pool.name].take(totals)
+        else:
+            found[pool.name] = totals
+    return found
+
+
+def pools_of(
+    result: RunResult, built: Built, figures: Figures, steps: dict[str, StepTotals]
+) -> list[dict[str, object]]:
+    """Returns a mapping a pool; none where all replicas are alike."""
+    if not result.parts:
+        return []
+    there = {pool.name: pool for pool in built.pools}
+    found = []
+    for mine in by_pool(result, built.slo):
+        pool, totals = there[mine.pool], steps[mine.pool]
+        accepted = verifications = 0
+        for kind, part in zip(result.scenario.pools, result.parts, strict=True):
+            if kind.name == mine.pool:
+                accepted += int(part.requests["accepted_tokens"].sum())
+                verifications += int(part.requests["verifications"].sum())
+        found.append(
+            {
+                **mine.as_dict(),
+                **_cost(pool, figures.duration_s, mine.output_tokens),
+                "kv_cache_tokens": pool.budget.tokens,
+                **totals.split(),
+                **totals.overheads(accepted, verifications),
+            }
+        )
+    return found
+
+
+def _cost(pool: BuiltPool, duration_s: float, output_tokens: int) -> dict[str, Value]:
+    """Returns what the GPUs of a pool cost over the run, by the catalogue's price; None without one."""
+    hours = duration_s / 3600.0
+    dollars = None if pool.per_hour_usd is None else hours * pool.per_hour_usd
+    each = None if dollars is None or not output_tokens else 1e6 * dollars / output_tokens
+    return {
+        "gpus": float(pool.gpus),
+        "gpu_hours": hours * pool.gpus,
+        "cost_usd": dollars,
+        "cost_usd_per_million_output_tokens": each,
+    }
+
+
+def flat(pools: list[dict[str, object]]) -> dict[str, object]:
+    """Returns the figures of pools by key, as summary.csv has them."""
+    return {f"pool:{pool['pool']}:{figure}": pool[figure] for pool in pools for figure in FLAT}

@@ -1,0 +1,57 @@
+"""Each pool of a file as an experiment of its own: its keys in place of those at the top."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+
+from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.experiments.schema.yamlfile import KeyPath, Value
+
+
+def pool_names(config: Experiment) -> tuple[str, ...]:
+    """The pools of a file; none where all replicas are alike."""
+    return tuple(config.deployment.pools or ())
+
+
+def pool_data(data: Mapping[str, Value], name: str) -> dict[str, Value]:
+    """The plain values of one pool's experiment, from those of the file."""
+    deployment = data["deployment"]
+    assert isinstance(deployment, dict)
+    pools = deployment["pools"]
+    assert isinstance(pools, dict)
+    pool = pools[name]
+    assert isinstance(pool, dict)
+    serve, own = data.get("serve"), pool.get("serve")
+    replicas: Value = {key: pool[key] for key in ("replicas", "slow") if key in pool}
+    changed: dict[str, Value] = {"deployment": replicas}
+    if isinstance(own, dict):
+        changed["serve"] = {**(serve if isinstance(serve, dict) else {}), **own}
+    if "acceptance" in pool:
+        changed["acceptance"] = pool["acceptance"]
+    return {**data, **changed}
+
+
+def pool_experiments(config: Experiment) -> dict[str, Experiment]:
+    """Pool -> its experiment; the experiment itself, under "", where all replicas are alike."""
+    names = pool_names(config)
+    if not names:
+        return {"": config}
+    data = config.model_dump(exclude_unset=True)
+    return {name: Experiment.model_validate(pool_data(data, name)) for name in names}
+
+
+def pool_path(path: KeyPath, name: str) -> KeyPath:
+    """Where a pool would say what stands at a key of the top."""
+    return ("deployment", "pools", name, *path)
+
+
+def written_path(path: KeyPath, name: str, written: Container[KeyPath]) -> KeyPath:
+    """Where a key of a pool's experiment was written: in the pool, or at the top."""
+    if path[:1] == ("deployment",):
+        return pool_path(path[1:], name)
+    least = 2 if path[:1] == ("serve",) else 1
+    if path[:1] in (("serve",), ("acceptance",)):
+        for length in range(len(path), least - 1, -1):
+            if pool_path(path[:length], name) in written:
+                return pool_path(path, name)
+    return path

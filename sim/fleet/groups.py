@@ -1,0 +1,148 @@
+"""Which replicas a request may go to, before the router chooses among them.
+
+What decides is known of a request before it is run: its class, and whether an engine would refuse it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from operator import itemgetter
+
+import numpy as np
+import numpy.typing as npt
+
+from specfleet.sim.calendar.plan import CalendarRun
+from specfleet.sim.engine import Engine
+from specfleet.sim.recorder import Recorder
+from specfleet.sim.router import ROUTERS, Blind, Counting, Replicas, Router
+from specfleet.sim.scenario import Scenario
+from specfleet.sim.sequence import Sequence as Tokens
+from specfleet.workloads.requests import RequestTable
+
+I64 = npt.NDArray[np.int64]
+REFUSED = -1
+"""The group of a request that no pool it may go to can serve."""
+
+
+class Groups:
+    """Requests that may go to the same replicas.
+
+    Args:
+        scenario: of several pools.
+        table: the requests.
+
+    Attributes:
+        of: group of each request, or `REFUSED`.
+        members: numbers of the replicas of each group, rising.
+        pools: which of `scenario.pools` those are in.
+        pool_of: which of `scenario.pools` each replica is in.
+        local: number of each replica within its pool.
+    """
+
+    def __init__(self, scenario: Scenario, table: RequestTable) -> None:
+        self.scenario, self.table = scenario, table
+        replicas = scenario.deployment.replicas
+        self.pool_of, self.local = np.zeros(replicas, dtype=np.int64), np.zeros(replicas, dtype=np.int64)
+        for index, pool in enumerate(scenario.pools):
+            self.pool_of[list(pool.members)] = index
+            self.local[list(pool.members)] = np.arange(len(pool.members))
+        allowed = self._allowed()
+        served = np.zeros((len(scenario.pools), len(table)), dtype=bool)
+        for index, pool in enumerate(scenario.pools):
+            served[index, CalendarRun(scenario.part(pool), table, 0, None).served] = True
+        self.of = np.full(len(table), REFUSED, dtype=np.int64)
+        self.members: list[tuple[int, ...]] = []
+        self.pools: list[tuple[int, ...]] = []
+        patterns, which = np.unique((allowed & served).T, axis=0, return_inverse=True)
+        for number, pattern in enumerate(patterns):
+            if pattern.any():
+                self.of[which.reshape(-1) == number] = len(self.members)
+                self.members.append(tuple(np.flatnonzero(pattern[self.pool_of]).tolist()))
+                self.pools.append(tuple(np.flatnonzero(pattern).tolist()))
+        self._allowed_pools = allowed
+
+    def _allowed(self) -> npt.NDArray[np.bool_]:
+        """Returns what the routing says, shape `(pools, requests)`."""
+        by_class = self.scenario.deployment.routing.by_class
+        names = np.array([pool.name for pool in self.scenario.pools])
+        if not by_class:
+            return np.ones((len(names), len(self.table)), dtype=bool)
+        chosen = [by_class.get(name, by_class.get("", "")) for name in self.table.class_names]
+        return np.asarray(names[:, None] == np.array(chosen)[self.table.class_id][None, :])
+
+    def rows_of(self, pool: int) -> I64:
+        """Returns the requests that may go to a pool, rising."""
+        within = np.array([pool in pools for pools in self.pools] + [False])
+        return np.flatnonzero(within[self.of])
+
+    def refusals(self) -> dict[str, int]:
+        """Returns the reasons for which no pool serves a request, with counts; those of its first pool."""
+        counts: dict[str, int] = {}
+        for row in np.flatnonzero(self.of == REFUSED).tolist():
+            pool = self.scenario.pools[int(self._allowed_pools[:, row].argmax())]
+            engine = Engine(pool.engine, pool.cost, Recorder(0, 1))
+            tokens = Tokens(row, int(self.table.prompt_tokens[row]), int(self.table.max_tokens[row]))
+            reason = engine.refusal(tokens)
+            assert reason is not None
+            counts[reason] = counts.get(reason, 0) + 1
+        return counts
+
+    @property
+    def blind(self) -> bool:
+        """Whether the router asks the replicas nothing."""
+        return issubclass(ROUTERS[self.scenario.deployment.router], Blind)
+
+    @property
+    def counts(self) -> bool:
+        """Whether the router asks the replicas for the number of requests outstanding, and nothing else."""
+        return issubclass(ROUTERS[self.scenario.deployment.router], Counting)
+
+
+class GroupRouter:
+    """A router for each group: it chooses among the replicas of the request's group.
+
+    Args:
+        groups: of the requests.
+        seed: of random routing.
+    """
+
+    def __init__(self, groups: Groups, seed: int) -> None:
+        self._groups = groups
+        make = ROUTERS[groups.scenario.deployment.router]
+        self.routers: list[Router] = [make(seed) for _ in groups.members]
+        self._of = groups.of.tolist()
+        self._replicas: dict[int, Replicas] = {}
+        self._counts = [itemgetter(*members) for members in groups.members]
+
+    def pick(self, request_id: int, replicas: Replicas) -> int:
+        """Returns the replica that gets a request; `replicas` are always the same ones."""
+        group = self._of[request_id]
+        members = self._groups.members[group]
+        if group not in self._replicas:
+            self._replicas[group] = [replicas[member] for member in members]
+        return members[self.routers[group].pick(request_id, self._replicas[group])]
+
+    def choose(self, request_id: int, outstanding: list[int]) -> int:
+        """Returns the replica that gets a request, by the number outstanding at each of the cluster."""
+        group = self._of[request_id]
+        members, router = self._groups.members[group], self.routers[group]
+        if len(members) == 1:
+            return members[0]
+        assert isinstance(router, Counting)
+        return members[router.choose(request_id, self._counts[group](outstanding))]
+
+    def picks(self) -> I64:
+        """Returns the replica of every request, of a router that asks nobody; 0 of those refused."""
+        of, chosen = self._groups.of, np.zeros(len(self._of), dtype=np.int64)
+        for group, (members, router) in enumerate(zip(self._groups.members, self.routers, strict=True)):
+            rows = np.flatnonzero(of == group)
+            assert isinstance(router, Blind)
+            chosen[rows] = np.array(members)[router.picks(rows, len(members))]
+        return chosen
+
+
+def members_of(replicas: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Returns the numbers of the replicas of pools with so many each, one pool after the other."""
+    ends = np.cumsum([0, *replicas]).tolist()
+    return tuple(tuple(range(low, high)) for low, high in pairwise(ends))

@@ -1,0 +1,143 @@
+"""What several pools did, as one run: every request in one place, every iteration in order of time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from specfleet.sim.calendar.harvest import by_end
+from specfleet.sim.fleet.groups import Groups
+from specfleet.sim.laws.fleet import check_fleet
+from specfleet.sim.laws.whole import check_run
+from specfleet.sim.recorder import REJECTED, REQUEST_COUNTS, REQUEST_TIMES, Columns
+from specfleet.sim.scenario import Ran, RunResult
+from specfleet.sim.source import some_rows
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Ways:
+    """Where each request went, and when.
+
+    Attributes:
+        sent_s, arrived_s: on the client's and the cluster's clock.
+        replica: number in the cluster, of those that were served; -1 of the others.
+        refusals: reasons for which requests went nowhere, with counts.
+    """
+
+    sent_s: F64
+    arrived_s: F64
+    replica: I64
+    refusals: dict[str, int]
+
+
+def joined(groups: Groups, seed: int, rans: Sequence[Ran], ways: Ways, because: str) -> RunResult:
+    """Returns the run, its parts beside it; every law is checked of each part and of the whole.
+
+    Args:
+        groups: of its requests.
+        seed: of luck and routing.
+        rans: what each pool left behind; of requests that went elsewhere its columns say nothing.
+        ways: where requests went.
+        because: why some pools were stepped; empty if none was.
+
+    Raises:
+        Breach: a law does not hold.
+    """
+    scenario, table = groups.scenario, groups.table
+    n = len(table)
+    requests = _nothing(n) | {"sent_s": ways.sent_s, "arrived_s": ways.arrived_s}
+    noted = [name for name in (*REQUEST_TIMES, *REQUEST_COUNTS) if name not in ("sent_s", "arrived_s")]
+    requests["status"][:] = REJECTED
+    counted = np.arange(n) >= scenario.load.num_warmups
+    parts = []
+    names = list(dict.fromkeys(pool.name for pool in scenario.pools))
+    requests["pool"] = np.full(n, -1)
+    went = np.where(ways.replica >= 0, groups.pool_of[ways.replica], -1)
+    for index, (pool, ran) in enumerate(zip(scenario.pools, rans, strict=True)):
+        rows = np.flatnonzero(went == index)
+        mine = {name: column[rows] for name, column in ran.requests.items()}
+        for name in noted:
+            requests[name][rows] = mine[name]
+        requests["replica"][rows] = ways.replica[rows]
+        requests["pool"][rows] = names.index(pool.name)
+        here = some_rows(table, rows)
+        mine |= {"request_id": rows, "class_id": here.class_id, "counted": counted[rows]}
+        mine |= {"prompt_tokens": here.prompt_tokens, "max_tokens": here.max_tokens}
+        part = _result(scenario.part(pool), seed, ran, mine)
+        check_run(part, here)
+        parts.append(part)
+    requests |= {"request_id": np.arange(n), "class_id": table.class_id, "counted": counted}
+    requests |= {"prompt_tokens": table.prompt_tokens, "max_tokens": table.max_tokens}
+    widest = max(part.iterations["gaps_by_tokens"].shape[1] for part in parts)
+    members = [np.array(pool.members) for pool in scenario.pools]
+    steps = [len(part.iterations["end_s"]) for part in parts]
+    stepped = sum(part.stepped_share * count for part, count in zip(parts, steps, strict=True))
+    whole = RunResult(
+        scenario=scenario,
+        seed=seed,
+        requests=requests,
+        iterations=by_end([_wide(p.iterations, m, widest) for p, m in zip(parts, members, strict=True)]),
+        odd_gaps=by_end([_numbered(p.odd_gaps, m) for p, m in zip(parts, members, strict=True)]),
+        rounds_by_accepted=_sums([part.rounds_by_accepted for part in parts]),
+        refusals=_counts([ways.refusals, *(part.refusals for part in parts)]),
+        steps_without_drafter=sum(part.steps_without_drafter for part in parts),
+        stepped_share=stepped / max(sum(steps), 1),
+        stepped_because=because,
+        parts=tuple(parts),
+    )
+    check_fleet(whole, table)
+    return whole
+
+
+def _nothing(n: int) -> Columns:
+    times: Columns = {name: np.full(n, np.nan) for name in REQUEST_TIMES}
+    return times | {name: np.zeros(n, dtype=np.int64) for name in REQUEST_COUNTS}
+
+
+def _result(part: Any, seed: int, ran: Ran, requests: Columns) -> RunResult:
+    return RunResult(
+        part,
+        seed,
+        requests,
+        ran.iterations,
+        ran.odd_gaps,
+        ran.rounds_by_accepted,
+        ran.refusals,
+        ran.steps_without_drafter,
+        ran.stepped_share,
+        ran.stepped_because,
+    )
+
+
+def _numbered(columns: Columns, members: I64) -> Columns:
+    """Returns rows with the cluster's numbers in place of the pool's."""
+    return {**columns, "replica": members[columns["replica"]]}
+
+
+def _wide(columns: Columns, members: I64, widest: int) -> Columns:
+    """Returns iterations with the cluster's numbers, and room for the longest chunk of any pool."""
+    gaps = columns["gaps_by_tokens"]
+    wide = np.zeros((len(gaps), widest), dtype=gaps.dtype)
+    wide[:, : gaps.shape[1]] = gaps
+    return _numbered(columns, members) | {"gaps_by_tokens": wide}
+
+
+def _sums(rows: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Returns sums by place of rows that need not be equally long."""
+    most = max(map(len, rows))
+    return tuple(sum(row[at] for row in rows if at < len(row)) for at in range(most))
+
+
+def _counts(tables: Sequence[dict[str, int] | Any]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for table in tables:
+        for reason, count in table.items():
+            counts[reason] = counts.get(reason, 0) + count
+    return counts

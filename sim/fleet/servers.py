@@ -1,0 +1,58 @@
+"""The servers of several pools as those of one cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from specfleet.sim.cluster import Servers
+from specfleet.sim.fleet.groups import REFUSED, Groups
+from specfleet.sim.replica import Server
+
+
+class PoolServer(Servers, Protocol):
+    """What the replicas of one pool run, of several that a request may go to."""
+
+    def send_away(self, row: int) -> None:
+        """Notes that a request which might have come has gone to another pool, or nowhere."""
+        ...
+
+
+class PoolServers:
+    """What the replicas of all pools run; each pool's are engines or lanes.
+
+    Args:
+        groups: who may go where.
+        parts: of `scenario.pools`, in that order.
+
+    Attributes:
+        servers: of every replica, in order of their numbers.
+        arrived_s: when each request has reached the cluster.
+        replica_of: where each request went; -1 of those that went nowhere.
+    """
+
+    def __init__(self, groups: Groups, parts: Sequence[PoolServer]) -> None:
+        self._group_of = groups.of.tolist()
+        self._pools = groups.pools
+        self._parts = parts
+        self._where = list(zip(groups.pool_of.tolist(), groups.local.tolist(), strict=True))
+        self.servers: list[Server] = [parts[pool].servers[local] for pool, local in self._where]
+        self.arrived_s = [float("nan")] * len(self._group_of)
+        self.replica_of = [-1] * len(self._group_of)
+
+    def accepts(self, row: int, now: float) -> bool:
+        """Whether some pool serves a request that arrives at `now`."""
+        self.arrived_s[row] = now
+        return bool(self._group_of[row] != REFUSED)
+
+    def assign(self, row: int, replica: int) -> None:
+        """Notes which replica a request goes to."""
+        pool, local = self._where[replica]
+        part = self._parts[pool]
+        accepted = part.accepts(row, self.arrived_s[row])
+        assert accepted, "its group has pools that serve it alone"
+        part.assign(row, local)
+        for other in self._pools[self._group_of[row]]:
+            if other != pool:
+                self._parts[other].send_away(row)
+        self.replica_of[row] = replica

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from specfleet.experiments.load.config import load, resolved
 from specfleet.experiments.load.load_range import PAST, concurrencies, rates_between
 from specfleet.experiments.load.sweep import expand
-from specfleet.experiments.point.built import build, requests
+from specfleet.experiments.point.build import requests
+from specfleet.experiments.point.built import build
 from specfleet.experiments.schema.faults import InputFaults
 from specfleet.sim.simulation import simulate
 

@@ -78,7 +78,7 @@ def _load_lines(this: Planned) -> Iterator[str]:
         ttft, tpot = mean(this.whole, "p99_ttft_ms"), mean(this.whole, "p99_tpot_ms")
         ratio, limit = worst(this.whole)
         yield (
-            f"The whole deployment behind {mine.config.deployment.router}: P99 TTFT "
+            f"The whole deployment behind {mine.config.deployment.routing.then}: P99 TTFT "
             f"{ttft:.0f} ms, P99 TPOT {tpot:.1f} ms, {ratio:.2f} of {limit}."
         )
     yield from _over_the_band(this)

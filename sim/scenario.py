@@ -13,7 +13,7 @@ from specfleet.sim.speculation.policy import PolicySpec
 
 
 @dataclass(frozen=True)
-class Pool:
+class ReplicaPool:
     """Replicas of a cluster that are alike: one GPU, engine, drafter and K.
 
     Args:
@@ -58,12 +58,12 @@ class Scenario:
     client: ClientConfig = field(default_factory=ClientConfig)
     load: LoadConfig = field(default_factory=LoadConfig)
     policy: PolicySpec | None = None
-    pools: tuple[Pool, ...] = ()
+    pools: tuple[ReplicaPool, ...] = ()
 
     @classmethod
     def of_pools(
         cls,
-        pools: Sequence[Pool],
+        pools: Sequence[ReplicaPool],
         deployment: DeploymentConfig,
         client: ClientConfig | None = None,
         load: LoadConfig | None = None,
@@ -87,7 +87,7 @@ class Scenario:
             tuple(pools),
         )
 
-    def part(self, pool: Pool) -> Scenario:
+    def part(self, pool: ReplicaPool) -> Scenario:
         """Returns a pool as a cluster of its own, whose replicas are numbered from 0; who is sent there, and
         when, is decided outside of it."""
         return Scenario(

@@ -13,7 +13,7 @@ from specfleet.experiments.point.draft_trees import resolved_tree
 from specfleet.experiments.point.trtllm import DEFAULT_POLICY
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.acceptance import SEEN_CONCENTRATIONS, Process
-from specfleet.experiments.schema.blocks.deployment import Pool
+from specfleet.experiments.schema.blocks.deployment import ReplicaPool
 from specfleet.experiments.schema.blocks.experiment import Experiment, Report, Sweep
 from specfleet.experiments.schema.blocks.policy import DraftPolicy
 from specfleet.experiments.schema.blocks.serve import Method, Serve, SpeculativeConfig
@@ -69,7 +69,7 @@ def filled(config: Experiment) -> Experiment:
     )
 
 
-def _pool(given: Pool, config: Experiment) -> Pool:
+def _pool(given: ReplicaPool, config: Experiment) -> ReplicaPool:
     """A pool with every key of its engine and its acceptance written out."""
     said: dict[str, object] = {"serve": config.serve.model_dump(), "acceptance": config.acceptance}
     return given.model_copy(update=said)

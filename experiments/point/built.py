@@ -24,7 +24,7 @@ from specfleet.hardware.memory import KvBudget
 from specfleet.hardware.placement import Placement
 from specfleet.hardware.stepcost import StepCost
 from specfleet.sim import config as sim_config
-from specfleet.sim.scenario import Pool, Scenario
+from specfleet.sim.scenario import ReplicaPool, Scenario
 from specfleet.sim.speculation.policy import PolicySpec
 from specfleet.sim.speculation.spec import AcceptanceSpec
 
@@ -35,7 +35,7 @@ class BuiltPool:
 
     Args:
         name: of the pool; "" where there is one.
-        engine, cost, acceptance, policy, lockstep: as in `sim.scenario.Pool`.
+        engine, cost, acceptance, policy, lockstep: as in `sim.scenario.ReplicaPool`.
         plain_cost: prices the same engine without a drafter, to tell what speculation adds.
         budget: the KV pool, line by line.
         replicas: schedulers, each rank of data parallelism one.
@@ -146,10 +146,10 @@ def _built_pool(name: str, config: Experiment) -> BuiltPool:
     )
 
 
-def simulated_pools(pools: Sequence[BuiltPool]) -> list[tuple[Pool, StepCost]]:
+def simulated_pools(pools: Sequence[BuiltPool]) -> list[tuple[ReplicaPool, StepCost]]:
     """Returns the kinds of replicas that there are, each with its price without drafts: a pool, or those of
     its replicas that are as fast as each other. Replicas are numbered pool after pool."""
-    found: list[tuple[Pool, StepCost]] = []
+    found: list[tuple[ReplicaPool, StepCost]] = []
     first = 0
     for one in pools:
         kinds: dict[tuple[StepCost, StepCost], list[int]] = {}
@@ -159,7 +159,7 @@ def simulated_pools(pools: Sequence[BuiltPool]) -> list[tuple[Pool, StepCost]]:
         first += one.replicas
         for (cost, plain), members in kinds.items():
             of = (one.name, one.engine, cost, tuple(members), one.acceptance, one.policy, one.lockstep)
-            found.append((Pool(*of), plain))
+            found.append((ReplicaPool(*of), plain))
     return found
 
 

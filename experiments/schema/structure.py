@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from specfleet.experiments.flags.table import flags
 from specfleet.experiments.schema.blocks.acceptance import Process
 from specfleet.experiments.schema.blocks.base import Block
-from specfleet.experiments.schema.blocks.deployment import Pool
+from specfleet.experiments.schema.blocks.deployment import ReplicaPool
 from specfleet.experiments.schema.blocks.described import descriptions
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.own import unknown
@@ -339,7 +339,7 @@ def _blocks_at(path: KeyPath) -> list[type[Block]]:
     keys = [part for part in path if isinstance(part, str)]
     for above, part in zip(["", *keys], keys, strict=False):
         fields = [block.model_fields[part] for block in current if part in block.model_fields]
-        if not fields and (above, current) in (("acceptance", [Process]), ("pools", [Pool])):
+        if not fields and (above, current) in (("acceptance", [Process]), ("pools", [ReplicaPool])):
             continue
         current = list(dict.fromkeys(b for field_ in fields for b in _blocks_in(field_.annotation)))
     return current
@@ -361,7 +361,7 @@ def is_key(path: KeyPath) -> bool:
     if path[:2] == ("deployment", "pools") and len(path) > 2:
         inside = path[3:]
         own = inside[:1] in (("serve",), ("acceptance",)) and len(inside) > 1
-        return is_key(inside) if own else not inside or inside[0] in Pool.model_fields
+        return is_key(inside) if own else not inside or inside[0] in ReplicaPool.model_fields
     if path[-1] in known_keys(parent):
         return True
     inline = parent in (("serve", "model"), ("serve", "gpu"), ("serve", "speculative_config", "model"))

@@ -33,7 +33,7 @@ class Slow(Block):
         return tuple(range(replicas - math.ceil((self.share or 0.0) * replicas), replicas))
 
 
-class Pool(Block):
+class ReplicaPool(Block):
     """Replicas of one kind. What it does not say is as at the top of the file."""
 
     replicas: Replicas = 1
@@ -79,7 +79,7 @@ class Deployment(Block):
     pools."""
     slow: tuple[Slow, ...] = ()
     """Stragglers among the replicas."""
-    pools: Annotated[dict[PoolName, Pool], Field(min_length=1)] | None = None
+    pools: Annotated[dict[PoolName, ReplicaPool], Field(min_length=1)] | None = None
     """Several kinds of replicas, by name, in place of `replicas`."""
 
     @property

@@ -13,7 +13,7 @@ from specfleet.sim.config import NO_CLIENT, DeploymentConfig, LoadConfig, Routin
 from specfleet.sim.fleet.groups import members_of
 from specfleet.sim.laws.everywhere import differences
 from specfleet.sim.recorder import FINISHED, REJECTED
-from specfleet.sim.scenario import Pool, RunResult, Scenario
+from specfleet.sim.scenario import ReplicaPool, RunResult, Scenario
 from specfleet.sim.simulation import simulate
 from specfleet.workloads.requests import RequestTable
 
@@ -32,11 +32,11 @@ def table_of(world: World) -> RequestTable:
     )
 
 
-def pool_of(world: World, name: str, members: tuple[int, ...], speed: float = 1.0) -> Pool:
+def pool_of(world: World, name: str, members: tuple[int, ...], speed: float = 1.0) -> ReplicaPool:
     """A pool of a world's engines, whose steps take `speed` times as long."""
     cost = replace(world.cost, step_s=world.cost.step_s * speed)
     acceptance = {"": world.acceptance} if world.acceptance else {}
-    return Pool(name, world.engine, cost, members, acceptance)
+    return ReplicaPool(name, world.engine, cost, members, acceptance)
 
 
 def simulated(scenario: Scenario, table: RequestTable, seed: int = 0) -> RunResult:
@@ -83,8 +83,8 @@ def test_every_request_ends_in_one_pool_and_laws_hold_of_each(
 def test_a_request_goes_past_a_pool_that_would_refuse_it() -> None:
     short = replace(ENGINE, max_model_len=100)
     pools = [
-        Pool("short", short, ToyCost(), (0,)),
-        Pool("long", drafting(2), ToyCost(), (1,), {"": SPREAD}),
+        ReplicaPool("short", short, ToyCost(), (0,)),
+        ReplicaPool("long", drafting(2), ToyCost(), (1,), {"": SPREAD}),
     ]
     table = RequestTable.of([50, 300, 50, 300, 200_000], [10] * 5, arrival_s=[0.0] * 5)
     run = simulated(Scenario.of_pools(pools, DeploymentConfig(2, "round_robin"), NO_CLIENT), table)
@@ -97,8 +97,8 @@ def test_a_request_goes_past_a_pool_that_would_refuse_it() -> None:
 def test_blind_routers_and_least_outstanding_leave_every_pool_on_the_calendar() -> None:
     table = RequestTable.of([64] * 40, [20] * 40, arrival_s=(np.arange(40) * 0.03).tolist())
     pools = [
-        Pool("fast", drafting(3), ToyCost(), (0, 1), {"": SPREAD}),
-        Pool("plain", ENGINE, ToyCost(), (2,)),
+        ReplicaPool("fast", drafting(3), ToyCost(), (0, 1), {"": SPREAD}),
+        ReplicaPool("plain", ENGINE, ToyCost(), (2,)),
     ]
     for router in ("round_robin", "random", "least_outstanding"):
         for load in (LoadConfig(), LoadConfig(max_concurrency=8)):

@@ -102,9 +102,11 @@ class Experiment:
         with as_user_errors():
             run = Run(self.given, self.changes, folder)
             todo = run.prepare(resume=False)
-            run.execute(todo, jobs, Reporter(len(todo), quiet=not progress))
-            rows = run.summary()
-            run.release()
+            try:
+                run.execute(todo, jobs, Reporter(len(todo), quiet=not progress))
+                rows = run.summary()
+            finally:
+                run.release()
         if run.failures:
             said = "; ".join(f"{task}: {why}" for task, why in run.failures[:3])
             message = f"{len(run.failures)} of {len(todo)} simulations failed: {said}"

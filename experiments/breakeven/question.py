@@ -242,9 +242,10 @@ class Breakeven:
         start = start_of_manifest("breakeven", asked.name, self.overrides, text, input_files(asked))
         self._manifest = {**start, "tolerance": self.tolerance}
         self._place.claim(resume, self._manifest)
-        write_text(self.folder / "resolved.yaml", text)
         self._kept = self.folder / "searches"
-        self._kept.mkdir(exist_ok=True)
+        with self._place.held():
+            write_text(self.folder / "resolved.yaml", text)
+            self._kept.mkdir(exist_ok=True)
 
     @classmethod
     def read(cls, folder: Path) -> Breakeven:

@@ -96,19 +96,22 @@ class Planner:
             "plan", asked.name, self._overrides, resolved(asked), input_files(asked)
         )
         self._place.claim(resume, self._manifest)
-        for path in _answers(self.folder):
-            path.unlink(missing_ok=True)
-        write_text(self.folder / ASKED, as_given(self.file, self._overrides))
+        with self._place.held():
+            for path in _answers(self.folder):
+                path.unlink(missing_ok=True)
+            write_text(self.folder / ASKED, as_given(self.file, self._overrides))
 
     def finish(self) -> None:
         """Says in the folder that the plan is there, and lets other processes have it."""
-        self._place.write_manifest({**self._manifest, "whole": True})
+        with self._place.held():
+            self._place.write_manifest({**self._manifest, "whole": True})
         self._place.release()
 
     def failed(self, error: Exception) -> None:
         """Says in the folder why there is no plan, and lets other processes have it."""
         failures = {"plan": f"{type(error).__name__}: {error}"}
-        self._place.write_manifest({**self._manifest, "whole": False, "failures": failures})
+        with self._place.held():
+            self._place.write_manifest({**self._manifest, "whole": False, "failures": failures})
         self._place.release()
 
     def execute(self, jobs: int, say: Callable[[str], None]) -> Planned:

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -110,7 +111,7 @@ class ResultsFolder:
         Raises:
             FolderFault: the folder belongs to something else, to another process, or to other settings.
         """
-        try:
+        with self.held():
             known = self._taken(resume)
             kept = known is not None and resume and not known.get("being_replaced")
             if known is not None and kept and not self._mixes:
@@ -121,10 +122,16 @@ class ResultsFolder:
             self.write_manifest({**manifest, "whole": False})
             if self._numbered:
                 _point_at_latest(self._base)
+        return kept
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Lets other processes have the folder if what is done in it fails, such as on a full disk."""
+        try:
+            yield
         except BaseException:
             self.release()
             raise
-        return kept
 
     def _taken(self, resume: bool) -> Manifest | None:
         """Locks the folder, which may be new; returns the manifest that lies there."""

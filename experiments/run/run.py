@@ -96,11 +96,12 @@ class Run:
         """
         self._inputs = input_files(self.loaded.experiment)
         self._place.claim(resume, self._manifest())
-        for unfinished in _unfinished(self.folder, [task.id for task in self.tasks]):
-            shutil.rmtree(unfinished)
-        (self.folder / "points").mkdir(exist_ok=True)
-        write_bytes(self.folder / "experiment.yaml", self._text)
-        write_text(self.folder / "resolved.yaml", self.resolved)
+        with self._place.held():
+            for unfinished in _unfinished(self.folder, [task.id for task in self.tasks]):
+                shutil.rmtree(unfinished)
+            (self.folder / "points").mkdir(exist_ok=True)
+            write_bytes(self.folder / "experiment.yaml", self._text)
+            write_text(self.folder / "resolved.yaml", self.resolved)
         return [task for task in self.tasks if not task.done]
 
     def execute(self, todo: list[Task], jobs: int | Workers, reporter: Reporter) -> None:

@@ -13,6 +13,7 @@ OVERRIDABLE = (
     "hbm_bytes_per_s",
     "p2p",
     "link_gpus",
+    "network_bytes_per_s",
     "price_per_hour_usd",
     "price_date",
     "constants",
@@ -35,7 +36,8 @@ class Accelerator:
     `hbm_bytes` is the memory that the driver reports, not the number on the box. `flops_per_s` holds dense
     peaks by data type (bfloat16, float16, fp8). `p2p` says whether GPUs of one server reach each other's
     memory, up to `link_gpus` of them over `link` (words for the reader); without it every all-reduce goes
-    through the host. `constants` names the entry of `measured/constants.json` whose kernels the GPU runs,
+    through the host. `network_bytes_per_s` is a GPU's share of the network between servers, one direction.
+    `constants` names the entry of `measured/constants.json` whose kernels the GPU runs,
     `attention` the rows its decode attention is fitted on ("all", or "cold": KV beyond the L2 only).
     `compute_capability` is CUDA's, Hopper's if left out: kernels of MXFP4 experts go by it.
     `price_per_hour_usd` is a default to edit, as of `price_date`. `source` says where each value comes from.
@@ -51,6 +53,7 @@ class Accelerator:
     l2_bytes: int
     link: str = ""
     link_gpus: int = 8
+    network_bytes_per_s: float = 50e9
     attention: str = "all"
     compute_capability: float = 9.0
     price_per_hour_usd: float | None = None
@@ -60,7 +63,7 @@ class Accelerator:
 
     def __post_init__(self) -> None:
         """Reject sizes and rates that are not positive."""
-        for key in ("hbm_bytes", "hbm_bytes_per_s", "sms", "l2_bytes", "link_gpus"):
+        for key in ("hbm_bytes", "hbm_bytes_per_s", "sms", "l2_bytes", "link_gpus", "network_bytes_per_s"):
             if getattr(self, key) <= 0:
                 raise ValueError(
                     f"accelerator {self.name}: {key} is {getattr(self, key)}; it must be positive"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from specfleet.hardware.aiconfigurator import AiconfiguratorCost
+from specfleet.hardware.pipeline.cost import kernel_cost
 from specfleet.hardware.placement import Placement
 from specfleet.hardware.roofline import RooflineCost
-from specfleet.hardware.stepcost import KernelCost, StepCost
+from specfleet.hardware.stepcost import StepCost
 
 COST_MODELS: dict[str, Callable[[Placement], StepCost]] = {
-    "kernels": KernelCost,
+    "kernels": kernel_cost,
     "roofline": RooflineCost,
     "aiconfigurator": AiconfiguratorCost,
 }

@@ -43,6 +43,8 @@ class EngineProfile:
     `drafts_at_any_length`: a head of the EAGLE kind drafts at any length, and a draft model (or a head whose
     positions cannot be raised) lowers the engine's own longest sequence; otherwise the drafter is skipped in
     steps with a sequence beyond its positions. `gone_methods` are drafting methods the build no longer has.
+    `pipeline_runs_ahead`: with pipeline stages a batch more than stages is in flight, a request decodes in
+    every so many-th of them, and the last stage drafts; otherwise as many batches as stages, and no drafts.
     `scheduler` names whose rules decide; with `sglang` graphs, limits and memory follow `hardware.sglang` and
     `gpu_memory_utilization` is its `mem_fraction_static`; with `trtllm` its capacity scheduler decides, and
     `gpu_memory_utilization` is its `free_gpu_memory_fraction`: of what weights and activations leave.
@@ -87,6 +89,7 @@ class EngineProfile:
     cudagraph_adds_uniform: bool = False
     cudagraph_uniform_apart: bool = False
     gone_methods: tuple[str, ...] = ()
+    pipeline_runs_ahead: bool = False
     scheduler: str = "vllm"
     aliases: tuple[str, ...] = ()
     source: Mapping[str, str] = field(default_factory=dict, hash=False)

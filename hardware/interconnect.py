@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from specfleet.hardware.constants import FOLDER, AllReduceLaw, kernel_constants, measured_file
 
 MOST_GPUS = 8
-"""Of one server; between servers nothing is modelled."""
+"""Of one server; between servers stages of a pipeline hand on hidden states, and nothing else is modelled."""
 
 NO_P2P = AllReduceLaw(
     alpha_s=18.4e-6, oneshot_s_per_byte=46.7e-12, twoshot_s=0.0, twoshot_s_per_byte=46.7e-12
@@ -79,9 +79,14 @@ def collective_s(
     return np.asarray(inside * np.maximum(total_bytes / sizes[-1], 1.0))
 
 
+def is_gather_measured(constants: str, gpus: int) -> bool:
+    """Whether gathers among so many GPUs of an entry were measured."""
+    return (constants, GATHER, gpus) in _collectives()
+
+
 def check_collectives(constants: str, gpus: int) -> None:
     """Raises ValueError where gathers among so many GPUs of an entry were not measured."""
-    if (constants, GATHER, gpus) not in _collectives():
+    if not is_gather_measured(constants, gpus):
         raise ValueError(
             f"no measured gather among {gpus} GPUs of {constants}: data-parallel ranks that share experts "
             "are priced for 2, 4 or 8 ranks on H100, H200 and B200"

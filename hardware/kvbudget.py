@@ -22,7 +22,8 @@ class KvBudget:
     `device_bytes` is the GPU's memory, None when the pool itself was given. `factors` spells
     `bytes_per_token` as a product. The next two say how the build checks and prints, see MemoryRules. Where
     layers of several kinds share the pool, `shape` says what a sequence holds beside a slot a token
-    (`bytes_per_token` is then a slot, of the layers that keep everything) and `kinds` what each keeps.
+    (`bytes_per_token` is then a slot, of the layers that keep everything) and `kinds` what each keeps. Of a
+    pipeline this is the stage with the fewest blocks, and `stages` says what each has.
     """
 
     lines: tuple[Line, ...]
@@ -35,6 +36,7 @@ class KvBudget:
     prints_tokens_by_request: bool = False
     shape: PoolShape | None = None
     kinds: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -101,6 +103,7 @@ class KvBudget:
         table.extend(f"  {kind}" for kind in self.kinds)
         blocks = f"{self.num_gpu_blocks:9,} of {self.block_size} tokens"
         table.append(f"{'KV blocks':<{_LABEL_WIDTH}}{blocks}")
+        table.extend(f"  {stage}" for stage in self.stages)
         if max_model_len is not None:
             size = self.request_bytes(max_model_len)
             label = f"KV of one {max_model_len:,}-token request"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specfleet.hardware.hybrid import draft_layers, kinds_of, pool_shape
 from specfleet.hardware.kvbudget import GIB, KvBudget, Line
@@ -16,6 +16,7 @@ from specfleet.hardware.memorypeak import (
     weight_bytes,
 )
 from specfleet.hardware.model import ModelSpec
+from specfleet.hardware.pipeline.stages import layers_by_stage
 from specfleet.hardware.placement import Placement
 
 __all__ = ["GIB", "DoesNotFit", "KvBudget", "MemoryGiven", "kv_budget", "kv_bytes_per_token"]
@@ -80,10 +81,25 @@ def kv_budget(
     `pool = utilization x device - weights - drafter - activations - beyond torch (- graphs)`, in whole
     blocks; TensorRT-LLM's share is of what the other terms leave. `given` replaces terms. `max_model_len`
     matters only to builds that profile a prompt of that length. `kv_cache_memory_bytes` replaces the pool,
-    `num_gpu_blocks_override` the number of blocks, both without any other check, as in vLLM. Raises
-    DoesNotFit, with the budget, when less than one block is left.
+    `num_gpu_blocks_override` the number of blocks, both without any other check, as in vLLM. Of stages
+    the one with the fewest blocks decides, and its budget is returned. Raises DoesNotFit, with the budget,
+    when less than one block is left.
     """
     given = given or MemoryGiven()
+    if placement.pipeline_parallel_size > 1 and placement.stage is None:
+        return _tightest(
+            placement,
+            [
+                kv_budget(
+                    stage,
+                    given=given,
+                    max_model_len=max_model_len,
+                    num_gpu_blocks_override=num_gpu_blocks_override,
+                    kv_cache_memory_bytes=kv_cache_memory_bytes,
+                )
+                for stage in placement.stages
+            ],
+        )
     block_bytes = placement.block_size * pool_shape(placement).bytes_per_slot
     if num_gpu_blocks_override is not None:
         return _budget(placement, (), num_gpu_blocks_override * block_bytes, given)
@@ -93,11 +109,36 @@ def kv_budget(
     budget = _budget(placement, lines, pool, given)
     if budget.num_gpu_blocks < 1:
         raise DoesNotFit(
-            f"{placement.model.name} does not fit on {placement.tensor_parallel_size} x "
+            f"{_what(placement)} does not fit on {placement.tensor_parallel_size} x "
             f"{placement.accelerator.name}: no KV block is left. Use more GPUs, fp8 weights, a smaller "
             f"max_num_seqs or max_num_batched_tokens, or a higher gpu_memory_utilization.\n{budget.render()}"
         )
     return budget
+
+
+def _what(placement: Placement) -> str:
+    """The model, or the stage of it, in words."""
+    if placement.stage is None:
+        return placement.model.name
+    return f"stage {placement.stage + 1} of {placement.pipeline_parallel_size} of {placement.model.name}"
+
+
+def _tightest(placement: Placement, budgets: list[KvBudget]) -> KvBudget:
+    """The budget of the stage with the fewest blocks, and a line on each."""
+    least = min(range(len(budgets)), key=lambda stage: budgets[stage].num_gpu_blocks)
+    counts = layers_by_stage(placement.model.num_layers, len(budgets))
+    said = []
+    for stage, (budget, layers) in enumerate(zip(budgets, counts, strict=True)):
+        fixed = dict(budget.lines)
+        weights = sum(size for label, size in budget.lines if "weights" in label)
+        room = (
+            f", weights {weights / GIB:.2f} GiB, KV cache {fixed['KV cache'] / GIB:.2f} GiB"
+            if weights
+            else ""
+        )
+        fewest = ", the fewest: what all have" if stage == least else ""
+        said.append(f"stage {stage + 1}: {layers} layers{room}, {budget.num_gpu_blocks:,} blocks{fewest}")
+    return replace(budgets[least], stages=tuple(said))
 
 
 def kv_bytes_per_token(placement: Placement) -> int:

@@ -19,13 +19,18 @@ _PACKED = "mxfp4"
 def weight_bytes(placement: Placement) -> int:
     """Bytes of the target's loaded weights on one GPU, as the allocator hands them out.
 
-    Data-parallel ranks hold all but the experts each; the experts are spread over all of them.
+    Data-parallel ranks hold all but the experts each; the experts are spread over all of them. Of a pipeline
+    the first stage holds the embedding, the last the LM head.
     """
     model, tp = placement.model, placement.tensor_parallel_size
-    held = sum(allocator_slack(size) * count for size, count in _tensors(model, placement.quantization, tp))
+    matrices = placement.vocabulary_matrices
+    tensors = _tensors(model, placement.quantization, tp, matrices)
+    held = sum(allocator_slack(size) * count for size, count in tensors)
     shared = model.routed_bytes(placement.quantization, tp)
     elsewhere = shared - shared // placement.data_parallel_size
-    return model.weight_bytes(placement.quantization, tp) - elsewhere + padded_expert_bytes(placement) + held
+    whole = model.weight_bytes(placement.quantization, tp) - elsewhere
+    other_stages = (1 if model.tie_word_embeddings else 2) - placement.vocabulary_matrices
+    return whole - other_stages * model.embedding_bytes(tp) + padded_expert_bytes(placement) + held
 
 
 def padded_expert_bytes(placement: Placement) -> int:
@@ -72,7 +77,7 @@ def _up(size: int, to: int) -> int:
 def drafter_weight_bytes(placement: Placement) -> int:
     """Bytes of the drafter's weights on one GPU, as the allocator hands them out, 0 without one.
 
-    Experts of its own are spread, too.
+    Experts of its own are spread, too. On the last stage of a pipeline there is no embedding to share.
     """
     drafter, tp = placement.drafter, placement.draft_tensor_parallel_size
     if drafter is None:
@@ -80,7 +85,9 @@ def drafter_weight_bytes(placement: Placement) -> int:
     spread = placement.data_parallel_size if tp == placement.tensor_parallel_size else 1
     routed = drafter.model.routed_bytes(None, tp) if drafter.model is not None else 0
     held = sum(allocator_slack(size) * count for size, count in _drafter_tensors(drafter, tp))
-    return drafter.weight_bytes(tp) - (routed - routed // spread) + held
+    lone = placement.stage is not None and drafter.fuses and not drafter.own_embedding
+    embedding = drafter.model.embedding_bytes(tp) if lone and drafter.model is not None else 0
+    return drafter.weight_bytes(tp) - (routed - routed // spread) + held + embedding
 
 
 def allocator_slack(size: int) -> int:
@@ -95,12 +102,12 @@ def allocator_slack(size: int) -> int:
     return rest if rest <= MIB else 0
 
 
-def _tensors(model: ModelSpec, quantization: str | None, tp: int) -> Iterator[tuple[int, int]]:
-    """(bytes, how many) of the large weight tensors on one GPU."""
+def _tensors(model: ModelSpec, quantization: str | None, tp: int, matrices: int) -> Iterator[tuple[int, int]]:
+    """(bytes, how many) of the large weight tensors on one GPU; `matrices` are those of the vocabulary."""
     for group in model.layer_groups(tp, quantization):
         for (n, k), stored in zip(group.gemms, group.formats, strict=True):
             yield int(n * k * weight_format(stored).weight_bytes), group.layers
-    yield model.embedding_bytes(tp), 1 if model.tie_word_embeddings else 2
+    yield model.embedding_bytes(tp), matrices
 
 
 def _drafter_tensors(drafter: DrafterSpec, tp: int) -> Iterator[tuple[int, int]]:
@@ -111,7 +118,7 @@ def _drafter_tensors(drafter: DrafterSpec, tp: int) -> Iterator[tuple[int, int]]
             yield 2 * drafter.target_hidden_size**2, drafter.medusa_heads
             yield head, drafter.medusa_heads
     elif drafter.method == "draft_model":
-        yield from _tensors(model, None, tp)
+        yield from _tensors(model, None, tp, 1 if model.tie_word_embeddings else 2)
     else:
         for group in model.layer_groups(tp, None):
             for (n, k), stored in zip(group.gemms, group.formats, strict=True):
@@ -155,9 +162,12 @@ def forward_peak_bytes(placement: Placement, max_model_len: int | None = None) -
 def sampler_peak_bytes(placement: Placement, max_model_len: int | None = None) -> int:
     """Peak of the profiled sampler: float32 copies of max_num_seqs x vocabulary, whatever the TP size.
 
-    The pass's last hidden states are still held. 0 where the build profiles a chunk without sampling.
+    The pass's last hidden states are still held. 0 where the build profiles a chunk without sampling, and on
+    the stages of a pipeline before the last.
     """
     model, rules = placement.model, placement.profile.memory
+    if not placement.ends:
+        return 0
     if rules.unchunked_up_to and max_model_len is not None and not _unchunked(rules, max_model_len):
         return 0
     row = 4 * model.vocab_size
@@ -169,7 +179,7 @@ def sampler_peak_bytes(placement: Placement, max_model_len: int | None = None) -
 
 def persistent_bytes(placement: Placement) -> int:
     """Sampler state that stays allocated: penalty counters of max_num_seqs x vocabulary."""
-    state = placement.profile.memory.persistent_copies * placement.max_num_seqs
+    state = placement.profile.memory.persistent_copies * placement.max_num_seqs * placement.ends
     return round(4 * state * placement.model.vocab_size)
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
 
 from specfleet.hardware.accelerator import Accelerator
+from specfleet.hardware.checks import check_measured, check_sharding, check_stages, given, one_of, span
 from specfleet.hardware.constants import (
     AllReduceLaw,
     KernelConstants,
     LatentConstants,
     kernel_constants,
     latent_constants,
-    measured_file,
 )
 from specfleet.hardware.cudagraph import Tier
 from specfleet.hardware.engine_profile import EngineProfile
@@ -22,6 +20,7 @@ from specfleet.hardware.layers.formats import SIXTEEN, weight_format
 from specfleet.hardware.mixture.table import measured as measured_experts
 from specfleet.hardware.mixture.table import mixture_of, stored_kind
 from specfleet.hardware.model import KV_BYTES, WEIGHT_BYTES, DrafterSpec, ModelSpec
+from specfleet.hardware.pipeline.stages import stage_model
 from specfleet.hardware.sglang.defaults import SglangDefaults, max_running_requests_with_drafts
 
 DEFAULT_C_Q = 0.03
@@ -35,8 +34,6 @@ ROUTING_CORRELATION_RANGE = (0.2, 0.5)
 KV_TYPES = {1: "fp8", 2: "bfloat16"}
 """Name in the constants of a KV element of that many bytes."""
 
-_T = TypeVar("_T")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
@@ -47,6 +44,8 @@ class Placement:
     each 1 + K with the most requests that run with it. `draft_tensor_parallel_size` is 1 or the target's.
     `data_parallel_size` ranks, each with `tensor_parallel_size` GPUs for its own requests, share the experts;
     `expert_parallel_size` groups of those GPUs hold different experts, and inside a group experts are cut.
+    The layers are dealt out to `pipeline_parallel_size` stages of `tensor_parallel_size` GPUs; `at_stage` is
+    the placement of one of them, whose number is `stage`: its layers alone, the drafter on the last.
     `c_q` is what one more query token a sequence adds to decode attention, relative to its time (0.03: a
     kernel that reads KV once; 1: one that does not).
     `routing_correlation` is the share of a draft token's experts that its sequence already uses: 1 + K tokens
@@ -74,6 +73,8 @@ class Placement:
     draft_tensor_parallel_size: int = 1
     data_parallel_size: int = 1
     expert_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    stage: int | None = None
     c_q: float = DEFAULT_C_Q
     routing_correlation: float = 0.3
     attention: str = "all"
@@ -89,6 +90,7 @@ class Placement:
         draft_tensor_parallel_size: int | None = None,
         data_parallel_size: int = 1,
         expert_parallel_size: int = 1,
+        pipeline_parallel_size: int = 1,
         async_scheduling: bool | None = None,
         max_num_seqs: int | None = None,
         max_num_batched_tokens: int | None = None,
@@ -118,10 +120,10 @@ class Placement:
             accelerator=accelerator,
             profile=profile,
             tensor_parallel_size=tp,
-            max_num_seqs=_given(max_num_seqs, seqs),
-            max_num_batched_tokens=_given(max_num_batched_tokens, tokens),
-            gpu_memory_utilization=_given(gpu_memory_utilization, utilization),
-            async_scheduling=_given(async_scheduling, profile.schedules_async(method)),
+            max_num_seqs=given(max_num_seqs, seqs),
+            max_num_batched_tokens=given(max_num_batched_tokens, tokens),
+            gpu_memory_utilization=given(gpu_memory_utilization, utilization),
+            async_scheduling=given(async_scheduling, profile.schedules_async(method)),
             quantization=quantization,
             dtype=dtype,
             kv_cache_dtype=kv_cache_dtype,
@@ -130,12 +132,13 @@ class Placement:
             num_speculative_tokens=num_speculative_tokens,
             draft_pass_tokens=draft_pass_tokens,
             draft_tiers=draft_tiers,
-            draft_tensor_parallel_size=_given(draft_tensor_parallel_size, tp),
+            draft_tensor_parallel_size=given(draft_tensor_parallel_size, tp),
             data_parallel_size=data_parallel_size,
             expert_parallel_size=expert_parallel_size,
-            c_q=_given(c_q, kernels.query_cost.get(KV_TYPES[KV_BYTES.get(kv_cache_dtype, 2)], DEFAULT_C_Q)),
+            pipeline_parallel_size=pipeline_parallel_size,
+            c_q=given(c_q, kernels.query_cost.get(KV_TYPES[KV_BYTES.get(kv_cache_dtype, 2)], DEFAULT_C_Q)),
             routing_correlation=routing_correlation,
-            attention=_given(attention, accelerator.attention),
+            attention=given(attention, accelerator.attention),
         )
 
     def __post_init__(self) -> None:
@@ -143,8 +146,10 @@ class Placement:
         self._check_numbers()
         self._check_types()
         self._check_ranks()
+        if self.pipeline_parallel_size > 1 and self.stage is None:
+            check_stages(self.model, self.pipeline_parallel_size, self.data_parallel_size)
         ways, _ = self.expert_split(self.tensor_parallel_size)
-        _check_sharding(self.model, self.tensor_parallel_size, "tensor_parallel_size", ways)
+        check_sharding(self.model, self.tensor_parallel_size, "tensor_parallel_size", ways)
         self._check_drafter()
         self.all_reduce_law(self.tensor_parallel_size)
 
@@ -176,8 +181,46 @@ class Placement:
                 )
             check_collectives(self.accelerator.constants, dp)
 
+    @property
+    def stages(self) -> tuple[Placement, ...]:
+        """The placement of each stage of a pipeline, in order."""
+        return tuple(self.at_stage(stage) for stage in range(self.pipeline_parallel_size))
+
+    def at_stage(self, stage: int) -> Placement:
+        """What the GPUs of one stage hold and run; the drafter is on the last."""
+        count = self.pipeline_parallel_size
+        drafter = self.drafter if stage == count - 1 else None
+        return replace(self, model=stage_model(self.model, count, stage), drafter=drafter, stage=stage)
+
+    @property
+    def begins(self) -> bool:
+        """Whether the embedding is here."""
+        return not self.stage
+
+    @property
+    def ends(self) -> bool:
+        """Whether LM head, sampler and drafter are here."""
+        return self.stage in (None, self.pipeline_parallel_size - 1)
+
+    @property
+    def vocabulary_matrices(self) -> int:
+        """Vocabulary-by-hidden matrices held here; a tied one is both embedding and LM head."""
+        if self.stage is None:
+            return 1 if self.model.tie_word_embeddings else 2
+        return self.begins + self.ends
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of an engine, its data-parallel ranks included."""
+        return self.tensor_parallel_size * self.data_parallel_size * self.pipeline_parallel_size
+
     def _check_numbers(self) -> None:
-        sizes = ("tensor_parallel_size", "data_parallel_size", "expert_parallel_size")
+        sizes = (
+            "tensor_parallel_size",
+            "data_parallel_size",
+            "expert_parallel_size",
+            "pipeline_parallel_size",
+        )
         for key in (*sizes, "max_num_seqs", "max_num_batched_tokens", "block_size"):
             if getattr(self, key) < 1:
                 raise ValueError(f"{key} is {getattr(self, key)}; it must be at least 1")
@@ -197,12 +240,12 @@ class Placement:
             )
 
     def _check_types(self) -> None:
-        _one_of("quantization", self.quantization, WEIGHT_BYTES)
-        _one_of("dtype", self.dtype, ("bfloat16", "float16"))
-        _one_of("kv_cache_dtype", self.kv_cache_dtype, KV_BYTES)
-        _one_of("attention", self.attention, ("all", "cold"))
+        one_of("quantization", self.quantization, WEIGHT_BYTES)
+        one_of("dtype", self.dtype, ("bfloat16", "float16"))
+        one_of("kv_cache_dtype", self.kv_cache_dtype, KV_BYTES)
+        one_of("attention", self.attention, ("all", "cold"))
         self._check_kernels(self.model, self.weight_dtype)
-        self._check_measured()
+        check_measured(self.accelerator, self.constants)
         kv_dtype = KV_TYPES[self.kv_element_bytes]
         if (kv_dtype, self.attention) not in self.constants.decode:
             raise ValueError(
@@ -217,24 +260,9 @@ class Placement:
                 why = f"{model.name} is published in it, choose another checkpoint"
             raise ValueError(f"{self.accelerator.name} has no measured {dtype} GEMM; {why}")
 
-    def _check_measured(self) -> None:
-        """The user's own constants are shares of a bandwidth and peaks that must be this GPU's."""
-        gpu, sheet = self.accelerator, self.constants.datasheet
-        if not measured_file(gpu.constants):
-            return
-        rates = {"hbm_bytes_per_s": (gpu.hbm_bytes_per_s, sheet.bytes_per_s)}
-        for dtype, rate in sheet.flops_per_s.items():
-            rates[f"flops_per_s.{dtype}"] = (gpu.flops_per_s.get(dtype, rate), rate)
-        for key, (stated, measured) in rates.items():
-            if abs(stated / measured - 1.0) > 1e-3:
-                raise ValueError(
-                    f"{gpu.constants} was fitted with {key} = {measured:.4g}, {gpu.name} has {stated:.4g}; "
-                    "measured constants are shares of it: keep the rate they were fitted with"
-                )
-
     def _check_drafter(self) -> None:
         drafter, count = self.drafter, self.num_speculative_tokens
-        if (drafter is None) != (count == 0) or count < 0:
+        if ((drafter is None) != (count == 0) and self.ends) or count < 0:
             raise ValueError(
                 f"num_speculative_tokens is {count} with {'a' if drafter else 'no'} drafter; "
                 "give both, or neither for plain decoding"
@@ -259,7 +287,7 @@ class Placement:
             )
         if drafter.model is None:
             return
-        _check_sharding(drafter.model, self.draft_tensor_parallel_size, "draft_tensor_parallel_size")
+        check_sharding(drafter.model, self.draft_tensor_parallel_size, "draft_tensor_parallel_size")
         self._check_kernels(drafter.model, drafter.dtype)
         if drafter.method == "draft_model" and drafter.draft_vocab_size != self.model.vocab_size:
             raise ValueError(
@@ -282,6 +310,10 @@ class Placement:
             said.append("FP8 scales are static: no kernel quantises activations")
         if self.tensor_parallel_size > 1 and not self.accelerator.linked(self.tensor_parallel_size):
             said.append("GPUs do not reach each other: all-reduce through the host, fitted on one server")
+        if self.pipeline_parallel_size > 1:
+            said.append(
+                "sends between stages by the law of gathers; host time once a step, on the first stage"
+            )
         if unmeasured := self.unmeasured:
             said.append(f"no measured table, priced by the nearest law: {', '.join(unmeasured)}")
         if self.model.kv_lora_rank and self.latent_constants(False) is None:
@@ -289,11 +321,11 @@ class Placement:
         if self.model.num_experts:
             said.append(
                 "experts: distinct ones by uniform routing, "
-                f"correlation {self.routing_correlation:g} (assumed, {_range(ROUTING_CORRELATION_RANGE)})"
+                f"correlation {self.routing_correlation:g} (assumed, {span(ROUTING_CORRELATION_RANGE)})"
             )
             said.append(self.expert_kernels)
         if self.num_speculative_tokens:
-            said.append(f"one more query a sequence: c_q {self.c_q:g} of attention ({_range(C_Q_RANGE)})")
+            said.append(f"one more query a sequence: c_q {self.c_q:g} of attention ({span(C_Q_RANGE)})")
         return tuple(said)
 
     def latent_constants(self, sparse: bool) -> LatentConstants | None:
@@ -413,35 +445,3 @@ class Placement:
         if self.profile.scheduler == "sglang":
             return max(self.max_num_batched_tokens, self.max_num_seqs * self.query_len)
         return self.max_num_batched_tokens
-
-
-def _given(value: _T | None, default: _T) -> _T:
-    return default if value is None else value
-
-
-def _one_of(key: str, value: str | None, allowed: Iterable[str | None]) -> None:
-    names = tuple(allowed)
-    if value not in names:
-        raise ValueError(f"{key} is {value!r}; use one of {', '.join(map(str, names))}")
-
-
-def _range(limits: tuple[float, float]) -> str:
-    return f"{limits[0]:g} to {limits[1]:g}"
-
-
-def _check_sharding(model: ModelSpec, tp: int, key: str, ways: int | None = None) -> None:
-    """ValueError where heads or widths do not divide; experts are cut in `ways` (`tp` if left out)."""
-    if tp < 1:
-        raise ValueError(f"{key} is {tp}; it must be at least 1")
-    widths = {"num_heads": model.num_heads}
-    if model.num_dense_layers or not model.num_experts:
-        widths["intermediate_size"] = model.intermediate_size
-    if model.num_experts:
-        widths["moe_intermediate_size"] = model.moe_intermediate_size
-        widths["shared_expert_intermediate_size"] = model.shared_expert_intermediate_size
-    for what, width in widths.items():
-        if width % (ways or tp if what == "moe_intermediate_size" else tp):
-            raise ValueError(f"{key} {tp} does not divide {what} {width} of {model.name}")
-    heads = model.num_kv_heads
-    if max(heads, tp) % min(heads, tp):
-        raise ValueError(f"{key} {tp} and num_kv_heads {heads} of {model.name}: one must divide the other")

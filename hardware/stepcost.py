@@ -112,7 +112,9 @@ class KernelCost:
         layers = layer_stack(
             placement, model, tp, placement.quantization, largest, placement.num_speculative_tokens
         ).times(scale)
-        head = lm_head(placement, model.vocab_size, model.hidden_size, tp, largest).times(scale)
+        head = lm_head(placement, model.vocab_size, model.hidden_size, tp, largest).times(
+            scale * placement.ends
+        )
         attention = decode_coefficients(placement, model, tp).times(scale)
         self._sequence_s = attention.sequence_s
         self._kv_token_s = attention.kv_token_s
@@ -190,8 +192,8 @@ class KernelCost:
             return self._uniform_lists.get(drafts // decode, self._lists)
         return self._lists
 
-    def _padded_column(self, columns: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
-        """`padded_tokens` for many steps."""
+    def padded_column(self, columns: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
+        """As `padded_tokens`, for many steps."""
         tokens, decode, drafts = columns["tokens"], columns["decode_sequences"], columns["draft_tokens"]
         run = self._padded[tokens]
         alone = (decode > 0) & (columns["prefill_sequences"] == 0)
@@ -250,7 +252,7 @@ class KernelCost:
     def terms(self, columns: Mapping[str, NDArray[np.int64]]) -> dict[str, Array]:
         """Seconds by term, a row a step; the same operations in the same order as `seconds`."""
         tokens, rows = columns["tokens"], columns["logit_rows"]
-        run = self._padded_column(columns)
+        run = self.padded_column(columns)
         decode, prefill = columns["decode_sequences"], columns["prefill_sequences"]
         drafts, kv_tokens = columns["draft_tokens"], columns["kv_tokens"]
         layers, head = self._layers, self._head
@@ -353,8 +355,10 @@ def _prefill_column_s(
 
 
 def _host(placement: Placement) -> tuple[float, float]:
-    """Host seconds a step and a request, by the scheduling of the placement."""
+    """Host seconds a step and a request, by the scheduling of the placement; of stages the first has it."""
     profile = placement.profile
+    if not placement.begins:
+        return 0.0, 0.0
     if placement.async_scheduling:
         return profile.host_async_s, profile.host_async_s_per_request
     return profile.host_sync_s, profile.host_sync_s_per_request

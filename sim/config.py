@@ -177,6 +177,8 @@ class EngineConfig:
             nobody is ever thrown out (TensorRT-LLM's `GUARANTEED_NO_EVICT`).
         static_batching: nobody is admitted while anybody runs (its `STATIC_BATCH`, with the reserve).
         cuts_prompts_at_blocks: a piece that does not end its prompt is whole KV blocks.
+        pipeline_parallel_size: stages that hold the layers in turn, with as many batches under way; with
+            asynchronous scheduling one more is decided, and a request decodes in every so many-th step.
         sglang: set: SGLang's scheduler decides, with these settings; None: vLLM's.
 
     Raises:
@@ -209,6 +211,7 @@ class EngineConfig:
     reserves_max_tokens: bool = False
     static_batching: bool = False
     cuts_prompts_at_blocks: bool = False
+    pipeline_parallel_size: int = 1
     sglang: SglangConfig | None = None
 
     def __post_init__(self) -> None:
@@ -218,6 +221,8 @@ class EngineConfig:
                 faults.append(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.num_gpu_blocks < 2:
             faults.append(f"num_gpu_blocks is {self.num_gpu_blocks}; one is the null block, so at least 2")
+        if self.pipeline_parallel_size < 1:
+            faults.append(f"pipeline_parallel_size is {self.pipeline_parallel_size}; it must be at least 1")
         if self.policy not in ("fcfs", "priority"):
             faults.append(f"policy is {self.policy!r}; use 'fcfs' or 'priority'")
         if self.static_batching and not self.reserves_max_tokens:
@@ -242,6 +247,11 @@ class EngineConfig:
     def num_speculative_tokens(self) -> int:
         """K, or 0 without speculation."""
         return self.speculative.num_speculative_tokens if self.speculative else 0
+
+    @property
+    def decode_stagger(self) -> int:
+        """Steps from one decode of a request to its next, at least: vLLM 0.33's `AsyncScheduler`."""
+        return self.pipeline_parallel_size if self.async_scheduling else 1
 
     @property
     def usable_blocks(self) -> int:

@@ -216,7 +216,7 @@ class Engine:
             self._notes.sample(head, self.recorder.rounds_by_accepted)
         flight.sampled = self._sample(batch.tail)
         shape = self._shape(batch)
-        seconds = self.cost.seconds(shape)
+        seconds = self._seconds(shape)
         if self.config.speculative and self.config.speculative.reroll_on_reject:
             accepted = sum(n - 1 for n, d in zip(flight.sampled, batch.tail.num_drafts, strict=True) if d)
             if head is not None:
@@ -230,6 +230,10 @@ class Engine:
         flight.shape = shape
         flight.start_s = now
         flight.end_s = now + seconds
+
+    def _seconds(self, shape: StepShape) -> float:
+        """Returns what a step takes that has the GPUs to itself."""
+        return self.cost.seconds(shape)
 
     def _sample(self, batch: Batch) -> list[int]:
         """Returns the tokens each row yields: 1 + accepted drafts, 0 for a prefill chunk.

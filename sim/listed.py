@@ -28,6 +28,7 @@ class ListedCrowd:
         step: what the present step has to give and gave. batch: its rows.
         running: in the order of admission. waiting: the queue.
         passed_over: heads of the queue that could not be looked at in this step.
+        steps: steps decided, the present one and empty ones included.
     """
 
     def __init__(self, config: EngineConfig, rules: SchedulerRules, kv: KVCache, k_varies: bool) -> None:
@@ -42,9 +43,11 @@ class ListedCrowd:
             PriorityQueue() if config.policy == "priority" else FcfsQueue()
         )
         self.passed_over: list[Sequence] = []
+        self.steps = 0
 
     def begin(self) -> Batch:
         """Starts the next step; returns its rows, none yet."""
+        self.steps += 1
         present = len(self.running) + len(self.waiting)
         cap = self.rules.long_prefill_cap(self.config, present)
         self.step.begin(self.rules.max_num_batched_tokens, 0, 0, 0, cap)
@@ -73,12 +76,16 @@ class ListedCrowd:
         cap, lookahead = step.cap, rules.lookahead
         layout = rules.layout is not None
         unit = rules.cut_unit
+        staggered = config.decode_stagger > 1
         k = rules.num_speculative_tokens  # a decode row is whole where neither budget nor positions end
         whole, charge, longest = 1 + k if cap > k else 0, rules.row_charge(k), rules.max_model_len - 2 - k
         while index < len(running) and budget > draft_slots:
             sequence = running[index]
             computed, placeholders = sequence.num_computed_tokens, sequence.num_output_placeholders
             if placeholders and reaches_max_tokens(sequence.num_output_tokens, 1, sequence.max_tokens):
+                index += 1
+                continue
+            if staggered and self.steps < sequence.next_decode_step:
                 index += 1
                 continue
             known = sequence.num_tokens + placeholders

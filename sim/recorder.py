@@ -132,3 +132,16 @@ class Recorder:
             "gap_s": np.frombuffer(self._odd_gap_s, dtype=np.float64),
             "tokens": np.frombuffer(self._odd_gap_tokens, dtype=np.int64),
         }
+
+
+def alone_s(columns: Columns) -> npt.NDArray[np.float64]:
+    """Returns the seconds of each iteration after the one before it on its replica has ended.
+
+    Those of a pipeline overlap: so counted, their sum is the time in which a batch is under way.
+    """
+    start, end, replica = columns["start_s"], columns["end_s"], columns["replica"]
+    seconds = np.asarray(end - start, dtype=np.float64)
+    for index in np.unique(replica):
+        rows = np.flatnonzero(replica == index)
+        seconds[rows[1:]] = end[rows[1:]] - np.maximum(start[rows[1:]], end[rows[:-1]])
+    return seconds

@@ -55,7 +55,8 @@ class Scheduler:
         self.rules = SchedulerRules.of(config)
         self.kv = _kv_cache(config, self.rules)
         self.crowd = ColumnCrowd(config, self.rules, self.kv, policy is not None)
-        if config.async_scheduling and (minds_order(policy) or config.trims_drafts_to_max_tokens):
+        unsuited = config.async_scheduling and (minds_order(policy) or config.trims_drafts_to_max_tokens)
+        if unsuited or config.pipeline_parallel_size > 1:
             self.crowd.usable = False
         self.waiting = self.crowd.waiting
         speculative = config.speculative
@@ -204,6 +205,7 @@ class Scheduler:
             if asynchronous and not chunk:
                 sequence.num_output_placeholders += 1 + drafts
                 sequence.num_drafts = following
+                sequence.next_decode_step = self.crowd.steps + self.config.decode_stagger
         batch.total_tokens = sum(batch.num_tokens)
         batch.skips_drafts = unused
         if self._drafter_limit is not None:

@@ -29,6 +29,7 @@ class Sequence:
             they continue it there.
 
     Attributes:
+        next_decode_step: the first step in which it may decode again, where stages of a pipeline have it.
         ignore_eos: it is known to write `max_tokens` tokens; only SGLang's estimates read it.
     """
 
@@ -40,6 +41,7 @@ class Sequence:
         "ignore_eos",
         "is_prefill_chunk",
         "max_tokens",
+        "next_decode_step",
         "num_blocks",
         "num_computed_tokens",
         "num_drafts",
@@ -86,6 +88,7 @@ class Sequence:
         self.num_stale_tokens = 0
         self.is_prefill_chunk = True
         self.num_preemptions = 0
+        self.next_decode_step = 0
         self.num_blocks = 0
         self.slots = 0
         self.block_keys: list[int] = []

@@ -9,6 +9,7 @@ from specfleet.sim.clients import Answer, Client
 from specfleet.sim.engine import Engine, Request
 from specfleet.sim.errors import Breach, Stall
 from specfleet.sim.laws.names import BLOCKS
+from specfleet.sim.pipeline import engine_of
 from specfleet.sim.recorder import ABORTED, FINISHED, REJECTED, Recorder
 from specfleet.sim.requests import RequestMaker
 from specfleet.sim.scenario import Ran, Scenario
@@ -155,7 +156,7 @@ class Engines:
     def _engine(self, scenario: Scenario, replica: int) -> Engine:
         k = scenario.engine.num_speculative_tokens
         policy = make_policy(scenario.policy, k, scenario.cost) if k else None
-        return Engine(scenario.engine, scenario.cost, self._recorder, replica, policy)
+        return engine_of(scenario.engine, scenario.cost, self._recorder, replica, policy)
 
     def accepts(self, row: int, now: float) -> bool:
         """Whether a request that arrives at `now` can be served; notes why not."""

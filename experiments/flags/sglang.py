@@ -95,9 +95,10 @@ _OF_THE_SERVER = {
     "--chunked-prefill-size": "max_num_batched_tokens",
 }
 """What SGLang divides among the ranks of DP attention."""
+_STAGES = "stages under SGLang's scheduler are not simulated (vLLM's are); the nearest is --tp-size"
 _REFUSED = {
-    "pp-size": "layers on several GPUs in turn are not simulated; the nearest is --tp-size",
-    "pipeline-parallel-size": "layers on several GPUs in turn are not simulated; the nearest is --tp-size",
+    "pp-size": _STAGES,
+    "pipeline-parallel-size": _STAGES,
     "nnodes": "links between nodes are not modelled",
     "attention-backend": "only the kernel that SGLang chooses by itself has been timed",
     "moe-runner-backend": "only the kernel that SGLang chooses by itself has been timed",

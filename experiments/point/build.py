@@ -67,6 +67,7 @@ def placement(serve: Serve) -> Placement:
         draft_tensor_parallel_size=speculative.draft_tensor_parallel_size if speculative else None,
         data_parallel_size=serve.data_parallel_size,
         expert_parallel_size=serve.expert_ranks,
+        pipeline_parallel_size=serve.pipeline_parallel_size,
         async_scheduling=serve.async_scheduling,
         max_num_seqs=serve.max_num_seqs,
         max_num_batched_tokens=serve.max_num_batched_tokens,
@@ -136,7 +137,7 @@ def engine_config(
         budget: of its KV pool. SGLang has no block that is never handed out.
         ignore_eos: requests are known to write exactly what they ask for, which SGLang's estimates use.
     """
-    sglang = profile.scheduler == "sglang"
+    sglang, ahead = profile.scheduler == "sglang", profile.pipeline_runs_ahead
     assert serve.max_num_seqs and serve.max_num_batched_tokens and serve.max_model_len and serve.block_size
     speculative = serve.speculative_config
     model = lookups.model(serve.model)
@@ -163,10 +164,11 @@ def engine_config(
         long_prefill_token_threshold_adaptive=serve.long_prefill_token_threshold_adaptive,
         policy=serve.scheduling_policy,
         watermark=serve.watermark,
-        async_scheduling=bool(serve.async_scheduling),
+        async_scheduling=bool(serve.async_scheduling) and (ahead or serve.pipeline_parallel_size == 1),
         scheduler_reserve_full_isl=bool(serve.scheduler_reserve_full_isl),
         speculative=drafting,
         sliding_window=model.reach,
+        pipeline_parallel_size=serve.pipeline_parallel_size,
         kv_layout=None if sglang else kv_layout(budget),
         sglang=sglang_config(serve, drafted_tree(serve), ignore_eos) if sglang else None,
         **capacity_rules(serve.capacity_scheduler_policy),

@@ -121,7 +121,7 @@ def _built_pool(name: str, config: Experiment) -> BuiltPool:
     budget = pool(serve)
     cost_model = COST_MODELS[serve.cost_model]
     ranks = config.deployment.replicas * serve.data_parallel_size
-    gpus = ranks * serve.tensor_parallel_size
+    gpus = place.gpus * config.deployment.replicas
     dollars = place.accelerator.price_per_hour_usd
     slowed: dict[int, tuple[StepCost, StepCost]] = {}
     for slow in config.deployment.slow:

@@ -19,6 +19,7 @@ from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.pools import pool_experiments
 from specfleet.hardware.costmodels import COST_MODELS
 from specfleet.hardware.cudagraph import padded
+from specfleet.hardware.pipeline.cost import PipelineCost
 from specfleet.hardware.placement import Placement
 from specfleet.hardware.stepcost import TERMS, StepCost, StepShape
 from specfleet.sim.speculation.acceptance import AcceptanceSpec, survival_table
@@ -129,6 +130,7 @@ class Explanation:
         acceptance_length: tokens a round by the file's acceptance, of the class that accepts least; None
             without drafts, or where it is not given for so many.
         predicted: that length with its interval, where it was measured at another K.
+        stages_ms, sends_ms: the step, drafts included, on each stage of a pipeline, and between them.
         least_gain: what a ratio must exceed 1 by to count.
     """
 
@@ -143,6 +145,8 @@ class Explanation:
     c_q_ms: tuple[float, ...]
     acceptance_length: float | None = None
     predicted: Predicted | None = None
+    stages_ms: tuple[float, ...] = ()
+    sends_ms: tuple[float, ...] = ()
     least_gain: float = LEAST_GAIN
 
     @property
@@ -197,6 +201,7 @@ def explain(
     )
     now = step or base
     length, law = _length(config, chosen, context)
+    stages_ms, sends_ms = on_stages(here, now.shape)
     return Explanation(
         place=here,
         cost_model=model,
@@ -209,8 +214,18 @@ def explain(
         c_q_ms=spread if chosen else (),
         acceptance_length=length,
         predicted=law,
+        stages_ms=stages_ms,
+        sends_ms=sends_ms,
         least_gain=least_gain,
     )
+
+
+def on_stages(place: Placement, shape: StepShape) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Returns milliseconds of a step on each stage and between them; both empty for one stage."""
+    if place.pipeline_parallel_size == 1:
+        return (), ()
+    stages, sends = PipelineCost(place).stage_seconds(shape)
+    return tuple(1e3 * seconds for seconds in stages), tuple(1e3 * seconds for seconds in sends)
 
 
 def pooled_length(spec: AcceptanceSpec, k: int, context: int) -> float:

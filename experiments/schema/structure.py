@@ -23,7 +23,6 @@ from specfleet.experiments.schema.registry import OWN, parameters
 from specfleet.experiments.schema.yamlfile import KeyPath, Value
 
 _ELSEWHERE = {
-    "pipeline_parallel_size": "pipeline parallelism is not modelled yet; remove it",
     "enforce_eager": "running without CUDA graphs is not modelled yet; remove it",
     "enable_lora": "LoRA is not modelled yet; remove it",
     "cpu_offload_gb": "offloading is not modelled yet; remove it",

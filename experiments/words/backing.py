@@ -271,6 +271,9 @@ CAVEATS: Mapping[tuple[str, str], Callable[[Used, Evidence], str]] = {
     (SCHEDULER, "engine"): _scheduler,
     (SCHEDULER, "method"): lambda this, row: f"how {this.method} is scheduled (not among what was recorded)",
     (SCHEDULER, "tree"): _says(_TREE),
+    (SCHEDULER, "stages"): lambda this, row: (
+        f"how batches are dealt out to {this.stages} stages (recorded: vLLM 0.33.0, up to 4)"
+    ),
     (KERNELS, "link"): _says("all-reduce through the host (a law fitted on one server)"),
     (HOST, "engine"): _host,
     (SERVED, "engine"): _engine,
@@ -283,6 +286,9 @@ CAVEATS: Mapping[tuple[str, str], Callable[[Used, Evidence], str]] = {
     (SERVED, "parameters"): _parameters,
     (SERVED, "link"): _link,
     (SERVED, "gpus"): _gpus,
+    (SERVED, "stages"): lambda this, row: (
+        f"{this.stages} stages of a pipeline in served runs (sends are priced)"
+    ),
     (SERVED, "method"): _method,
     (SERVED, "k"): lambda this, row: f"{this.k} drafts a round (served runs have up to 7)",
     (SERVED, "tree"): _says(_TREE),

@@ -45,7 +45,8 @@ class Used:
         experts: whether it is a mixture of experts.
         parameters: of the target.
         link: one GPU, several that reach each other's memory (`peers`), or through the host (`host`).
-        gpus: that a replica runs on.
+        gpus: that a stage of a replica runs on.
+        stages: of a pipeline.
         method: of drafting, `none` without.
         k: drafts a round.
         tree: whether they are a tree.
@@ -63,6 +64,7 @@ class Used:
     parameters: float
     link: str
     gpus: int
+    stages: int
     method: str
     k: int
     tree: bool = False
@@ -111,6 +113,7 @@ def used_by(place: Placement, method: str, tree: bool, context_tokens: float, ba
         parameters=float(place.model.parameters),
         link="one" if gpus == 1 else "peers" if gpu.linked(gpus) else "host",
         gpus=gpus,
+        stages=place.pipeline_parallel_size,
         method=method,
         k=place.num_speculative_tokens,
         tree=tree,
@@ -231,6 +234,7 @@ _H100_RUNS: dict[str, Range] = {
     "parameters": (32e9, 71e9),
     "link": _of("one", "host"),
     "gpus": (1, 2),
+    "stages": (1, 1),
     "method": _of("none", "eagle3", "draft_model"),
     "k": (0, 7),
     "tree": _of(False),
@@ -258,6 +262,7 @@ def _plain(
             "parameters": parameters,
             "link": _of("one", "peers"),
             "gpus": gpu_counts,
+            "stages": (1, 1),
             "method": _of("none"),
             "context_tokens": context,
             "batch": (1, batch),
@@ -289,6 +294,7 @@ TABLE: tuple[Evidence, ...] = (
                 "engine": _of(*(engine for engine, recorded in RECORDED.items() if recorded == what)),
                 "method": _RECORDED_METHODS,
                 "tree": trees,
+                "stages": (1, 4) if what == RECORDED["vllm-0.33"] else (1, 1),
             },
         )
         for what, trees in _RECORDED_TREES.items()

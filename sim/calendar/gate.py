@@ -279,6 +279,12 @@ REFUSED = (
         lambda run: run.scenario.deployment.lockstep > 1,
         "ranks in lockstep",
     ),
+    Refusal(
+        EngineConfig,
+        ("pipeline_parallel_size",),
+        lambda run: run.config.pipeline_parallel_size > 1,
+        "batches of a pipeline overlap",
+    ),
     Refusal(EngineConfig, ("policy",), lambda run: run.config.policy != "fcfs", "priority scheduling"),
     Refusal(
         EngineConfig,

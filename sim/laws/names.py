@@ -27,7 +27,8 @@ LAWS = {
     TOKENS: "tokens of requests are those of iterations, of chunks and of verifications; each is computed",
     BLOCKS: "KV blocks in use and free are the pool in every step; none is in use at the end",
     LIMITS: "sequences, tokens with draft slots, drafts and KV blocks of every step, by the configuration",
-    ONE_BATCH: "an iteration begins when the one before it has ended, or later, and takes no negative time",
+    ONE_BATCH: "an iteration begins when the one before it has ended, or later, and takes no negative time; "
+    "of a pipeline as many are under way as there are stages, in their order",
     BUSY: "a GPU is busy for at most all of the time, and a batch for at most its seats",
     LITTLE: "requests present, summed over time, are the requests' time in the engine, but for the part of a "
     "step in which a request arrives before it is seen",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from math import inf
 
@@ -22,6 +23,30 @@ CLOCK_ROUNDING = 1e-15
 """Of a time on the clock: some 4 units in the last place of a float."""
 
 
+class PipelineOrder:
+    """The order of one pipeline's batches.
+
+    Args:
+        stages: of the pipeline.
+    """
+
+    def __init__(self, stages: int) -> None:
+        self._ends_s: deque[float] = deque([-inf] * stages, stages)
+        self._start_s = -inf
+
+    def breach(self, start_s: float, end_s: float) -> str | None:
+        """Takes in the next batch; returns what is wrong with it, or None."""
+        said = None
+        if start_s < self._start_s or end_s < self._ends_s[-1]:
+            said = f"it runs from {start_s:.9g} to {end_s:.9g} s, past the one before it"
+        elif start_s < self._ends_s[0]:
+            count = len(self._ends_s)
+            said = f"it begins at {start_s:.9g} s, when {count} others are under way in {count} stages"
+        self._start_s = start_s
+        self._ends_s.append(end_s)
+        return said
+
+
 @dataclass
 class StepLaws:
     """The laws of a scenario's iterations.
@@ -40,6 +65,8 @@ class StepLaws:
         placement = getattr(self.scenario.cost, "placement", None)
         self.least = LeastWork(placement) if isinstance(placement, Placement) else None
         self.last_end_s = np.full(self.scenario.deployment.replicas, -inf)
+        self.stages = self.scenario.engine.pipeline_parallel_size
+        self._under_way = [PipelineOrder(self.stages) for _ in self.last_end_s] if self.stages > 1 else []
 
     def check(self, rows: Columns, requests: Columns | None = None) -> None:
         """Checks iterations (columns as `RunResult.iterations`), in order of time.
@@ -62,6 +89,8 @@ class StepLaws:
         good: Mask = start <= end
         if not good.all():
             raise self._breach(ONE_BATCH, "it ends before it begins", rows, first(~good), requests)
+        if self.stages > 1:
+            return self._in_order(rows, requests)
         if len(self.last_end_s) == 1:
             before = np.concatenate([self.last_end_s, end[:-1]])
         else:
@@ -80,6 +109,12 @@ class StepLaws:
         self.last_end_s[replica[-1]] = end[-1]
         if len(self.last_end_s) > 1:
             np.maximum.at(self.last_end_s, replica, end)
+
+    def _in_order(self, rows: Columns, requests: Columns | None) -> None:
+        """Batches of a pipeline begin and end in order, and no more are under way than it has stages."""
+        for at, place in enumerate(zip(rows["replica"], rows["start_s"], rows["end_s"], strict=True)):
+            if said := self._under_way[place[0]].breach(float(place[1]), float(place[2])):
+                raise self._breach(ONE_BATCH, said, rows, at, requests)
 
     def _limits(self, rows: Columns, requests: Columns | None) -> None:
         """Seats, tokens, drafts and blocks of every step."""

@@ -13,7 +13,7 @@ from specfleet.sim.errors import Breach
 from specfleet.sim.laws.names import BUSY, CAUSES, ENDS_ONCE, IN_FLIGHT, LITTLE, TOKENS, first, request_breach
 from specfleet.sim.laws.requests import aborted, check_emitted, check_requests
 from specfleet.sim.laws.steps import CLOCK_ROUNDING, ROUNDING, StepLaws
-from specfleet.sim.recorder import ABORTED, REJECTED, Columns
+from specfleet.sim.recorder import ABORTED, REJECTED, Columns, alone_s
 from specfleet.sim.scenario import RunResult, Scenario
 from specfleet.sim.sglang.rules import SglangRules
 from specfleet.workloads.requests import RequestTable
@@ -32,6 +32,7 @@ class Totals:
         start_s, end_s: of the first and the last iteration.
         emitted, chunked: tokens of counted requests after the first of each; the same by the chunks of steps.
         verifications, accepted: of counted requests.
+        stages: of a pipeline; with several, seconds of an iteration are those after the one before has ended.
     """
 
     served: int = 0
@@ -47,6 +48,7 @@ class Totals:
     chunked: int = 0
     verifications: int = 0
     accepted: int = 0
+    stages: int = 1
 
     def add_requests(self, rows: Columns, refused: int) -> None:
         """Takes in requests that were begun, and the number of those refused or given up with them."""
@@ -63,12 +65,13 @@ class Totals:
         """Takes in iterations."""
         if not len(rows["end_s"]):
             return
-        seconds = rows["end_s"] - rows["start_s"]
+        taken = rows["end_s"] - rows["start_s"]
+        seconds = alone_s(rows) if self.stages > 1 else taken
         running = float((rows["running"] * seconds).sum())
         self.running_s += running
         self.present_s += running + float((rows["waiting"] * seconds).sum())
         self.busy_s += float(seconds.sum())
-        self.longest_s = max(self.longest_s, float(seconds.max()))
+        self.longest_s = max(self.longest_s, float(taken.max()))
         self.start_s = min(self.start_s, float(rows["start_s"].min()))
         self.end_s = max(self.end_s, float(rows["end_s"].max()))
         chunks = rows["gaps_by_tokens"].sum(axis=0, dtype=np.int64)
@@ -128,7 +131,7 @@ class Totals:
 
         A request is present from the turn that sees it on, at the latest when the step ends in which it
         arrived. An asynchronous engine decides a step while the one before runs: each request may be counted
-        a step late or a step long.
+        a step late or a step long; with a pipeline, as many steps as are under way.
 
         Raises:
             Breach: the sums differ by more than that.
@@ -136,6 +139,9 @@ class Totals:
         missing = self.inside_s - self.present_s
         error = self.served * self.longest_s
         low, high = (-2.0 * error, 2.0 * error) if engine.async_scheduling else (0.0, error)
+        if engine.pipeline_parallel_size > 1:
+            high = (engine.pipeline_parallel_size + 1) * error
+            low = -high
         if not low - self.rounding_s <= missing <= high + self.rounding_s:
             said = (
                 f"requests were inside for {self.inside_s:.9g} s together, and present for "
@@ -166,12 +172,12 @@ def check_run(result: RunResult, table: RequestTable) -> None:
     _check_asked(scenario.engine, requests, table)
     check_emitted(scenario.engine, begun)
     _check_tokens(scenario.engine, begun, rows)
-    totals = Totals()
+    totals = Totals(stages=scenario.engine.pipeline_parallel_size)
     totals.add_requests(begun, refused)
     totals.add_iterations(rows)
     totals.add_gaps(result.odd_gaps)
     totals.check(scenario, result.refusals, result.rounds_by_accepted)
-    if not scenario.engine.async_scheduling:
+    if not scenario.engine.async_scheduling and totals.stages == 1:
         _check_little_exactly(totals, begun, rows)
 
 

@@ -12,6 +12,7 @@ from specfleet.sim.metrics.figures import ClassFigures, EngineLoad, Figures, Rep
 from specfleet.sim.metrics.samples import PerToken, Sample, Samples
 from specfleet.sim.metrics.seconds import Seconds
 from specfleet.sim.metrics.sums import Counted, IterationSums, RequestSums, parts, step_gaps
+from specfleet.sim.recorder import alone_s
 from specfleet.sim.scenario import RunResult
 
 
@@ -75,7 +76,7 @@ def _peaks(result: RunResult, counted: Counted) -> tuple[int, int]:
 def engine_load(result: RunResult) -> EngineLoad | None:
     """Returns how busy the engines were; None if nothing ran."""
     requests = RequestSums.of(result.requests, Counted.of(result.requests))
-    iterations = IterationSums()
+    iterations = IterationSums(result.scenario.engine.pipeline_parallel_size)
     busy_s = iterations.add(result.iterations)
     load = EngineLoad.of(result.scenario, requests, iterations, busy_s, result.steps_without_drafter)
     fullest = [part.peak_kv_usage for run in result.parts if (part := engine_load(run)) is not None]
@@ -94,7 +95,7 @@ def by_class(result: RunResult, class_names: Sequence[str]) -> dict[str, ClassFi
 
 def by_replica(result: RunResult) -> list[ReplicaFigures]:
     """Returns what each replica did."""
-    replicas = result.scenario.deployment.replicas
+    replicas, stages = result.scenario.deployment.replicas, result.scenario.engine.pipeline_parallel_size
     duration_s = RequestSums.of(result.requests, Counted.of(result.requests)).duration_s
     times = {name: result.iterations[name] for name in ("replica", "start_s", "end_s")}
     found = []
@@ -105,6 +106,6 @@ def by_replica(result: RunResult) -> list[ReplicaFigures]:
         several = max(sums.completed, 1)
         # a mean of seconds first, as numpy takes it: the other order rounds to another last digit
         waits_ms = 1e3 * (sums.queue_s / several), 1e3 * (sums.engine_ttft_s / several)
-        busy_s = float((steps["end_s"] - steps["start_s"]).sum())
+        busy_s = float(np.sum(alone_s(steps) if stages > 1 else steps["end_s"] - steps["start_s"]))
         found.append(ReplicaFigures.of(index, sums, duration_s, waits_ms, busy_s, len(steps["end_s"])))
     return found

@@ -30,7 +30,8 @@ PARTS = {
     "verify_s": "verification beyond a plain step",
     "draft_s": "drafting",
     "host_s": "host",
-    "paused_s": "no iteration: preempted and recomputed, past the token budget, or waiting for a slower rank",
+    "paused_s": "no iteration: preempted and recomputed, past the token budget, or waiting for a slower rank "
+    "or a stage",
 }
 """Parts of a request's end-to-end time, and what each is."""
 
@@ -100,7 +101,7 @@ def iteration_parts(result: RunResult, plain_cost: StepCost) -> dict[str, F64]:
     Returns:
         `plain`, `others_prefill`, `verify`, `draft`, `host`: seconds, a value an iteration; their sum is
         the time since the iteration before. Of ranks that step together `paused` is what the slowest rank
-        takes beyond that.
+        takes beyond that, of a pipeline what the batch waits for stages.
     """
     rows = result.iterations
     steps = len(rows["decode_sequences"])
@@ -110,7 +111,7 @@ def iteration_parts(result: RunResult, plain_cost: StepCost) -> dict[str, F64]:
         portion = {name: rows[name][block] for name in (*StepShape._fields, "reroll", "gaps_by_tokens")}
         for name, seconds in _parts_of(portion, result.scenario.cost, plain_cost).items():
             found[name][block] = seconds
-    if result.scenario.deployment.lockstep > 1:
+    if result.scenario.deployment.lockstep > 1 or result.scenario.engine.pipeline_parallel_size > 1:
         told = sum(found.values())
         found["paused"] = np.where(told > 0.0, rows["end_s"] - rows["start_s"] - told, 0.0)
     return found
@@ -183,7 +184,7 @@ def _decode_sums(
 ) -> dict[str, F64]:
     """Returns, for each request, the sums of its iterations' parts and its pauses."""
     parts = iteration_parts(result, plain_cost)
-    gaps = result.odd_gaps
+    gaps, staged = result.odd_gaps, result.scenario.engine.pipeline_parallel_size > 1
     place = np.full(len(result.requests["status"]), -1)
     place[ids] = np.arange(len(ids))
     sums = {name: np.zeros(len(ids)) for name in (*parts, "paused")}
@@ -197,7 +198,11 @@ def _decode_sums(
             sums[name][mine] = (
                 until[each["last_iteration"][mine] + 1] - until[each["first_iteration"][mine] + 1]
             )
-            lost = until[gaps["to_iteration"][odd] + 1] - until[gaps["from_iteration"][odd] + 1]
+            last = gaps["to_iteration"][odd] + (0 if staged else 1)
+            lost = until[last] - until[gaps["from_iteration"][odd] + 1]
             np.subtract.at(sums[name], who, lost)
         np.add.at(sums["paused"], who, gaps["gap_s"][odd])
+        if staged:  # between its batches are others; its own is no pause
+            own = sum(seconds[rows] for seconds in parts.values())
+            np.subtract.at(sums["paused"], who, own[gaps["to_iteration"][odd]])
     return sums

@@ -55,14 +55,17 @@ class Summary:
         self._replicas = [RequestSums() for _ in range(replicas)] if replicas > 1 else [self.all]
         self._latencies = {name: Tally() for name in LATENCIES}
         self._seconds: Seconds | None = None
-        self._iterations = IterationSums()
+        self._iterations = IterationSums(scenario.engine.pipeline_parallel_size)
         self._busy_s, self._steps = [0.0] * replicas, [0] * replicas
         self.rounds_by_accepted: tuple[int, ...] = ()
         self.refusals: Mapping[str, int] = {}
         self.steps_without_drafter = 0
         self.stepped_share, self.stepped_because = 0.0, ""
         self.whole: str | None = None
-        self._step_laws, self._totals = StepLaws(scenario), Totals()
+        self._step_laws, self._totals = (
+            StepLaws(scenario),
+            Totals(stages=scenario.engine.pipeline_parallel_size),
+        )
 
     def begin(self, start_s: float) -> None:
         """Says when the first request is sent that is counted and served."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from specfleet.sim.config import Slo
 from specfleet.sim.metrics.samples import F64, dot
-from specfleet.sim.recorder import FINISHED, Columns
+from specfleet.sim.recorder import FINISHED, Columns, alone_s
 
 
 @dataclass(frozen=True)
@@ -143,6 +143,9 @@ class RequestSums:
 class IterationSums:
     """Sums over iterations, of all replicas together.
 
+    Args:
+        stages: of a pipeline; with several, an iteration's seconds are those after the one before has ended.
+
     Attributes:
         steps, decoding_steps: iterations; those of them in which a sequence decodes.
         decode_sequences: sequences decoding, summed over iterations.
@@ -151,7 +154,8 @@ class IterationSums:
         start_s, end_s: start of the first and end of the last.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stages: int = 1) -> None:
+        self._stages = stages
         self.steps = self.decoding_steps = self.decode_sequences = self.most_blocks = 0
         self.running_s = self.waiting_s = 0.0
         self.start_s, self.end_s = inf, -inf
@@ -161,7 +165,8 @@ class IterationSums:
         start, end = columns["start_s"], columns["end_s"]
         if not len(end):
             return 0.0
-        seconds, decoding = end - start, columns["decode_sequences"]
+        seconds = alone_s(columns) if self._stages > 1 else end - start
+        decoding = columns["decode_sequences"]
         self.steps += len(end)
         self.decoding_steps += int((decoding > 0).sum())
         self.decode_sequences += int(decoding.sum())

@@ -234,9 +234,30 @@ CONFLICTS = [
     ),
     (experiment_text(f"{SERVE}, tensor_parallel_size: 3"), "cannot share the 32 attention heads"),
     (experiment_text(f"{SERVE}, max_model_len: 10000000"), "is beyond the 131072 positions"),
+    (experiment_text(f"{SERVE}, pipeline_parallel_size: 33"), "has 32 layers; use at most 32 stages"),
     (
-        experiment_text(f"{SERVE}, pipeline_parallel_size: 2"),
-        "layers on several GPUs in turn are not simulated",
+        experiment_text(f"{SERVE}, pipeline_parallel_size: 2, engine: sglang"),
+        "stages are simulated under vLLM's scheduler alone",
+    ),
+    (
+        experiment_text(f"{SERVE}, pipeline_parallel_size: 2, cost_model: roofline"),
+        "stages are priced by kernels, not by roofline",
+    ),
+    (
+        experiment_text(f"{SERVE}, pipeline_parallel_size: 2, memory: {{weights_gib: 15}}"),
+        "is a figure of one stage, and each has its own",
+    ),
+    (
+        experiment_text(
+            f"{SERVE}, pipeline_parallel_size: 2, engine: vllm-0.15, speculative_config: {{{EAGLE3}}}"
+        ),
+        "builds before vllm-0.33 would cut the drafter into stages",
+    ),
+    (
+        experiment_text(
+            f"{SERVE}, pipeline_parallel_size: 2, async_scheduling: false, speculative_config: {{{EAGLE3}}}"
+        ),
+        "drafts with stages are simulated under asynchronous scheduling alone",
     ),
     (experiment_text(SERVE.replace("h100-sxm", "h100-sxn")), "did you mean 'h100-sxm'"),
     (experiment_text(f"{SERVE}, engine: vllm-0.34"), "vllm-0.33"),

@@ -81,17 +81,18 @@ def test_a_speculative_config_is_taken_as_vllm_takes_it(fields: dict[str, Any], 
 
 def test_every_refused_flag_of_a_line_is_named_at_once() -> None:
     with pytest.raises(InputFaults) as caught:
-        translate(f"vllm serve {MODEL} -pp 2 --enforce-eager --enable-lora --max-loras 3 --stream-interval 4")
+        translate(
+            f"vllm serve {MODEL} -dcp 2 --enforce-eager --enable-lora --max-loras 3 --stream-interval 4"
+        )
     text = str(caught.value)
     for flag in (
-        "--pipeline-parallel-size",
+        "--decode-context-parallel-size",
         "--enforce-eager",
         "--enable-lora",
         "--max-loras",
         "--stream-interval",
     ):
         assert flag in text
-    assert "tensor_parallel_size" in text, "the nearest thing that is simulated"
 
 
 def test_a_benchmark_s_line_brings_the_traffic() -> None:
@@ -258,7 +259,6 @@ def test_flags_that_change_nothing_are_no_faults_and_are_listed_once() -> None:
 
 def test_flags_that_would_change_the_answer_are_refused_with_the_reason() -> None:
     assert "has not been timed" in refusal(enforce_eager=True)
-    assert "least" not in refusal(**{"pipeline-parallel-size": 2})
     assert "did you mean max_num_seqs" in refusal(max_num_seq=2)
     assert "no valid JSON" in refusal(hf_overrides="{") or "JSON" in refusal(hf_overrides="{")
 

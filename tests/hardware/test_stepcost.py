@@ -241,7 +241,7 @@ def test_one_step_and_columns_of_steps_are_padded_alike(
     fields = shape_fields(decodes, drafts, 900, 900, prompts, prompts * chunk, prompts * chunk, 3)
     shape = StepShape(*fields)
     columns = {name: np.array([value], dtype=np.int64) for name, value in shape._asdict().items()}
-    assert cost._padded_column(columns)[0] == cost.padded_tokens(shape)
+    assert cost.padded_column(columns)[0] == cost.padded_tokens(shape)
     run = cost.padded_tokens(shape)
     if not prompts and drafts in (0, 2 * decodes, 3 * decodes):
         assert run % (1 + drafts // decodes) == 0 or run == shape.tokens > 512

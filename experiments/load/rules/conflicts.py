@@ -9,7 +9,7 @@ from specfleet.experiments.load.defaults import longest_of
 from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.load.rules.memory import running_conflicts
 from specfleet.experiments.load.rules.own import own_conflicts
-from specfleet.experiments.load.rules.parallel import parallel_conflicts
+from specfleet.experiments.load.rules.parallel import parallel_conflicts, stage_conflicts
 from specfleet.experiments.load.rules.plan import slo_conflicts
 from specfleet.experiments.load.rules.report import summary_conflicts
 from specfleet.experiments.load.rules.sglang import is_sglang, sglang_conflicts
@@ -52,6 +52,7 @@ def _without_running(config: Experiment) -> Iterator[Conflict]:
         sglang_conflicts,
         trtllm_conflicts,
         parallel_conflicts,
+        stage_conflicts,
         _token_budget,
         _model_fit,
         _kv_cache,

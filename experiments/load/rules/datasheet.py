@@ -13,8 +13,9 @@ from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.point.build import placement, pool
 from specfleet.experiments.schema.blocks.serve import Serve
 from specfleet.hardware.leastwork import LeastWork
+from specfleet.hardware.pipeline.cost import kernel_cost
 from specfleet.hardware.placement import Placement
-from specfleet.hardware.stepcost import TERMS, KernelCost, StepShape, prefill_pairs, shape_fields
+from specfleet.hardware.stepcost import TERMS, StepShape, prefill_pairs, shape_fields
 
 I64 = npt.NDArray[np.int64]
 
@@ -76,7 +77,7 @@ def _closest(place: Placement, longest: int, tokens: int) -> tuple[float, str, i
     chunk = min(place.max_num_batched_tokens, longest)
     decodes, prompt = _columns(place, corners), _prompt(chunk)
     columns = {key: np.concatenate([decodes[key], prompt[key]]) for key in decodes}
-    terms = KernelCost(place).terms(columns)
+    terms = kernel_cost(place).terms(columns)
     seconds = sum(np.asarray(terms[term], dtype=np.float64) for term in TERMS)
     least = LeastWork(place)
     found = []

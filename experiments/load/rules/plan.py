@@ -86,6 +86,9 @@ def _traffic(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
     if experiment.serve.data_parallel_size != 1:
         message = "is not planned yet: a plan chooses by itself how many engines there are; remove it"
         yield Conflict.at(message, "serve.data_parallel_size", "plan")
+    if experiment.serve.pipeline_parallel_size != 1:
+        message = "is not planned: candidates have their layers on one stage; remove it"
+        yield Conflict.at(message, "serve.pipeline_parallel_size", "plan")
 
 
 def _gpus(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:

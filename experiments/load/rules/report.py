@@ -28,6 +28,8 @@ def held_because(config: Experiment) -> tuple[str, str] | None:
         return "deployment.router", "the router looks at the replicas"
     if serve.data_parallel_size > 1:
         return "serve.data_parallel_size", "ranks step together"
+    if serve.pipeline_parallel_size > 1:
+        return "serve.pipeline_parallel_size", "batches under way overlap"
     if serve.draft_policy is not None:
         return "serve.draft_policy", "the draft length changes with the batch"
     if speculative is not None and speculative.num_speculative_tokens_per_batch_size is not None:

@@ -205,6 +205,8 @@ class Serve(Block):
     data_parallel_size: Gpus = 1
     """Ranks with tensor_parallel_size GPUs, requests and a KV pool of their own that share the experts of a
     mixture and step together. Of a dense model they are as many deployment.replicas."""
+    pipeline_parallel_size: Gpus = 1
+    """Stages that hold the layers in turn, tensor_parallel_size GPUs each; as many batches are under way."""
     enable_expert_parallel: bool = False
     """Whole experts on each GPU of all ranks, in place of a part of every expert."""
     expert_parallel_size: Gpus | None = None

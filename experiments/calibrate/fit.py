@@ -189,6 +189,13 @@ def calibrate(points: Sequence[MeasuredPoint], fit: Sequence[str] = NUMBERS) -> 
             "some results ran with asynchronous scheduling, some without, and each has its own host time; "
             "calibrate them one after the other"
         )
+    for point in points:
+        place = point.placement
+        if place.data_parallel_size > 1 or place.pipeline_parallel_size > 1:
+            raise Unidentified(
+                f"{point.name} ran on ranks that step together, or on stages: its steps are not one engine's;"
+                " give results of one rank and one stage"
+            )
     if len(points) < len(fit) + 1:
         raise Unidentified(
             f"{len(points)} result{'s' * (len(points) != 1)} cannot fit {_listed(fit)} and leave one out; "

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from specfleet.experiments.tools.read import read_tools
 from specfleet.experiments.tools.result import ToolResult
 from specfleet.experiments.validate import profiles
 from specfleet.experiments.validate.lengths import monotone, workload
-from specfleet.experiments.validate.parallel import parallel_faults
+from specfleet.experiments.validate.parallel import parallel_faults, says_no
 from specfleet.experiments.validate.points import BENCH_KEYS, TTFT_STEPS_CONCURRENCY, MeasuredPoint
 from specfleet.hardware.placement import Placement
 from specfleet.workloads.build import WorkloadSpec
@@ -109,6 +109,7 @@ def _point(result: ToolResult, path: Path, serve: Path) -> MeasuredPoint:
         workload=_requests(result, config, place),
         max_concurrency=c,
         acceptance=acceptance_specs(config).get(""),
+        replicas=config.deployment.replicas,
         rounds=result.numbers.get("spec_decode_num_drafts") or 1.0,
         measured=measured,
         assumptions=(*_failures(result), *(f"{result.name}: {text}" for text in (*result.notes, *assumed))),
@@ -167,18 +168,55 @@ def _experiment(result: ToolResult, path: Path, serve: Path) -> tuple[Experiment
     own, given = (_block(document.data, key) for key in ("workload", "serve"))
     missing = [*_load_missing(result, own, path, serve), *_lengths_missing(result, own, path, serve)]
     missing += [Fault(str(path), 0, key, said) for key, said in parallel_faults(result.served)]
+    missing += [Fault(str(path), 0, key, said) for key, said in _spread_missing(result, given, serve)]
     drafting, assumed = _drafting(result, document.data, own, path, serve)
     if missing:
         raise InputFaults(missing)
-    tp, stated = result.served.get("tp"), given.get("tensor_parallel_size", given.get("tp", 1))
-    if isinstance(tp, int) and isinstance(stated, int) and tp != stated:
-        assumed.append(f"it ran on {tp} GPUs and {serve.name} says {stated}; it is simulated on {stated}")
+    assumed += _other_spread(result, given, serve)
     lengths = [] if own.keys() & _OWN_LENGTHS else _lengths(result)
     points = expand(load_experiment(serve, [*_load(result), *lengths, *drafting]))
     if len(points) > 1:
         message = "is a sweep; the arguments of one server are wanted"
         raise InputFaults([Fault(str(serve), 1, "sweep", message)])
     return points[0].config, assumed
+
+
+def _spread_missing(
+    result: ToolResult, given: Mapping[str, object], serve: Path
+) -> Iterator[tuple[str, str]]:
+    """Yields (key, what to write) where a result has ranks of which the arguments do not speak."""
+    ranks = _stated(given, "data_parallel_size", "dp")
+    if not says_no(result.served.get("dp_attention")) and ranks == 1:
+        message = (
+            f"is true: its attention is data-parallel, and {serve.name} has one rank; give "
+            "data_parallel_size, and tensor_parallel_size of a rank"
+        )
+        yield "dp_attention", message
+
+
+def _stated(given: Mapping[str, object], *keys: str) -> int:
+    found = next((given[key] for key in keys if key in given), 1)
+    return found if isinstance(found, int) else 1
+
+
+def _other_spread(result: ToolResult, given: Mapping[str, object], serve: Path) -> list[str]:
+    """Returns where a result says other numbers of GPUs, ranks or stages than the arguments."""
+    ranks = _stated(given, "data_parallel_size", "dp")
+    tp = _stated(given, "tensor_parallel_size", "tp")
+    spread_over = "" if says_no(result.served.get("dp_attention")) else " in all"
+    said = {
+        "tp": (tp * ranks if spread_over else tp, f"GPUs{spread_over}"),
+        "dp": (ranks, "data-parallel ranks"),
+        "pp": (_stated(given, "pipeline_parallel_size", "pp"), "stages"),
+    }
+    found = []
+    for key, (stated, what) in said.items():
+        ran = result.served.get(key)
+        if isinstance(ran, int) and ran != stated:
+            found.append(
+                f"it ran on {ran} {what} and {serve.name} says {stated}; it is simulated on {stated}"
+            )
+    return found
 
 
 def _block(data: Mapping[str, object], key: str) -> Mapping[str, object]:

@@ -16,7 +16,14 @@ from specfleet.experiments.schema import lookups
 from specfleet.experiments.validate import profiles
 from specfleet.experiments.validate.elsewhere import filled
 from specfleet.experiments.validate.lengths import monotone, workload
-from specfleet.experiments.validate.parallel import REASONS, parallel_faults
+from specfleet.experiments.validate.parallel import (
+    MOST_RANKS,
+    REASONS,
+    Spread,
+    parallel_faults,
+    says_no,
+    spread,
+)
 from specfleet.experiments.validate.points import (
     BENCH_KEYS,
     TTFT_STEPS_CONCURRENCY,
@@ -25,7 +32,7 @@ from specfleet.experiments.validate.points import (
 )
 from specfleet.hardware.accelerator import Accelerator
 from specfleet.hardware.engine_profile import BLOCK_SIZES
-from specfleet.hardware.model import DrafterSpec
+from specfleet.hardware.model import DrafterSpec, ModelSpec
 from specfleet.hardware.placement import Placement
 from specfleet.sim.source import FITS
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
@@ -134,7 +141,8 @@ def bench_point(name: str, row: CsvRow, frozen: bool) -> MeasuredPoint:
     derived = derived_length(row)
     measured = _measured(row)
     k = _drafts(row, derived)
-    place = _placement(row, k, frozen)
+    over = spread_of(row, profiles.model(row.need("target_model")), round(row.need_finite("tp")))
+    place = _placement(row, k, frozen, over)
     acceptance = _acceptance(row, place, k, derived) if k else None
     offered = workload(
         dataset=row.text("dataset"),
@@ -161,6 +169,7 @@ def bench_point(name: str, row: CsvRow, frozen: bool) -> MeasuredPoint:
         acceptance=acceptance,
         rounds=row.finite("draft_rounds") or 1.0,
         measured=measured,
+        replicas=over.replicas,
         assumptions=(*((f"acceptance of {name}: {derived[1]}",) if k and derived else ()), *row.assumed),
     )
 
@@ -170,6 +179,15 @@ def refuse_parallel(row: CsvRow) -> None:
     stated = {key: row.text(key) for key in REASONS}
     for key, said in parallel_faults(stated):
         raise Unusable(f"{key} {said.removesuffix('; leave it out')}")
+
+
+def spread_of(row: CsvRow, model: ModelSpec, tp: int) -> Spread:
+    """Returns how a row's GPUs share the work, `tp` as it states them; Unusable where they cannot."""
+    dp, pp = (row.whole(key, MOST_RANKS) or 1 for key in ("dp", "pp"))
+    try:
+        return spread(model, tp, dp, pp, not says_no(row.text("dp_attention")))
+    except ValueError as error:
+        raise Unusable(str(error)) from None
 
 
 def derived_length(row: CsvRow) -> tuple[float, str] | None:
@@ -245,10 +263,9 @@ def _accelerator(row: CsvRow, frozen: bool) -> Accelerator:
     return base.override(**changes)
 
 
-def _placement(row: CsvRow, k: int, frozen: bool) -> Placement:
+def _placement(row: CsvRow, k: int, frozen: bool, over: Spread) -> Placement:
     """Returns what the row's server ran on."""
     model_name = row.need("target_model")
-    tp = round(row.need_finite("tp"))
     drafter = _drafter(row) if k else None
     model = profiles.model(model_name)
     engine = profiles.engine(f"{row.need('engine')} {row.text('engine_version')}".strip())
@@ -257,8 +274,10 @@ def _placement(row: CsvRow, k: int, frozen: bool) -> Placement:
         model,
         _accelerator(row, frozen),
         profile,
-        tensor_parallel_size=tp,
-        expert_parallel_size=row.whole("ep", 64) or 1,
+        tensor_parallel_size=over.tp,
+        data_parallel_size=over.dp,
+        pipeline_parallel_size=over.pp,
+        expert_parallel_size=row.whole("ep", MOST_RANKS) or 1,
         drafter=drafter,
         num_speculative_tokens=k,
         async_scheduling=row.flag("async_scheduling"),

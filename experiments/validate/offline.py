@@ -11,7 +11,13 @@ from dataclasses import dataclass
 
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.validate import profiles
-from specfleet.experiments.validate.columns import MOST_DRAFTS, CsvRow, derived_length, refuse_parallel
+from specfleet.experiments.validate.columns import (
+    MOST_DRAFTS,
+    CsvRow,
+    derived_length,
+    refuse_parallel,
+    spread_of,
+)
 from specfleet.experiments.validate.lengths import workload
 from specfleet.experiments.validate.points import SPEEDUP, MeasuredPoint, Unusable, pool_tokens
 from specfleet.hardware.heads import eagle3_for, eagle_for
@@ -53,8 +59,8 @@ def offline_point(name: str, row: CsvRow, frozen: bool) -> MeasuredPoint:
     draft = _draft(row)
     assumed: list[str] = []
     lengths = _stated_lengths(row)
-    place, tp_stated = _placed(row, draft, frozen)
-    measured = _measured(row, place.tensor_parallel_size if tp_stated else 0)
+    place, replicas, tp_stated = _placed(row, draft, frozen)
+    measured = _measured(row, place.gpus * replicas if tp_stated else 0)
     source = row.text("record_id") or name
     if lengths is None:
         assumed.append(f"{source}: lengths not stated, {_LENGTHS[0]:g} + {_LENGTHS[1]:g} tokens")
@@ -87,6 +93,7 @@ def offline_point(name: str, row: CsvRow, frozen: bool) -> MeasuredPoint:
         acceptance=acceptance,
         measured=measured,
         closed_form=True,
+        replicas=replicas,
         tree_passes=draft.passes if draft else 0,
         assumptions=tuple(assumed),
     )
@@ -133,8 +140,8 @@ def _draft(row: CsvRow) -> OfflineDraft | None:
     return OfflineDraft(k, passes or k, length)
 
 
-def _placed(row: CsvRow, draft: OfflineDraft | None, frozen: bool) -> tuple[Placement, bool]:
-    """Returns what the row ran on, and whether it states the number of GPUs."""
+def _placed(row: CsvRow, draft: OfflineDraft | None, frozen: bool) -> tuple[Placement, int, bool]:
+    """Returns what the row ran on, in how many replicas, and whether it states the number of GPUs."""
     try:
         model = profiles.model(row.need("target_model"))
         drafter = _drafter(row, model) if draft else None
@@ -146,12 +153,15 @@ def _placed(row: CsvRow, draft: OfflineDraft | None, frozen: bool) -> tuple[Plac
     why = "fits on no number of GPUs up to 8"
     dtype = profiles.quantization(row.text("target_weights_dtype"), row.text("target_model"))
     for gpus in (stated,) if stated else (1, 2, 4, 8):
+        over = spread_of(row, model, gpus)
         try:
             place = Placement.of(
                 model,
                 card,
                 profiles.on_machine(engine, "", frozen),
-                tensor_parallel_size=gpus,
+                tensor_parallel_size=over.tp,
+                data_parallel_size=over.dp,
+                pipeline_parallel_size=over.pp,
                 expert_parallel_size=row.whole("ep", 64) or 1,
                 drafter=drafter,
                 num_speculative_tokens=draft.nodes if draft else 0,
@@ -163,7 +173,7 @@ def _placed(row: CsvRow, draft: OfflineDraft | None, frozen: bool) -> tuple[Plac
             why = str(error).splitlines()[0]
             continue
         if pool > 0:
-            return place, stated is not None
+            return place, over.replicas, stated is not None
     raise Unusable(why)
 
 

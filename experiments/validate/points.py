@@ -10,9 +10,15 @@ from dataclasses import dataclass, field
 from specfleet.experiments.point.build import SCHEDULER_RULES, kv_layout
 from specfleet.experiments.point.trtllm import DEFAULT_POLICY, capacity_rules
 from specfleet.hardware.memory import kv_budget
+from specfleet.hardware.pipeline.cost import kernel_cost
 from specfleet.hardware.placement import Placement
-from specfleet.hardware.stepcost import KernelCost
-from specfleet.sim.config import EngineConfig, LoadConfig, SglangConfig, SpeculativeConfig
+from specfleet.sim.config import (
+    DeploymentConfig,
+    EngineConfig,
+    LoadConfig,
+    SglangConfig,
+    SpeculativeConfig,
+)
 from specfleet.sim.scenario import Scenario
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
 from specfleet.workloads.build import WorkloadSpec
@@ -80,6 +86,7 @@ class MeasuredPoint:
         acceptance: given by the measurement, or None where nothing is drafted.
         rounds: verifications behind `acceptance`, its weight among other rows.
         closed_form: scored by the closed form unless asked otherwise.
+        replicas: engines apart behind one address; ranks that share experts are the placement's.
         tree_passes: the drafter's passes where they are not those of a chain of K; 0 where they are.
         measured: values by metric.
         assumptions: what the row does not say and its settings had to.
@@ -100,8 +107,14 @@ class MeasuredPoint:
     acceptance: AcceptanceSpec | None = None
     rounds: float = 1.0
     closed_form: bool = False
+    replicas: int = 1
     tree_passes: int = 0
     assumptions: tuple[str, ...] = ()
+
+    @property
+    def engines(self) -> int:
+        """Engines and ranks that requests are dealt out to."""
+        return self.replicas * self.placement.data_parallel_size
 
     @property
     def k(self) -> int:
@@ -188,7 +201,7 @@ def scenario(point: MeasuredPoint) -> Scenario:
     if place.profile.scheduler == "sglang":
         chunk = place.max_num_batched_tokens if point.enable_chunked_prefill else -1
         sglang, blocks = SglangConfig(chunked_prefill_size=chunk), blocks + 1
-    trtllm = place.profile.scheduler == "trtllm"
+    trtllm, stages = place.profile.scheduler == "trtllm", place.pipeline_parallel_size
     policy = (point.capacity_scheduler_policy or DEFAULT_POLICY) if trtllm else None
     engine = EngineConfig(
         max_num_seqs=place.max_num_seqs,
@@ -198,14 +211,20 @@ def scenario(point: MeasuredPoint) -> Scenario:
         max_model_len=point.max_model_len,
         enable_prefix_caching=point.enable_prefix_caching,
         enable_chunked_prefill=point.enable_chunked_prefill,
-        async_scheduling=place.async_scheduling,
+        async_scheduling=place.async_scheduling and (stages == 1 or place.profile.pipeline_runs_ahead),
         scheduler_reserve_full_isl=place.profile.scheduler_reserve_full_isl,
         speculative=speculative_config(point),
         sliding_window=place.model.reach,
+        pipeline_parallel_size=stages,
         kv_layout=None if sglang else kv_layout(budget),
         sglang=sglang,
         **capacity_rules(policy),
         **{rule: getattr(place.profile, rule) for rule in SCHEDULER_RULES},
     )
     acceptance = {"": point.acceptance} if point.acceptance is not None else {}
-    return Scenario(engine, KernelCost(place), acceptance, load=LoadConfig(point.max_concurrency))
+    router = "round_robin" if sglang else "least_outstanding"
+    deployment = DeploymentConfig(point.engines, router, place.data_parallel_size)
+    load = LoadConfig(point.max_concurrency)
+    if point.engines == 1:
+        return Scenario(engine, kernel_cost(place), acceptance, load=load)
+    return Scenario(engine, kernel_cost(place), acceptance, deployment, load=load)

@@ -99,7 +99,7 @@ def closed_form(point: MeasuredPoint) -> dict[str, float]:
     """Returns TPOT, ITL, throughput, the ratio to plain decoding and the KV pool, by `hardware.closedform`.
 
     With speculation a step verifies and yields the acceptance length, tau: `T(B) / tau + (B - 1) / osl x
-    (T(B + isl) - T(B))`.
+    (T(B + isl) - T(B))`. Of several engines or ranks each has its share of the sequences.
 
     Raises:
         ValueError: under an open loop, whose batch no formula gives.
@@ -111,7 +111,9 @@ def closed_form(point: MeasuredPoint) -> dict[str, float]:
     spec = point.acceptance
     length = pooled_length(survival_table(spec, point.k)) if spec is not None else 1.0
     cost: StepCost = KernelCost(place)
-    batch = min(point.concurrency, place.max_num_seqs)
+    if place.pipeline_parallel_size > 1:
+        raise ValueError("the closed form knows one stage; use --method simulate")
+    batch = min(-(-point.concurrency // point.engines), place.max_num_seqs)
     alone = KernelCost(without_drafter(place)) if point.k else cost
     plain = closed_form_tpot(alone, batch, prompt, output, place.max_num_batched_tokens)
     if point.k:
@@ -121,7 +123,7 @@ def closed_form(point: MeasuredPoint) -> dict[str, float]:
     )
     return {
         SPEEDUP: plain * length / step,
-        "output_throughput": batch * length / step,
+        "output_throughput": min(point.concurrency, batch * point.engines) * length / step,
         "tpot_mean_ms": 1e3 * step / length,
         "itl_mean_ms": 1e3 * step,
         "kv_pool_tokens": float(pool_tokens(point.placement)),

@@ -433,12 +433,12 @@ def test_what_a_result_does_not_state_and_the_file_neither_is_asked_for(tmp_path
     assert point.max_concurrency == 8 and point.measured["tpot_mean_ms"] == pytest.approx(20.0)
 
 
-def test_a_point_with_data_parallel_attention_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_a_point_with_data_parallel_attention_needs_arguments_with_ranks(tmp_path: Path) -> None:
     serve, path = tmp_path / "args.yaml", tmp_path / "agg.json"
     serve.write_text(ARGS.split("  speculative_config")[0], encoding="utf-8")
     point = {"hw": "h200", "tp": 8, "dp_attention": "true", "conc": 4, "isl": 1024, "osl": 128}
     path.write_text(json.dumps(point | {"tput_per_gpu": 5.0, "median_tpot": 0.02}))
-    with pytest.raises(InputFaults, match="dp_attention: is true: attention by data parallelism"):
+    with pytest.raises(InputFaults, match="dp_attention: is true: its attention is data-parallel, and"):
         read_bench(path, serve)
 
 

@@ -19,7 +19,7 @@ from specfleet.experiments.validate.lengths import monotone, workload
 from specfleet.experiments.validate.parallel import (
     MOST_RANKS,
     REASONS,
-    Spread,
+    GpuSpread,
     parallel_faults,
     says_no,
     spread,
@@ -181,7 +181,7 @@ def refuse_parallel(row: CsvRow) -> None:
         raise Unusable(f"{key} {said.removesuffix('; leave it out')}")
 
 
-def spread_of(row: CsvRow, model: ModelSpec, tp: int) -> Spread:
+def spread_of(row: CsvRow, model: ModelSpec, tp: int) -> GpuSpread:
     """Returns how a row's GPUs share the work, `tp` as it states them; Unusable where they cannot."""
     dp, pp = (row.whole(key, MOST_RANKS) or 1 for key in ("dp", "pp"))
     try:
@@ -263,7 +263,7 @@ def _accelerator(row: CsvRow, frozen: bool) -> Accelerator:
     return base.override(**changes)
 
 
-def _placement(row: CsvRow, k: int, frozen: bool, over: Spread) -> Placement:
+def _placement(row: CsvRow, k: int, frozen: bool, over: GpuSpread) -> Placement:
     """Returns what the row's server ran on."""
     model_name = row.need("target_model")
     drafter = _drafter(row) if k else None

@@ -16,7 +16,7 @@ _NO = ("", "0", "1", "1.0", "0.0", "none", "false", "no", "off", "nan", "null")
 MOST_RANKS = 64
 
 
-class Spread(NamedTuple):
+class GpuSpread(NamedTuple):
     """How a row's GPUs share the work.
 
     `tp`: GPUs of a rank and stage. `dp`: ranks that share experts and step together. `replicas`: engines
@@ -46,7 +46,7 @@ def parallel_faults(stated: Mapping[str, object]) -> Iterator[tuple[str, str]]:
             yield key, f"is {str(stated[key]).strip().lower()[:20]}: {reason}; leave it out"
 
 
-def spread(model: ModelSpec, tp: int, dp: int, pp: int, dp_attention: bool) -> Spread:
+def spread(model: ModelSpec, tp: int, dp: int, pp: int, dp_attention: bool) -> GpuSpread:
     """Returns how a row's GPUs share the work.
 
     Args:
@@ -65,5 +65,5 @@ def spread(model: ModelSpec, tp: int, dp: int, pp: int, dp_attention: bool) -> S
             raise ValueError(f"{model.name} has no experts: its attention alone is not data-parallel")
         if tp % ranks:
             raise ValueError(f"{ranks} ranks of DP attention do not divide {tp} GPUs")
-        return Spread(tp // ranks, ranks, 1, pp)
-    return Spread(tp, dp, 1, pp) if model.num_experts else Spread(tp, 1, dp, pp)
+        return GpuSpread(tp // ranks, ranks, 1, pp)
+    return GpuSpread(tp, dp, 1, pp) if model.num_experts else GpuSpread(tp, 1, dp, pp)

@@ -12,7 +12,7 @@ from specfleet.experiments.schema.faults import InputFaults
 from specfleet.experiments.validate.bench import read_bench
 from specfleet.experiments.validate.columns import CsvRow, bench_point
 from specfleet.experiments.validate.offline import offline_point
-from specfleet.experiments.validate.parallel import Spread, spread
+from specfleet.experiments.validate.parallel import GpuSpread, spread
 from specfleet.experiments.validate.points import MeasuredPoint, Unusable, scenario
 from specfleet.experiments.validate.runs import predict
 
@@ -43,13 +43,15 @@ def test_ranks_of_a_dense_model_are_replicas_and_of_a_mixture_step_together() ->
 @pytest.mark.parametrize(
     ("model", "tp", "dp", "flag", "there"),
     [
-        (MIXTURE, 8, 1, True, Spread(1, 8)),
-        (MIXTURE, 8, 2, True, Spread(4, 2)),
-        (MIXTURE, 2, 4, False, Spread(2, 4)),
-        (DENSE, 2, 4, False, Spread(2, 1, 4)),
+        (MIXTURE, 8, 1, True, GpuSpread(1, 8)),
+        (MIXTURE, 8, 2, True, GpuSpread(4, 2)),
+        (MIXTURE, 2, 4, False, GpuSpread(2, 4)),
+        (DENSE, 2, 4, False, GpuSpread(2, 1, 4)),
     ],
 )
-def test_dp_attention_is_over_the_gpus_of_tp(model: str, tp: int, dp: int, flag: bool, there: Spread) -> None:
+def test_dp_attention_is_over_the_gpus_of_tp(
+    model: str, tp: int, dp: int, flag: bool, there: GpuSpread
+) -> None:
     assert spread(lookups.model(model), tp, dp, 1, flag) == there
 
 

@@ -28,6 +28,7 @@ from specfleet.experiments.cli.door import Engine, Gpu, Line, Models, experiment
 from specfleet.experiments.cli.endings import ended_alike
 from specfleet.experiments.cli.figures import draw, plot, report, say_stale
 from specfleet.experiments.cli.results import results
+from specfleet.experiments.cli.traces import traces
 
 if TYPE_CHECKING:
     from specfleet.experiments.run.processes import Workers
@@ -259,47 +260,6 @@ def catalog(
 
 
 @app.command()
-def trace(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A trace: CSV, JSON, JSONL or Parquet, gzip too.")
-    ],
-    form: Annotated[
-        str | None, typer.Option("--format", help="How it is written; as its keys say, if left out.")
-    ] = None,
-    speed: Annotated[float, typer.Option(help="Replay this much faster.")] = 1.0,
-    limit: Annotated[int | None, typer.Option(min=1, help="Rows to keep.")] = None,
-    columns: Annotated[
-        str | None,
-        typer.Option(help="arrival_s=COLUMN,input_tokens=COLUMN,output_tokens=COLUMN and so on."),
-    ] = None,
-    time_unit: Annotated[str | None, typer.Option(help="Of arrival_s: s, ms, us, ns or iso.")] = None,
-    block_size: Annotated[int | None, typer.Option(help="Tokens of a block of hash_ids.")] = None,
-    characters_per_token: Annotated[float | None, typer.Option(help="For a file that holds text.")] = None,
-    on_reset: Annotated[str | None, typer.Option(help="error, append or sort.")] = None,
-    ties: Annotated[str | None, typer.Option(help="keep or spread.")] = None,
-) -> None:
-    """Say what a trace file holds, what was dropped and why, how bursty it is; the YAML of a replay."""
-    from specfleet.experiments.schema.faults import did_you_mean
-    from specfleet.experiments.words.trace import replay_yaml
-    from specfleet.workloads.traces.formats import TRACE_FORMATS, read_trace
-    from specfleet.workloads.traces.statistics import statistics_text
-
-    if form is not None and form not in TRACE_FORMATS:
-        fail(f"--format {form} is not supported; {did_you_mean(form, TRACE_FORMATS)}", 2)
-    with plain_errors():
-        mapped = dict(one.partition("=")[::2] for one in columns.split(",")) if columns else None
-        asked = {
-            **{"columns": mapped, "time_unit": time_unit, "block_size": block_size},
-            **{"characters_per_token": characters_per_token, "on_reset": on_reset, "ties": ties},
-        }
-        asked = {name: value for name, value in asked.items() if value is not None}
-        found = read_trace(file, form, speed=speed, limit=limit, **asked)
-        print(found.report.render())
-        print(statistics_text(found))
-        print(f"\nTo replay it:\n{replay_yaml(file, form, speed, limit, asked, found.report.timed)}")
-
-
-@app.command()
 def schema() -> None:
     """Print the JSON schema of an experiment file, for editors."""
     import json
@@ -323,6 +283,7 @@ for _study in (
     app.command()(_study)
 
 app.add_typer(results, name="results")
+app.add_typer(traces, name="trace")
 
 
 def main(arguments: list[str] | None = None) -> None:

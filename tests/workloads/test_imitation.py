@@ -55,7 +55,7 @@ def test_a_rate_that_jumps_is_found_where_gaps_alone_cannot_tell_it(tmp_path: Pa
 
 
 def test_a_rate_holds_none_of_the_chance_of_its_counts(tmp_path: Path) -> None:
-    """Counts of a Poisson stretch vary by the root of their mean; taken for rates that would come in twice."""
+    """Counts of a stretch vary by the root of their mean; taken for rates that would come in twice."""
     at_s = RateArrivals(schedule([2.0, 4.0], 600.0), 1.0, np.random.default_rng(4)).take(20_000)
     law = imitated(tmp_path, at_s)
     counts, _ = np.histogram(at_s, np.arange(0.0, at_s[-1], law.every_s or 1.0))

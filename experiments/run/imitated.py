@@ -10,7 +10,8 @@ import numpy as np
 from specfleet.experiments.load.config import load_experiment
 from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.point.bounds import SLACK, saturation
-from specfleet.experiments.point.build import build, requests
+from specfleet.experiments.point.build import requests
+from specfleet.experiments.point.built import build
 from specfleet.experiments.schema.blocks.base import MOST_TOKENS
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.given import Change, Given, document

@@ -7,7 +7,11 @@ Every number here is already resolved: defaults that depend on an engine build o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
+
+import numpy as np
+import numpy.typing as npt
 
 from specfleet.sim.kvlayout import KvLayout
 
@@ -338,9 +342,33 @@ class LoadConfig:
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """Latency limits of one request, seconds (None: no limit), and the share that must meet them."""
+    """Latency limits of one request, seconds (None: no limit), and the share that must meet them.
+
+    Attributes:
+        by_class: what holds for each traffic class in their place, by `class_id`; None: these.
+    """
 
     ttft_s: float | None = None
     tpot_s: float | None = None
     e2el_s: float | None = None
     attainment: float = 0.99
+    by_class: tuple[Slo | None, ...] = ()
+
+    def of_class(self, class_id: int) -> Slo:
+        """Returns the limits of the requests of a class."""
+        own = self.by_class[class_id] if class_id < len(self.by_class) else None
+        return replace(self, by_class=()) if own is None else own
+
+    def allowed(self, latency: str, class_id: npt.NDArray[np.integer]) -> float | npt.NDArray[np.float64]:
+        """Returns the limit on a latency (`ttft_s`, ..), or of each request; inf where there is none.
+
+        Args:
+            latency: name of the field.
+            class_id: of the requests.
+        """
+        if not self.by_class:
+            limit = getattr(self, latency)
+            return inf if limit is None else float(limit)
+        each = [getattr(self.of_class(number), latency) for number in range(len(self.by_class))]
+        table = np.array([inf if limit is None else limit for limit in each])
+        return np.asarray(table[class_id])

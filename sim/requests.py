@@ -20,6 +20,7 @@ class Request(Sequence):
         confidence: survival by position that its drafter expects of its own drafts.
         by_output_position: accepted and proposals belong to output tokens written, not to successive rounds.
         output_stream: as in `Sequence`.
+        traffic_class: its class's name.
     """
 
     __slots__ = (
@@ -40,6 +41,7 @@ class Request(Sequence):
         "proposals",
         "samplings",
         "temperature",
+        "traffic_class",
         "verifications",
     )
 
@@ -58,12 +60,14 @@ class Request(Sequence):
         confidence: tuple[float, ...] = (),
         by_output_position: bool = False,
         output_stream: object = None,
+        traffic_class: str = "default",
     ) -> None:
         super().__init__(id, prompt_tokens, max_tokens, stop_at, priority, segments, output_stream)
         self.accepted = accepted
         self.proposals = proposals
         self.counted = counted
         self.temperature = temperature
+        self.traffic_class = traffic_class
         self.confidence = confidence
         self.by_output_position = by_output_position
         self.arrived_s = self.admitted_s = self.first_token_s = inf
@@ -133,6 +137,7 @@ class RequestMaker:
             confidence=confidence,
             by_output_position=by_output_position,
             output_stream=None if table.output_stream is None else int(table.output_stream[row]),
+            traffic_class=table.class_names[int(table.class_id[row])],
         )
 
 

@@ -47,4 +47,4 @@ class Table:
 def some_rows(table: RequestTable, rows: npt.NDArray[np.int64] | slice) -> RequestTable:
     """Returns some rows of a table, without segments."""
     columns = {name: getattr(table, name)[rows] for name in table.column_names()}
-    return RequestTable(**columns, class_names=table.class_names)
+    return RequestTable(**columns, class_names=table.class_names, luck_id=table.lucky(rows))

@@ -168,7 +168,8 @@ def _refused(scenario: Scenario, segments: bool) -> str | None:
 
 def _joined(a: RequestTable, b: RequestTable) -> RequestTable:
     columns = {name: np.concatenate([getattr(a, name), getattr(b, name)]) for name in a.column_names()}
-    return RequestTable(**columns, class_names=a.class_names)
+    luck = None if a.luck_id is None or b.luck_id is None else np.concatenate([a.luck_id, b.luck_id])
+    return RequestTable(**columns, class_names=a.class_names, luck_id=luck)
 
 
 def _extremes(table: RequestTable, most: int) -> RequestTable:
@@ -244,7 +245,8 @@ class Senders:
         rows = np.arange(self._sent, self._sent + n)
         names = ("prompt_tokens", "output_tokens", "max_tokens", "class_id", "temperature")
         columns = {name: getattr(table, name) for name in names}
-        columns |= {"row": rows, "sent_s": sent_s, "arrived_s": arrived_s}
+        luck = rows if table.luck_id is None else table.luck_id
+        columns |= {"row": rows, "luck_id": luck, "sent_s": sent_s, "arrived_s": arrived_s}
         self._sent += n
         warmups = scenario.load.num_warmups
         if not self._begun and (rows[here.served] >= warmups).any():

@@ -67,7 +67,7 @@ LONG_FUNCTIONS: dict[str, str] = {}
 BLOCKS_BY_THE_NAME_OF_WHAT_THEY_DESCRIBE = {
     *("AcceptanceGate", "AdaptiveTiers", "Bandit", "DisableAboveQueue", "EarlyStop", "Goodput", "Oracle"),
     *("SloBudget", "TemperatureGate", "Burst", "HotCold", "LowAtom", "Overlap", "SpeculativeConfig"),
-    *("Client", "Experiment", "LogNormal", "Phase", "ReplicaPool", "Slo", "Uniform"),
+    *("Client", "Experiment", "LogNormal", "Phase", "ReplicaPool", "Slo", "TrafficClass", "Uniform"),
 }
 NAMES_OF_TWO_THINGS = {"Candidate"}
 

@@ -5,35 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 
 import numpy as np
 
 from specfleet.workloads.arrivals import open_loop
+from specfleet.workloads.classes import Mix, portions
 from specfleet.workloads.lengths import LengthDistribution, correlated_uniforms
 from specfleet.workloads.phases import Phase, PhasedArrivals, class_names, phase_arrivals
 from specfleet.workloads.rates import RateArrivals, RateCurve
 from specfleet.workloads.requests import FloatArray, IntArray, RequestTable
+from specfleet.workloads.streams import Purpose, stream
 
-
-class Purpose(IntEnum):
-    """What a stream of random numbers is for; each has its own, so changing one never moves another."""
-
-    ARRIVAL = 1
-    PROMPT = 2
-    OUTPUT = 3
-    PREFIX = 4
-    TRAFFIC_CLASS = 5
-
-
-def stream(seed: int, purpose: Purpose) -> np.random.Generator:
-    """The random numbers of one seed and purpose: counter-based Philox keyed by the pair.
-
-    ValueError for a seed outside 0 .. 2**64 - 1.
-    """
-    if not 0 <= seed < 1 << 64:
-        raise ValueError(f"the seed must be a whole number from 0 to 2**64 - 1, got {seed}")
-    return np.random.Generator(np.random.Philox(key=np.array([seed, purpose], dtype=np.uint64)))
+__all__ = ["Purpose", "RequestStream", "WorkloadSpec", "build_requests", "stream"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +31,8 @@ class WorkloadSpec:
     `--random-prefix-len`), shared by the requests of one of `prefix_groups` groups, drawn uniformly.
     `class_mix` lists (traffic class, weight); empty means one class "default". `phases` say rate and class in
     their place, one stretch of requests after another, warm-ups included. `curve` is a rate that changes, in
-    the place of `request_rate`.
+    the place of `request_rate`. With `mix` classes differ in more than their name: each has what this says of
+    a request's lengths, and `input` and `output` are those of all together.
 
     Raises ValueError for values out of range.
     """
@@ -68,6 +52,7 @@ class WorkloadSpec:
     class_mix: tuple[tuple[str, float], ...] = ()
     phases: tuple[Phase, ...] = ()
     curve: RateCurve | None = None
+    mix: Mix | None = None
 
     def __post_init__(self) -> None:
         """ValueError naming every value that is out of range."""
@@ -94,6 +79,9 @@ class WorkloadSpec:
         ]
         if self.curve is not None:
             checks.append((not self.phases, "phases and a curve both say how the rate changes"))
+        if self.mix is not None:
+            alone = not self.class_mix and not self.phases
+            checks.append((alone, "mix, class_mix and phases each say which class a request has"))
         if self.phases:
             total = sum(phase.num_prompts for phase in self.phases)
             checks += [
@@ -145,6 +133,9 @@ class RequestStream:
         purposes = (Purpose.PROMPT, Purpose.OUTPUT, Purpose.TRAFFIC_CLASS, Purpose.PREFIX)
         draws = {purpose: stream(self.seed, purpose) for purpose in purposes}
         arrivals = self._arrivals(n if size >= n else size)
+        if spec.mix is not None:
+            yield from portions(spec.mix, self.seed, n, size, arrivals)
+            return
         for low in range(0, n, size):
             rows = np.arange(low, min(low + size, n), dtype=np.int64)
             yield _requests(spec, rows, draws, next(arrivals))

@@ -306,6 +306,67 @@ class Capped(_GridMean):
         return np.minimum(self.base.quantile(u), self.cap)
 
 
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """Lengths of the rows of a trace; a prompt's and an output's law hold the same rows in the same order.
+
+    Args:
+        tokens: of each row.
+    """
+
+    tokens: IntArray
+
+    @property
+    def maximum(self) -> int:
+        """The longest that was recorded."""
+        return int(self.tokens.max())
+
+    @property
+    def mean(self) -> float:
+        """The mean of the rows."""
+        return float(self.tokens.mean())
+
+    def rows(self, u: FloatArray) -> IntArray:
+        """The row that each uniform picks: every one is as likely as another."""
+        return np.minimum(np.floor(np.asarray(u) * len(self.tokens)), len(self.tokens) - 1).astype(np.int64)
+
+    def quantile(self, u: FloatArray) -> IntArray:
+        """The rows' lengths in rising order, at the probabilities `u`."""
+        return np.asarray(np.sort(self.tokens)[self.rows(u)])
+
+
+@dataclass(frozen=True, eq=False)
+class Mixed:
+    """Lengths of several kinds of requests together.
+
+    Args:
+        laws: (weight, law, tokens put in front of each) of each kind.
+    """
+
+    laws: tuple[tuple[float, LengthDistribution, int], ...]
+
+    @property
+    def maximum(self) -> int:
+        """The longest of any kind."""
+        return max(law.maximum + more for _, law, more in self.laws)
+
+    @property
+    def mean(self) -> float:
+        """The weighted mean of the kinds."""
+        total = sum(weight for weight, _, _ in self.laws)
+        return sum(weight * (law.mean + more) for weight, law, more in self.laws) / total
+
+    def quantile(self, u: FloatArray) -> IntArray:
+        """Lengths at the probabilities `u`, from 4,096 equally likely ones of each kind."""
+        grid = _midpoints(4096)
+        tokens = np.concatenate([law.quantile(grid) + more for _, law, more in self.laws])
+        weights = np.repeat([weight for weight, _, _ in self.laws], len(grid))
+        order = np.argsort(tokens, kind="stable")
+        below = np.cumsum(weights[order]) / weights.sum()
+        places = np.searchsorted(below, np.asarray(u), side="left")
+        return np.asarray(tokens[order][np.minimum(places, len(order) - 1)], dtype=np.int64)
+
+
 def correlated_uniforms(u: FloatArray, v: FloatArray, rank_correlation: float) -> FloatArray:
     """Uniforms w with Spearman correlation `rank_correlation` to `u`, from independent uniforms `v`.
 

@@ -41,7 +41,8 @@ def _ints(name: str, values: npt.ArrayLike) -> IntArray:
 
 @dataclass(frozen=True, eq=False)
 class RequestTable:
-    """The requests of a run; the row number is the request id everywhere, and the key of its luck.
+    """The requests of a run; the row number is the request id everywhere, and the key of its luck but for
+    `luck_id`.
 
     Columns (shape `(n,)`): `arrival_s` seconds from the start of the run; `prompt_tokens`;
     `output_tokens`, what the model will write; `max_tokens`, the cap the request states
@@ -60,6 +61,8 @@ class RequestTable:
     its `arrival_s` says when its session begins. Without it, requests come at `arrival_s`. `output_stream`
     names the stream of a row's output: where its prompt ends in that stream, the output continues it there,
     and else begins it. None: nobody can ask for an output.
+    `luck_id`, where it is given, is the key of a row's luck in place of its number, so that a request of one
+    traffic class has the same luck whoever else is there.
 
     The constructor copies and freezes the columns and raises ValueError for a column that is not 1-D or not
     whole numbers; `validate` checks the values.
@@ -80,10 +83,11 @@ class RequestTable:
     class_names: tuple[str, ...] = ("default",)
     think_s: FloatArray | None = None
     output_stream: IntArray | None = None
+    luck_id: IntArray | None = None
 
     def __post_init__(self) -> None:
         """Copy and freeze the columns."""
-        for name in self.column_names() + SEGMENT_COLUMNS + SESSION_COLUMNS:
+        for name in (*self.column_names(), *SEGMENT_COLUMNS, *SESSION_COLUMNS, "luck_id"):
             values = getattr(self, name)
             if values is not None:
                 freeze = _floats if name in FLOAT_COLUMNS else _ints
@@ -93,7 +97,7 @@ class RequestTable:
     @classmethod
     def column_names(cls) -> tuple[str, ...]:
         """Names of the per-request columns that every table has, in order."""
-        skipped = (*SEGMENT_COLUMNS, *SESSION_COLUMNS, "class_names")
+        skipped = (*SEGMENT_COLUMNS, *SESSION_COLUMNS, "class_names", "luck_id")
         return tuple(field.name for field in fields(cls) if field.name not in skipped)
 
     @classmethod
@@ -105,14 +109,16 @@ class RequestTable:
         arrival_s: npt.ArrayLike | None = None,
         max_tokens: npt.ArrayLike | None = None,
         class_id: npt.ArrayLike | None = None,
-        temperature: float = 0.0,
+        temperature: float | npt.ArrayLike = 0.0,
+        priority: npt.ArrayLike | None = None,
         class_names: Sequence[str] = ("default",),
+        luck_id: npt.ArrayLike | None = None,
         segments: tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike] | None = None,
     ) -> RequestTable:
         """A validated table of single requests from the columns that matter; the others get neutral values.
 
         Left out: `arrival_s` is all zeros, `max_tokens` the output length (every request ends by length),
-        `class_id` 0. `segments` is (offset, stream, tokens). Raises ValueError as `validate` does.
+        `class_id` and `priority` 0. `segments` is (offset, stream, tokens). Raises ValueError as `validate`.
         """
         prompt = np.asarray(prompt_tokens)
         rows = len(prompt)
@@ -124,14 +130,15 @@ class RequestTable:
             output_tokens=output_tokens,  # type: ignore[arg-type]
             max_tokens=output_tokens if max_tokens is None else max_tokens,  # type: ignore[arg-type]
             class_id=zeros if class_id is None else class_id,  # type: ignore[arg-type]
-            priority=zeros,
-            temperature=np.full(rows, temperature, dtype=np.float64),
+            priority=zeros if priority is None else priority,  # type: ignore[arg-type]
+            temperature=np.broadcast_to(np.asarray(temperature, dtype=np.float64), (rows,)),
             session_id=np.arange(rows, dtype=np.int64),
             turn=zeros,
             segment_offset=None if offset is None else _ints("segment_offset", offset),
             segment_stream=None if stream is None else _ints("segment_stream", stream),
             segment_tokens=None if tokens is None else _ints("segment_tokens", tokens),
             class_names=tuple(class_names),
+            luck_id=None if luck_id is None else _ints("luck_id", luck_id),
         )
         table.validate()
         return table
@@ -140,12 +147,25 @@ class RequestTable:
         """Number of requests."""
         return len(self.arrival_s)
 
+    @property
+    def luck_ids(self) -> IntArray:
+        """The key of each row's luck: its number, where nothing else is given."""
+        return np.arange(len(self), dtype=np.int64) if self.luck_id is None else self.luck_id
+
+    def _luck_name(self) -> tuple[str, ...]:
+        return () if self.luck_id is None else ("luck_id",)
+
+    def lucky(self, rows: IntArray | slice) -> IntArray | None:
+        """The keys of the luck of some rows; None where they are row numbers."""
+        return None if self.luck_id is None else self.luck_id[rows]
+
     def head(self, n: int) -> RequestTable:
         """The first `n` requests (all of them if there are fewer), with segments. ValueError if n < 0."""
         if n < 0:
             raise ValueError(f"head({n}): give a number of requests >= 0")
         names = (*self.column_names(), *self._session_names())
         columns = {name: getattr(self, name)[:n] for name in names}
+        columns["luck_id"] = self.lucky(slice(n))
         if self.segment_offset is None or self.segment_stream is None or self.segment_tokens is None:
             return RequestTable(**columns, class_names=self.class_names)
         offset = self.segment_offset[: min(n, len(self)) + 1]
@@ -163,6 +183,7 @@ class RequestTable:
         A private stream goes with its request.
         """
         columns = {name: getattr(self, name)[rows] for name in self.column_names()}
+        columns["luck_id"] = self.lucky(rows)
         columns["session_id"] = np.arange(len(rows), dtype=np.int64)
         columns["turn"] = np.zeros(len(rows), dtype=np.int64)
         if self.segment_offset is None or self.segment_stream is None or self.segment_tokens is None:
@@ -202,7 +223,7 @@ class RequestTable:
         rows = len(self)
         faults = [
             f"{name} has {len(getattr(self, name))} rows, arrival_s has {rows}"
-            for name in (*self.column_names(), *self._session_names())
+            for name in (*self.column_names(), *self._session_names(), *self._luck_name())
             if len(getattr(self, name)) != rows
         ]
         missing = [name for name in SEGMENT_COLUMNS if getattr(self, name) is None]

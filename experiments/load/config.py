@@ -27,13 +27,14 @@ from specfleet.experiments.load.rules.workload import workload_notices
 from specfleet.experiments.load.serve_flags import with_flags
 from specfleet.experiments.point.acceptance_specs import written_out
 from specfleet.experiments.point.plugins import content, load_plugins
-from specfleet.experiments.schema import lookups, sglang_names, trtllm_names
+from specfleet.experiments.schema import class_names, lookups, sglang_names, trtllm_names
 from specfleet.experiments.schema.blocks.acceptance import Process, processes
 from specfleet.experiments.schema.blocks.base import Block
 from specfleet.experiments.schema.blocks.experiment import Experiment, Report
 from specfleet.experiments.schema.blocks.own import Plugin
 from specfleet.experiments.schema.blocks.serve import SpeculativeConfig, from_json
 from specfleet.experiments.schema.blocks.tree import DraftTree
+from specfleet.experiments.schema.blocks.workload import TrafficClass
 from specfleet.experiments.schema.faults import NO_FILES, Fault, InputFaults, UserError
 from specfleet.experiments.schema.given import Given
 from specfleet.experiments.schema.given import document as read_given
@@ -67,7 +68,7 @@ def load_experiment(given: Given, overrides: Iterable[Override] = ()) -> Experim
 def load(given: Given, overrides: Iterable[Override] = ()) -> Loaded:
     """The experiment of a file or mapping, and its notices; InputFaults with everything that is wrong."""
     document, said = with_flags(overridden(read_given(given), overrides))
-    document = trtllm_names.translated(sglang_names.translated(document))
+    document = class_names.translated(trtllm_names.translated(sglang_names.translated(document)))
     data = _ready(document)
     if faults := list(_plugin_faults(data.get("plugins"), document)):
         raise InputFaults([*document.faults, *faults])
@@ -128,6 +129,11 @@ def resolved(experiment: Experiment) -> str:
     if data["sweep"]["load"] is None:
         del data["sweep"]["load"]
     data["deployment"] = _deployment(experiment)
+    if (mix := experiment.workload.mix) is not None:
+        data["workload"]["mix"] = {
+            name: each.model_dump(exclude_none=True) if isinstance(each, TrafficClass) else each
+            for name, each in mix.items()
+        }
     for key in ("sglang", "capacity_scheduler_policy"):
         if data["serve"][key] is None:
             del data["serve"][key]
@@ -193,7 +199,7 @@ def _ready(document: Document) -> dict[str, Value]:
     data: dict[str, Value] = {"name": stem or "experiment", **document.data}
     data = {key: _with_configs(value, (key,), document) for key, value in data.items()}
     _ready_trace(data, document)
-    for block, key in (("serve", "speculative_config"), ("workload", "trace")):
+    for block, key in (("serve", "speculative_config"),):
         here = data.get(block)
         if isinstance(here, dict) and key in here:
             file = document.mark((block, key)).file
@@ -215,10 +221,26 @@ def _ready(document: Document) -> dict[str, Value]:
 def _ready_trace(data: dict[str, Value], document: Document) -> None:
     """The mapping form of a trace, its file seen from the file that names it."""
     workload = data.get("workload")
-    trace = workload.get("trace") if isinstance(workload, dict) else None
-    if isinstance(workload, dict) and isinstance(trace, dict) and "file" in trace:
-        there = _ready_value("trace", trace["file"], document.mark(("workload", "trace", "file")).file)
-        data["workload"] = {**workload, "trace": {**trace, "file": there}}
+    if not isinstance(workload, dict):
+        return
+    workload = _with_trace(workload, ("workload",), document)
+    if isinstance(mix := workload.get("mix"), dict):
+        workload["mix"] = {
+            name: _with_trace(each, ("workload", "mix", name), document) if isinstance(each, dict) else each
+            for name, each in mix.items()
+        }
+    data["workload"] = workload
+
+
+def _with_trace(here: dict[str, Value], path: tuple[str, ...], document: Document) -> dict[str, Value]:
+    """What a workload, or a class of it, says, its trace seen from the file that names it."""
+    trace = here.get("trace")
+    if isinstance(trace, dict) and "file" in trace:
+        there = _ready_value("trace", trace["file"], document.mark((*path, "trace", "file")).file)
+        return {**here, "trace": {**trace, "file": there}}
+    if isinstance(trace, str):
+        return {**here, "trace": _ready_value("trace", trace, document.mark((*path, "trace")).file)}
+    return dict(here)
 
 
 def _with_configs(value: Value, path: KeyPath, document: Document) -> Value:
@@ -386,6 +408,14 @@ def _shared(base: AnyBlock, points: list[AnyBlock]) -> AnyBlock:
     return base.model_copy(update=update)
 
 
+def _hot(points: list[Experiment], name: str) -> bool:
+    """Whether a request of a class samples at a temperature above 0; of any class for ""."""
+    loads = [point.workload for point in points]
+    return any(
+        (load.of_class(name).temperature if name in load.classes else load.hottest) > 0 for load in loads
+    )
+
+
 def _notices(experiment: Experiment, points: list[Experiment]) -> Iterator[str]:
     """What was assumed, and what has no effect."""
     yield from summary_notices(points)
@@ -405,10 +435,9 @@ def _notices(experiment: Experiment, points: list[Experiment]) -> Iterator[str]:
     if any(c.rejection_sample_method == "synthetic" for c in drafting):
         yield UNFIT_FOR_TAILS
     looked_up = any(c.method in ON_HOST for c in drafting)
-    hot = any(point.workload.temperature > 0 for point in points)
     for name, process in processes(experiment.acceptance).items():
         block = f"acceptance.{name}" if name else "acceptance"
-        yield from acceptance_notices(process, block, looked_up, hot)
+        yield from acceptance_notices(process, block, looked_up, _hot(points, name))
     yield from dict.fromkeys(
         said
         for point in points

@@ -364,7 +364,7 @@ def _workload(given: Workload, figures_alone: bool) -> Workload:
     if given.trace is not None:
         missing["trace_format"] = given.trace_format or _format_of(given)
     else:
-        missing["request_rate"] = math.inf if given.request_rate is None else given.request_rate
+        missing["request_rate"] = given.request_rate or given.rate_of_classes or math.inf
         if not given.changes and not goes_on:
             missing["num_prompts"] = given.num_prompts or NUM_PROMPTS
         if given.preset is None:

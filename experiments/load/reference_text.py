@@ -70,7 +70,7 @@ def _paths(whole: Schema, definitions: Mapping[str, Schema]) -> dict[str, list[s
                     walk(definitions[name], f"{path}.")
 
     walk(whole, "")
-    return found
+    return {name: sorted(places, key=lambda path: path.count(".")) for name, places in found.items()}
 
 
 def _blocks(schema: Schema, by_name: bool = False) -> Iterator[tuple[str, bool]]:

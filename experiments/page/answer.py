@@ -9,6 +9,7 @@ from specfleet.experiments.page.data import Finished, Slice, point_name
 from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.words.answer import Compared, compared, lead, load_said, not_asked
 from specfleet.experiments.words.band import banded
+from specfleet.experiments.words.by_class import class_answer
 from specfleet.experiments.words.verdict import judged, questions, reach
 
 
@@ -19,7 +20,7 @@ def headline(run: Finished) -> str:
     groups = [group for part in run.slices for group in _groups(part)]
     at = load_said(run.experiment) if run.experiment else ""
     if said := lead(groups, at):
-        return said
+        return " ".join(filter(None, [said, class_answer(groups)]))
     asks = not_asked(run.experiment) if run.experiment else ""
     told = _best(run.shown) if len(run.slices) == 1 else _highest(run)
     return f"{told} {asks}" if asks else told

@@ -116,10 +116,11 @@ class Traffic:
         if self.recorded:
             faster = workload.model_copy(update={"speed": workload.speed * self.rate_factor})
             return self._trial(config, faster, seed, replicas, prompts)
+        shape = dealt(workload.gap_shape, replicas, config.deployment.routing.then)
         single = workload.model_copy(
             update={
                 "request_rate": self.rate / replicas,
-                "burstiness": dealt(workload.gap_shape, replicas, config.deployment.routing.then),
+                "burstiness": workload.gap_shape if workload.rate_of_classes else shape,
                 "cv": None,
                 "num_prompts": prompts or _asked(workload),
             }

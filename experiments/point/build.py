@@ -11,6 +11,7 @@ import numpy as np
 from specfleet.experiments.point.acceptance_specs import acceptance_spec
 from specfleet.experiments.point.beyond import at_drafts
 from specfleet.experiments.point.graphs import draft_tiers, with_graphs
+from specfleet.experiments.point.mixes import Laws, laws, mix_of
 from specfleet.experiments.point.sglang import sglang_config
 from specfleet.experiments.point.trtllm import capacity_rules
 from specfleet.experiments.schema import lookups
@@ -18,7 +19,7 @@ from specfleet.experiments.schema.blocks.acceptance import processes
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.memory import given as given_memory
 from specfleet.experiments.schema.blocks.serve import Serve, SpeculativeConfig
-from specfleet.experiments.schema.blocks.workload import NUM_PROMPTS, Lengths, PerConcurrency, Workload
+from specfleet.experiments.schema.blocks.workload import NUM_PROMPTS, PerConcurrency, Workload
 from specfleet.experiments.schema.registry import OWN
 from specfleet.hardware.engine_profile import EngineProfile
 from specfleet.hardware.memory import KvBudget, kv_budget
@@ -34,7 +35,7 @@ from specfleet.sim.speculation.spec import AcceptanceSpec
 from specfleet.sim.speculation.trees import TreeSpec
 from specfleet.workloads.arrivals import open_loop
 from specfleet.workloads.build import Purpose, RequestStream, WorkloadSpec, build_requests, stream
-from specfleet.workloads.lengths import Capped, Empirical, Fixed, LengthDistribution, LogNormal, Uniform
+from specfleet.workloads.classes import mixed
 from specfleet.workloads.phases import Phase
 from specfleet.workloads.rates import RateArrivals
 from specfleet.workloads.requests import RequestTable
@@ -211,6 +212,36 @@ def policy_spec(serve: Serve) -> PolicySpec | None:
     return PolicySpec(name, parameters)
 
 
+def policy_of(config: Experiment) -> PolicySpec | None:
+    """As `policy_spec`; a K by class that is the same for all classes of the workload is one K for all."""
+    found = policy_spec(config.serve)
+    if found is None or found.name != "by_class":
+        return found
+    speculative = config.serve.speculative_config
+    most = (speculative.num_speculative_tokens or 0) if speculative else 0
+    ks = set(drafts_by_class(config).values())
+    if ks == {most}:
+        return None
+    if len(ks) > 1:
+        return found
+    assert config.serve.max_num_seqs, "defaults are filled in"
+    return PolicySpec("batch_size", {"schedule": ((1, config.serve.max_num_seqs, ks.pop()),)})
+
+
+def drafts_by_class(config: Experiment) -> dict[str, int]:
+    """Returns the K of each traffic class of a point whose K is static or by class."""
+    speculative, policy = config.serve.speculative_config, config.serve.draft_policy
+    k = (speculative.num_speculative_tokens or 0) if speculative else 0
+    own = (policy.by_class or {}) if policy else {}
+    return {name: min(own.get(name, k), k) for name in class_names_of(config.workload)}
+
+
+def class_names_of(workload: Workload) -> tuple[str, ...]:
+    """Returns the traffic classes of a workload, in the order of `class_id`."""
+    named = [phase.traffic_class for phase in workload.phases or ()]
+    return tuple(dict.fromkeys(named)) or tuple(workload.mix or ("default",))
+
+
 def acceptance_specs(config: Experiment) -> dict[str, AcceptanceSpec]:
     """Returns the acceptance process of each traffic class; empty without speculation."""
     speculative = config.serve.speculative_config
@@ -234,10 +265,6 @@ def client_config(config: Experiment) -> sim_config.ClientConfig:
     """Returns the client's delays in seconds."""
     names = ("send", "receive", "turn", "send_serial", "chunk")
     return sim_config.ClientConfig(*(getattr(config.client, f"{name}_ms") / 1e3 for name in names))
-
-
-def _seconds(milliseconds: float | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1e3
 
 
 def requests_asked(workload: Workload, asked: int | PerConcurrency | None) -> int:
@@ -267,50 +294,32 @@ def _phases(workload: Workload) -> tuple[Phase, ...]:
     )
 
 
-def _law(lengths: Lengths) -> LengthDistribution:
-    """Returns the distribution a `input:` or `output:` block describes."""
-    if lengths.fixed is not None:
-        return Fixed(lengths.fixed)
-    if lengths.uniform is not None:
-        return Uniform(lengths.uniform.low, lengths.uniform.high)
-    if lengths.lognormal is not None:
-        law = lengths.lognormal
-        return LogNormal(law.mu, law.sigma, law.min, law.max)
-    assert lengths.quantiles is not None, "the rules ask for exactly one distribution"
-    return Empirical(tuple(p for p, _ in lengths.quantiles), tuple(v for _, v in lengths.quantiles))
-
-
-def workload_spec(workload: Workload) -> WorkloadSpec:
-    """Returns the synthetic workload of a block without a trace."""
-    if workload.preset is not None:
-        preset = lookups.preset(workload.preset)
-        prompts, outputs, correlation = preset.input, preset.output, preset.rank_correlation
-        cap: int | None = preset.max_tokens
+def workload_spec(workload: Workload, max_model_len: int | None = None) -> WorkloadSpec:
+    """Returns the synthetic workload of a block without a trace; `max_model_len` as in `mix_of`."""
+    mix = mix_of(workload, max_model_len)
+    if mix is None:
+        found = laws(workload)
     else:
-        assert workload.input_len or workload.input, "the rules ask for lengths"
-        prompts = Fixed(workload.input_len) if workload.input_len else _law(workload.input or Lengths())
-        outputs = Fixed(workload.output_len) if workload.output_len else _law(workload.output or Lengths())
-        correlation, cap = 0.0, None
-    if workload.output_cap is not None:
-        outputs = Capped(outputs, workload.output_cap)
-        cap = workload.output_cap if cap is None else min(cap, workload.output_cap)
-    prefix = workload.prefix
+        found = Laws(mixed(mix.classes, "input"), mixed(mix.classes, "output"), 0.0, None)
+    prefix = workload.prefix if mix is None else None
+    shares = {} if mix is not None else workload.mix or {}
     return WorkloadSpec(
         num_prompts=counted_requests(workload),
         num_warmups=requests_asked(workload, workload.num_warmups),
-        input=prompts,
-        output=outputs,
-        rank_correlation=correlation if workload.rank_correlation is None else workload.rank_correlation,
-        max_tokens=workload.max_tokens or cap,
+        input=found.prompt,
+        output=found.output,
+        rank_correlation=found.rank_correlation,
+        max_tokens=found.max_tokens,
         ignore_eos=workload.ignore_eos,
-        request_rate=math.inf if workload.request_rate is None else workload.request_rate,
+        request_rate=workload.request_rate or workload.rate_of_classes or math.inf,
         burstiness=workload.gap_shape,
         prefix_tokens=prefix.tokens if prefix else 0,
         prefix_groups=prefix.groups if prefix else 1,
         temperature=workload.temperature,
-        class_mix=tuple(workload.mix.items()) if workload.mix else (),
+        class_mix=tuple((name, each) for name, each in shares.items() if isinstance(each, float)),
         phases=_phases(workload),
         curve=workload.curve,
+        mix=mix,
     )
 
 
@@ -318,7 +327,7 @@ def requests(config: Experiment, seed: int) -> RequestTable:
     """Returns the requests of a point; the same for every K and GPU at the same seed."""
     workload = config.workload
     if workload.trace is None:
-        return build_requests(workload_spec(workload), seed)
+        return build_requests(workload_spec(workload, config.serve.max_model_len), seed)
     assert config.serve.max_model_len
     table = _trace_requests(workload, config.serve.max_model_len)
     if workload.request_rate is None:
@@ -334,7 +343,7 @@ def requests(config: Experiment, seed: int) -> RequestTable:
 def source(config: Experiment, seed: int) -> Source:
     """Returns the requests of a point as something that gives them in portions; equal to `requests`."""
     if config.workload.trace is None:
-        return RequestStream(workload_spec(config.workload), seed)
+        return RequestStream(workload_spec(config.workload, config.serve.max_model_len), seed)
     return Table(requests(config, seed))
 
 

@@ -12,12 +12,14 @@ from specfleet.experiments.point.build import (
     client_config,
     engine_config,
     placement,
-    policy_spec,
+    policy_of,
     pool,
     requests_asked,
 )
+from specfleet.experiments.point.mixes import writes_what_it_asks
 from specfleet.experiments.point.plugins import load_plugins
 from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.experiments.schema.blocks.plan import Slo
 from specfleet.experiments.schema.pools import pool_experiments
 from specfleet.hardware.costmodels import COST_MODELS
 from specfleet.hardware.memory import KvBudget
@@ -103,15 +105,9 @@ def build(config: Experiment) -> Built:
         kinds = []
     else:
         scenario = Scenario.of_pools([pool for pool, _ in kinds], deployment, client, load)
-    slo = None
-    if config.slo is not None:
-        asked = config.slo
-        limits_ms = asked.request_limits_ms
-        limits = [_seconds(limits_ms.get(name)) for name in ("ttft", "tpot", "e2el")]
-        slo = sim_config.Slo(limits[0], limits[1], limits[2], asked.attainment)
     gpus = sum(pool.gpus for pool in pools)
     plain_costs = tuple(plain for _, plain in kinds)
-    return Built(scenario, first.plain_cost, first.budget, slo, gpus, pools, plain_costs)
+    return Built(scenario, first.plain_cost, first.budget, limits(config), gpus, pools, plain_costs)
 
 
 def _built_pool(name: str, config: Experiment) -> BuiltPool:
@@ -132,10 +128,10 @@ def _built_pool(name: str, config: Experiment) -> BuiltPool:
         slowed |= dict.fromkeys(slow.numbers(config.deployment.replicas), costs)
     return BuiltPool(
         name,
-        engine_config(serve, place.profile, budget, config.workload.ignore_eos),
+        engine_config(serve, place.profile, budget, writes_what_it_asks(config.workload)),
         _priced(cost_model, place),
         acceptance_specs(config),
-        policy_spec(serve),
+        policy_of(config),
         serve.data_parallel_size,
         _priced(cost_model, _without_drafter(place)),
         budget,
@@ -187,6 +183,23 @@ def _without_drafter(place: Placement) -> Placement:
     return dataclasses.replace(
         place, drafter=None, num_speculative_tokens=0, draft_pass_tokens=(), draft_tiers=()
     )
+
+
+def limits(config: Experiment) -> sim_config.Slo | None:
+    """Returns the limits of a request, those of traffic classes among them; None without any."""
+    by_class = [
+        _limits(each.slo) if each.slo is not None else None for each in config.workload.classes.values()
+    ]
+    if any(each is not None for each in by_class):
+        return dataclasses.replace(_limits(config.slo), by_class=tuple(by_class))
+    return None if config.slo is None else _limits(config.slo)
+
+
+def _limits(asked: Slo | None) -> sim_config.Slo:
+    if asked is None:
+        return sim_config.Slo()
+    found = [_seconds(asked.request_limits_ms.get(name)) for name in ("ttft", "tpot", "e2el")]
+    return sim_config.Slo(found[0], found[1], found[2], asked.attainment)
 
 
 def _seconds(milliseconds: float | None) -> float | None:

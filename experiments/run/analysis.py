@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -141,19 +143,40 @@ NEIGHBOURS = 0.005
 """Requests within this share of the ranks around a quantile stand for it (at least three)."""
 
 
-def tpot_split(result: RunResult, plain_cost: StepCost) -> dict[str, dict[str, float]]:
+TpotSplit = dict[str, dict[str, float]]
+
+
+def tpot_split(result: RunResult, plain_cost: StepCost) -> TpotSplit:
     """Returns what the TPOT of the median, P90 and P99 request consists of, milliseconds a token.
 
     Each is the mean over the requests ranked around the quantile; the parts of `sim.metrics.latency` that
     belong to decoding add up to `tpot_ms`, which is on the engine's clock (without the order in which
     the client handles the chunks of a step).
     """
+    return tpot_splits(result, plain_cost, ())[0]
+
+
+def tpot_splits(
+    result: RunResult, plain_cost: StepCost, class_names: Sequence[str]
+) -> tuple[TpotSplit, dict[str, TpotSplit]]:
+    """Returns `tpot_split` of all requests, and of those of each traffic class where there are several."""
     requests = result.requests
     done = requests["status"] == FINISHED
-    chosen = (requests["counted"][done] == 1) & (requests["output_tokens"][done] > 1)
+    several = (requests["counted"][done] == 1) & (requests["output_tokens"][done] > 1)
+    if not several.any():
+        return {}, {}
+    parts = latency_split(result, plain_cost)
+    of_class = requests["class_id"][done]
+    places = range(len(class_names)) if len(class_names) > 1 else ()
+    by_class = {class_names[i]: _split(requests, parts, done, several & (of_class == i)) for i in places}
+    return _split(requests, parts, done, several), by_class
+
+
+def _split(requests: Columns, all_parts: Terms, done: Chosen, chosen: Chosen) -> TpotSplit:
+    """The split of some of the requests that ended."""
     if not chosen.any():
         return {}
-    parts = {name: seconds[chosen] for name, seconds in latency_split(result, plain_cost).items()}
+    parts = {name: seconds[chosen] for name, seconds in all_parts.items()}
     steps = (requests["output_tokens"][done][chosen] - 1).astype(np.float64)
     decoding_s = requests["finished_s"][done][chosen] - requests["first_token_s"][done][chosen]
     tpot = decoding_s / steps

@@ -176,6 +176,8 @@ def _latencies(pairs: Pairs, classes: Sequence[str]) -> Iterator[tuple[str, Inte
     yield MEAN_TPOT, _tpot(pairs, None, None)
     yield P99_TPOT, _tpot(pairs, None, 99.0)
     for place, name in enumerate(classes):
+        if not any((plain.class_id == place).any() for plain, _ in pairs):
+            continue
         yield f"speedup:class:{name}:mean_tpot_ms", _tpot(pairs, place, None)
         yield f"speedup:class:{name}:p99_tpot_ms", _tpot(pairs, place, 99.0)
 

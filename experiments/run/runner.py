@@ -21,7 +21,7 @@ from specfleet.experiments.load.rules.sglang import is_sglang
 from specfleet.experiments.load.sweep import Point
 from specfleet.experiments.point.build import counted_requests, requests, source, workload_spec
 from specfleet.experiments.point.built import Built, build
-from specfleet.experiments.run.analysis import StepTotals, intervals, tpot_split
+from specfleet.experiments.run.analysis import StepTotals, intervals, tpot_splits
 from specfleet.experiments.run.columnfiles import write_json, write_requests
 from specfleet.experiments.run.files import naming
 from specfleet.experiments.run.pools import flat, pools_of, steps_of
@@ -151,11 +151,13 @@ def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> F
         "latencies": counted.e2el_s,
         "queue_times": counted.sent_s - due,
     }
-    figures_of = by_class(result, table.class_names) if len(table.class_names) > 1 else {}
+    mixed = len(table.class_names) > 1
+    figures_of = by_class(result, table.class_names, built.slo) if mixed else {}
     load = engine_load(result)
     engine = {
         **_loads(figures, load),
-        **_steps(result, built, steps),
+        **_steps(result, built, steps, table.class_names),
+        **({"class_names": list(table.class_names)} if mixed else {}),
         **intervals(result),
         "slo_attainment": figures.slo_attainment,
         **_rates(figures, load, built),
@@ -174,7 +176,9 @@ def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> F
     }
 
 
-def _steps(result: RunResult, built: Built, steps: dict[str, StepTotals]) -> dict[str, object]:
+def _steps(
+    result: RunResult, built: Built, steps: dict[str, StepTotals], class_names: Sequence[str]
+) -> dict[str, object]:
     """Returns where the time of steps went. Of several pools each has its own (`pools`); here all steps."""
     if result.parts:
         totals = StepTotals.of(built.scenario, built.plain_cost)
@@ -183,8 +187,9 @@ def _steps(result: RunResult, built: Built, steps: dict[str, StepTotals]) -> dic
         return {**totals.split()}
     counts = (int(result.requests[name].sum()) for name in ("accepted_tokens", "verifications"))
     totals = steps[""]
-    split = tpot_split(result, built.plain_cost)
-    return {**totals.split(), **totals.overheads(*counts), "tpot_split": split}
+    whole, by_class = tpot_splits(result, built.plain_cost, class_names)
+    splits = {"tpot_split": whole, **({"tpot_split_by_class": by_class} if by_class else {})}
+    return {**totals.split(), **totals.overheads(*counts), **splits}
 
 
 def _pools(
@@ -226,6 +231,7 @@ def _summed_up(config: Experiment, built: Built, seed: int, every_turn: bool) ->
         "warning": unfit_for_tails(built.scenario.acceptance.values()),
         "replicas": [replica.as_dict() for replica in summary.by_replica()],
         "stepped": {"share": summary.stepped_share, "because": summary.stepped_because},
+        **({"class_names": list(summary.class_names)} if len(summary.class_names) > 1 else {}),
         "held_whole": summary.whole,
     }
     bench = {**bench_json(config, figures, summary.all.counted), "rtfx": 0.0}

@@ -108,10 +108,9 @@ class Served:
         """Returns 1 for each request within all limits, 0 for the others."""
         tpot = np.where(self.output_tokens > 1, self.tpot_s, 0.0)
         met = np.ones(len(self), dtype=bool)
-        took = ((self.ttft_s, slo.ttft_s), (tpot, slo.tpot_s), (self.last_s - self.sent_s, slo.e2el_s))
-        for seconds, limit in took:
-            if limit is not None:
-                met &= seconds <= limit
+        took = {"ttft_s": self.ttft_s, "tpot_s": tpot, "e2el_s": self.last_s - self.sent_s}
+        for latency, seconds in took.items():
+            met &= seconds <= slo.allowed(latency, self.class_id.astype(np.int64))
         return met.astype(np.float64)
 
 

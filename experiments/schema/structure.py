@@ -18,6 +18,7 @@ from specfleet.experiments.schema.blocks.deployment import ReplicaPool
 from specfleet.experiments.schema.blocks.described import descriptions
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.own import unknown
+from specfleet.experiments.schema.blocks.workload import TrafficClass
 from specfleet.experiments.schema.faults import closest, did_you_mean
 from specfleet.experiments.schema.registry import OWN, parameters
 from specfleet.experiments.schema.yamlfile import KeyPath, Value
@@ -338,10 +339,18 @@ def _blocks_at(path: KeyPath) -> list[type[Block]]:
     keys = [part for part in path if isinstance(part, str)]
     for above, part in zip(["", *keys], keys, strict=False):
         fields = [block.model_fields[part] for block in current if part in block.model_fields]
-        if not fields and (above, current) in (("acceptance", [Process]), ("pools", [ReplicaPool])):
+        if not fields and (above, current) in _BY_NAME:
             continue
         current = list(dict.fromkeys(b for field_ in fields for b in _blocks_in(field_.annotation)))
     return current
+
+
+_BY_NAME: list[tuple[str, list[type[Block]]]] = [
+    ("acceptance", [Process]),
+    ("mix", [TrafficClass]),
+    ("pools", [ReplicaPool]),
+]
+"""Keys below which names of traffic classes, or pools, stand, and the block of each."""
 
 
 def known_keys(path: KeyPath) -> list[str]:
@@ -364,6 +373,8 @@ def is_key(path: KeyPath) -> bool:
     if path[-1] in known_keys(parent):
         return True
     inline = parent in (("serve", "model"), ("serve", "gpu"), ("serve", "speculative_config", "model"))
+    if parent == ("workload", "mix"):
+        return True
     return inline or (parent == ("acceptance",) and path[-1] not in known_keys(()))
 
 
@@ -376,6 +387,6 @@ def homes() -> dict[str, tuple[tuple[str, ...], ...]]:
         here = queue.pop(0)
         for key in known_keys(here):
             found.setdefault(key, []).append(here)
-            if key not in ("plan", "pools"):
+            if key not in ("plan", "pools", "mix"):
                 queue.append((*here, key))
     return {key: tuple(blocks) for key, blocks in found.items()}

@@ -218,6 +218,11 @@ def _at_one_load(group: Compared, at: str) -> str:
     return f"At {where}: {said}." if where else f"{said[0].upper()}{said[1:]}."
 
 
+def chosen(group: Compared) -> Row:
+    """Returns the point that the answer at one load is about."""
+    return _choice(group)[1]
+
+
 def _word(group: Compared) -> str:
     if not group.load:
         return _choice(group)[0]

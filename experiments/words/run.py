@@ -10,6 +10,7 @@ from specfleet.experiments.schema.pools import pool_experiments
 from specfleet.experiments.words.answer import Compared, compared, lead, load_said, not_asked
 from specfleet.experiments.words.backing import backing
 from specfleet.experiments.words.band import BANDS, has_bands, settling
+from specfleet.experiments.words.by_class import class_answer
 from specfleet.experiments.words.claims import claim_text, judge
 from specfleet.experiments.words.known import known_sentences
 from specfleet.experiments.words.saturation import saturation
@@ -33,7 +34,7 @@ def run_text(run: Run, rows: Sequence[Row]) -> str:
     if (missing := interruption(run)) is not None:
         return "\n".join([missing, "", table])
     groups = compared(rows, axes, x, baseline or {})
-    parts = [first, ""] if (first := _answer(run, groups)) else []
+    parts = [first, *filter(None, [class_answer(groups)]), ""] if (first := _answer(run, groups)) else []
     if crowded := saturation(rows, axes, x):
         parts += [*crowded, ""]
     known = known_sentences(rows, axes, experiment.run.precision)
@@ -80,6 +81,7 @@ def run_facts(run: Run, rows: Sequence[Row]) -> dict[str, object]:
         return found
     claim = experiment.claim
     return found | {
+        "answer_by_class": class_answer(groups) or None,
         "verdicts": [sentence for group in groups for sentence in in_words(group)],
         "requests": known_sentences(rows, axes, experiment.run.precision),
         "saturation": saturation(rows, axes, experiment.report.x),

@@ -73,6 +73,8 @@ CLASS_FIGURES = (
     Figure("mean_tpot_ms", "TPOT ms", "{:.1f}"),
     Figure("p99_tpot_ms", "P99", "{:.1f}", 0, "P99 TPOT"),
     Figure("speedup", "x plain", "{:.2f}", 1, "P99 TPOT, x plain"),
+    Figure("slo_attainment", "SLO met", "{:.1%}", 1),
+    Figure("p99_e2el_ms", "P99 E2E", "{:,.0f}", 5),
     Figure("acceptance_length", "acc. length", "{:.2f}", 2),
 )
 """Of one traffic class."""

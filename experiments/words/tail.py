@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from specfleet.experiments.run.files import read_object
 from specfleet.experiments.run.results import Row, number
@@ -24,10 +25,23 @@ Split = Mapping[str, Mapping[str, float]]
 
 def read_split(folder: Path, point: str) -> Split | None:
     """Returns the TPOT split of a point, the mean over its seeds; None if it has none."""
-    found = [
-        read_object(path).get("tpot_split")
-        for path in sorted(folder.glob(f"points/{point},seed=*/engine.json"))
-    ]
+    return _mean([found.get("tpot_split") for found in _engines(folder, point)])
+
+
+def read_splits_by_class(folder: Path, point: str) -> dict[str, Split]:
+    """Returns the TPOT split of each traffic class at a point; empty where there is one class."""
+    each = [found.get("tpot_split_by_class") for found in _engines(folder, point)]
+    mine = [splits for splits in each if isinstance(splits, dict)]
+    names = dict.fromkeys(name for splits in mine for name in splits)
+    found = {name: _mean([splits.get(name) for splits in mine]) for name in names}
+    return {name: split for name, split in found.items() if split is not None}
+
+
+def _engines(folder: Path, point: str) -> list[Mapping[str, Any]]:
+    return [read_object(path) for path in sorted(folder.glob(f"points/{point},seed=*/engine.json"))]
+
+
+def _mean(found: Sequence[object]) -> Split | None:
     splits = [split for split in found if isinstance(split, dict) and split]
     if not splits:
         return None
@@ -69,7 +83,8 @@ def at_highest_load(folder: Path, rows: list[Row], x: str, lines: str) -> list[s
         split = read_split(folder, str(row["point"]))
         if split is not None:
             name = "K" if lines.endswith("num_speculative_tokens") else lines.rpartition(".")[2]
-            said.append(
-                tail_sentence(f"{name} = {text(row[lines])} at {x.rpartition('.')[2]} {last:g}", split)
-            )
+            label = f"{name} = {text(row[lines])} at {x.rpartition('.')[2]} {last:g}"
+            said.append(tail_sentence(label, split))
+            of_classes = read_splits_by_class(folder, str(row["point"]))
+            said += [tail_sentence(f"{label}, {one}", mine) for one, mine in of_classes.items()]
     return said

@@ -35,6 +35,7 @@ from specfleet.sim.speculation.oracle import Oracle
 from specfleet.sim.speculation.policies import (
     POLICIES,
     BatchSizeSchedule,
+    ByClass,
     DisableAboveQueue,
     EarlyStop,
     Static,
@@ -142,6 +143,7 @@ UNDERSTOOD: dict[type, tuple[str, ...]] = {
         "class_names",
         "think_s",
         "output_stream",
+        "luck_id",
     ),
 }
 """Fields that the calendar obeys, by record. Those that name something are looked up below, too."""
@@ -152,7 +154,7 @@ UNDERSTOOD_ROUTERS = (RoundRobin, Random, LeastOutstanding)
 """Classes of routers that look at the number of requests outstanding at most."""
 UNDERSTOOD_POLICIES = (Static, BatchSizeSchedule, DisableAboveQueue, Goodput, AdaptiveTiers, Bandit)
 """Classes of policies that choose one number of drafts for all, and are asked as the engine asks them."""
-PICKY_POLICIES = (EarlyStop, AcceptanceGate, TemperatureGate, SloBudget, Oracle)
+PICKY_POLICIES = (EarlyStop, AcceptanceGate, TemperatureGate, ByClass, SloBudget, Oracle)
 """Classes of policies that look at single requests: known, and refused below."""
 UNDERSTOOD_PROCESSES = (Acceptance, BurstAcceptance, HotColdAcceptance, ReplayAcceptance, OwnAcceptance)
 """Classes of acceptance processes whose luck is drawn ahead, or which a rule below refuses."""
@@ -259,6 +261,12 @@ REFUSED = (
     ),
     Refusal(EngineConfig, (), _slides_under_sglang, "SGLang's scheduler with a sliding window"),
     Refusal(RequestTable, (), _writes_nothing, "an output that SGLang's pool leaves no room for"),
+    Refusal(
+        Scenario,
+        (),
+        lambda run: isinstance(run.policy, ByClass),
+        "drafts by traffic class: rows of several widths in a step, where the calendar counts those of one",
+    ),
     Refusal(
         Scenario,
         (),

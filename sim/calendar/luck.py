@@ -40,6 +40,7 @@ class Luck:
             not its level alone.
         chain: says when one request's steps find drafts (`Acceptance.chain`); asked where not all do.
         accepted: draws one request's life, as the step engine does; for processes that draw another way.
+        luck_id: key of each request's luck; None is its number.
     """
 
     def __init__(
@@ -51,8 +52,10 @@ class Luck:
         bounds: Callable[[int], npt.NDArray[Any]],
         chain: Callable[[int], Chain],
         accepted: Callable[[int], bytes],
+        luck_id: I64 | None = None,
     ) -> None:
         self.class_id = class_id
+        self.luck_id = luck_id
         self.k = k
         self.seed = seed
         self.bounds, self.chain, self.accepted = bounds, chain, accepted
@@ -96,7 +99,11 @@ class Luck:
 
     def at(self, k: int) -> Luck:
         """Returns the same luck cut to k drafts a round."""
-        return Luck(self.class_id, self.processes, k, self.seed, self.bounds, self.chain, self.accepted)
+        asked = self.bounds, self.chain, self.accepted
+        return Luck(self.class_id, self.processes, k, self.seed, *asked, self.luck_id)
+
+    def _keys(self, ids: I64) -> I64:
+        return ids if self.luck_id is None else self.luck_id[ids]
 
     def rounds_to_draw(self, ids: I64, wanted: I64) -> I64:
         """Returns how many rounds are nearly always enough for `wanted` tokens, shape of `ids`."""
@@ -155,7 +162,7 @@ class Luck:
         return np.array([kept[row] for row in rows])
 
     def _levels(self, ids: I64) -> I64:
-        return (bits_each(self.seed, ids, LEVEL) >> np.uint64(54)).astype(np.int64)
+        return (bits_each(self.seed, self._keys(ids), LEVEL) >> np.uint64(54)).astype(np.int64)
 
     def gains(self, ids: I64, hashes: I64, skipped: I64 | None = None) -> U8:
         """Returns tokens by round (1 + accepted), one request after another, two rounds a hash.
@@ -167,7 +174,7 @@ class Luck:
         """
         if not self.together:
             return self._apart(ids, hashes, skipped)
-        draws = draws_each(self.seed, ids, ROUND, hashes, skipped)
+        draws = draws_each(self.seed, self._keys(ids), ROUND, hashes, skipped)
         gains: U8 = np.ones(len(draws), dtype=np.uint8)
         below = np.empty(len(draws), dtype=np.bool_)
         if self._alike:
@@ -197,7 +204,7 @@ class Luck:
                 gains[of == number] = self._looked_up(ids[part], hashes[part], past)
                 continue
             rows = self._rows(ids[part])
-            draws = draws_each(self.seed, ids[part], ROUND, hashes[part], past)
+            draws = draws_each(self.seed, self._keys(ids[part]), ROUND, hashes[part], past)
             if (burst := self._bursts[number]) is None:
                 gains[of == number] = _below(draws, rows, 2 * hashes[part])
             else:
@@ -208,7 +215,7 @@ class Luck:
         """As `gains`, for requests of a class whose look-ups may find nothing."""
         past = np.zeros_like(hashes) if skipped is None else skipped
         chains = [self.chain(row) for row in ids.tolist()]
-        drawn = lookups.gains(self.seed, ids, chains, self._rows(ids), past + hashes)
+        drawn = lookups.gains(self.seed, self._keys(ids), chains, self._rows(ids), past + hashes)
         if skipped is None:
             return drawn
         parts = np.repeat(np.tile([False, True], len(ids)), np.stack([2 * past, 2 * hashes], 1).ravel())
@@ -229,9 +236,9 @@ class Luck:
         counts, past = 2 * hashes, np.zeros_like(hashes) if skipped is None else 2 * skipped
         x, longest = np.empty(len(draws)), int((past + counts).max())
         stops = np.cumsum(counts)
-        together = max(MOST_STATES // longest, 1)
+        together, named = max(MOST_STATES // longest, 1), self._keys(ids)
         for low in range(0, len(ids), together):
-            states = deviations_each(burst.spec.burst, self.seed, ids[low : low + together], longest)
+            states = deviations_each(burst.spec.burst, self.seed, named[low : low + together], longest)
             for j, state in enumerate(states.T, low):
                 x[stops[j] - counts[j] : stops[j]] = state[past[j] : past[j] + counts[j]]
         gains: U8 = np.ones(len(draws), dtype=np.uint8)

@@ -67,7 +67,8 @@ class CalendarRun:
             other = lives.by_class.get("", first)  # a class without requests may have none
             each = [lives.by_class.get(name, other) for name in table.class_names]
             draw = partial(lives.accepted, ahead=self.config.async_scheduling)
-            self.luck = Luck(table.class_id, each, k, seed, lives.bounds, lives.chain, draw)
+            asked = lives.bounds, lives.chain, draw
+            self.luck = Luck(table.class_id, each, k, seed, *asked, table.luck_id)
         self.policy = self.make_policy()
 
     def make_policy(self) -> Policy | None:

@@ -27,6 +27,7 @@ NO_RANK = (0.0, 0.0)
 """Ranks of a request where acceptance does not go with length."""
 COLUMNS: Mapping[str, type[np.generic]] = {
     "row": np.int64,
+    "luck_id": np.int64,
     "prompt_tokens": np.int64,
     "output_tokens": np.int64,
     "max_tokens": np.int64,
@@ -35,7 +36,7 @@ COLUMNS: Mapping[str, type[np.generic]] = {
     "sent_s": np.float64,
     "arrived_s": np.float64,
 }
-"""What is known of a request before it runs; `row` is its id."""
+"""What is known of a request before it runs; `row` is its id, `luck_id` the key of its luck."""
 Requests = Mapping[str, npt.NDArray[Any]]
 """Columns of requests, a row each."""
 
@@ -180,7 +181,7 @@ class SlotLives(Trajectories):
         self._low = low
         self._classes.values = columns["class_id"][part]
         return (
-            columns["row"][part],
+            columns["luck_id"][part],
             columns["prompt_tokens"][part],
             columns["output_tokens"][part],
             columns["max_tokens"][part],
@@ -209,8 +210,8 @@ class SlotLives(Trajectories):
         return chain
 
     def _place(self, row: int) -> int:
-        """Where a request of the block that is being drawn stands."""
-        return self._low + int(np.searchsorted(self._columns["row"][self._low : self._low + BLOCK], row))
+        """Where a request of the block that is being drawn stands, by the key of its luck."""
+        return self._low + int((self._columns["luck_id"][self._low : self._low + BLOCK] == row).argmax())
 
     def begin(self, home: Home, now: int) -> None:
         """Makes the places of a block ready for new requests, in iteration `now`."""

@@ -83,13 +83,15 @@ def engine_load(result: RunResult) -> EngineLoad | None:
     return load if load is None or not fullest else replace(load, peak_kv_usage=max(fullest))
 
 
-def by_class(result: RunResult, class_names: Sequence[str]) -> dict[str, ClassFigures]:
+def by_class(
+    result: RunResult, class_names: Sequence[str], slo: Slo | None = None
+) -> dict[str, ClassFigures]:
     """Returns the figures of each traffic class; `class_names` are in the order of `class_id`."""
     found = {}
     for name, mine in zip(class_names, parts(result.requests, "class_id", len(class_names)), strict=True):
         counted = Counted.of(mine)
-        ttft, tpot = Samples.of(counted.ttft_s), Samples.of(counted.tpot_sample_s)
-        found[name] = ClassFigures.of(RequestSums.of(mine, counted), ttft, tpot)
+        ttft, tpot, e2el = map(Samples.of, (counted.ttft_s, counted.tpot_sample_s, counted.e2el_s))
+        found[name] = ClassFigures.of(RequestSums.of(mine, counted, slo), ttft, tpot, e2el)
     return found
 
 

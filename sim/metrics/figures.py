@@ -278,6 +278,7 @@ class ClassFigures:
     """Client-side latencies and tokens of the completed requests of one traffic class.
 
     `acceptance_length` is over all its requests, warm-ups included; 1 where nothing was verified.
+    `slo_attainment` is the share of the completed ones within the limits of the class; None without any.
     """
 
     completed: float
@@ -287,9 +288,12 @@ class ClassFigures:
     mean_tpot_ms: float
     p99_tpot_ms: float
     acceptance_length: float
+    mean_e2el_ms: float
+    p99_e2el_ms: float
+    slo_attainment: float | None = None
 
     @classmethod
-    def of(cls, requests: RequestSums, ttft: Described, tpot: Described) -> ClassFigures:
+    def of(cls, requests: RequestSums, ttft: Described, tpot: Described, e2el: Described) -> ClassFigures:
         """Returns the figures of requests whose sums and seconds these are."""
         return cls(
             completed=float(requests.completed),
@@ -301,11 +305,14 @@ class ClassFigures:
             acceptance_length=1.0 + requests.accepted / requests.verifications
             if requests.verifications
             else 1.0,
+            mean_e2el_ms=1e3 * e2el.mean(),
+            p99_e2el_ms=1e3 * e2el.percentiles([99.0])[0],
+            slo_attainment=requests.attainment,
         )
 
     def as_dict(self) -> dict[str, float]:
-        """Returns the figures by name."""
-        return asdict(self)
+        """Returns the figures by name; no attainment without limits."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class Summary:
         replicas = scenario.deployment.replicas
         self.all = RequestSums(slo)
         several = range(len(class_names)) if len(class_names) > 1 else ()
-        self._classes = [(RequestSums(), Tally(), Tally()) for _ in several]
+        self._classes = [(RequestSums(slo), Tally(), Tally(), Tally()) for _ in several]
         self._replicas = [RequestSums() for _ in range(replicas)] if replicas > 1 else [self.all]
         self._latencies = {name: Tally() for name in LATENCIES}
         self._seconds: Seconds | None = None
@@ -83,11 +83,12 @@ class Summary:
         self.all.add(columns, counted)
         if self._classes:
             rows = parts(columns, "class_id", len(self._classes))
-            for (sums, ttft, tpot), mine in zip(self._classes, rows, strict=True):
+            for (sums, ttft, tpot, e2el), mine in zip(self._classes, rows, strict=True):
                 own = Counted.of(mine)
                 sums.add(mine, own)
                 ttft.add(own.ttft_s)
                 tpot.add(own.tpot_sample_s)
+                e2el.add(own.e2el_s)
         if len(self._replicas) > 1:
             for sums, mine in zip(
                 self._replicas, parts(columns, "replica", len(self._replicas)), strict=True
@@ -202,8 +203,8 @@ class Summary:
     def by_class(self) -> dict[str, ClassFigures]:
         """Returns the figures of each traffic class; empty for a single class."""
         return {
-            name: ClassFigures.of(sums, ttft, tpot)
-            for name, (sums, ttft, tpot) in zip(self.class_names, self._classes, strict=False)
+            name: ClassFigures.of(sums, ttft, tpot, e2el)
+            for name, (sums, ttft, tpot, e2el) in zip(self.class_names, self._classes, strict=False)
         }
 
     def by_replica(self) -> list[ReplicaFigures]:

@@ -22,6 +22,7 @@ class Counted:
     Attributes:
         sent_s, ttft_s, e2el_s, tpot_s: TPOT is 0 for a request of one token, as vLLM's goodput has it.
         prompt_tokens, output_tokens: lengths.
+        class_id: traffic class.
     """
 
     sent_s: F64
@@ -30,19 +31,20 @@ class Counted:
     tpot_s: F64
     prompt_tokens: npt.NDArray[np.integer]
     output_tokens: npt.NDArray[np.integer]
+    class_id: npt.NDArray[np.integer]
 
     @classmethod
     def of(cls, requests: Columns) -> Counted:
         """Selects them from a run's request columns."""
         chosen = (requests["counted"] == 1) & (requests["status"] == FINISHED)
-        names = ("sent_s", "first_chunk_s", "last_chunk_s", "prompt_tokens", "output_tokens")
+        names = ("sent_s", "first_chunk_s", "last_chunk_s", "prompt_tokens", "output_tokens", "class_id")
         columns = [requests[name] if chosen.all() else requests[name][chosen] for name in names]
         sent, first, last = (np.asarray(column, dtype=np.float64) for column in columns[:3])
-        prompt, output = columns[3:]
+        prompt, output, class_id = columns[3:]
         tpot = last - first
         tpot /= np.maximum(output - 1, 1)
         tpot[output <= 1] = 0.0
-        return cls(sent, first - sent, last - sent, tpot, prompt, output)
+        return cls(sent, first - sent, last - sent, tpot, prompt, output, class_id)
 
     @property
     def last_s(self) -> F64:
@@ -56,10 +58,9 @@ class Counted:
 
     def attained(self, slo: Slo) -> npt.NDArray[np.bool_]:
         """Returns which requests met all limits of `slo`."""
-        pairs = ((self.ttft_s, slo.ttft_s), (self.tpot_s, slo.tpot_s), (self.e2el_s, slo.e2el_s))
         met = np.ones(len(self.sent_s), dtype=bool)
-        for values, limit in pairs:
-            met &= values <= (inf if limit is None else limit)
+        for latency in ("ttft_s", "tpot_s", "e2el_s"):
+            met &= getattr(self, latency) <= slo.allowed(latency, self.class_id)
         return met
 
 

@@ -34,6 +34,7 @@ class Lives:
 
     def __init__(self, specs: Mapping[str, AcceptanceSpec], table: RequestTable, k: int, seed: int) -> None:
         self._table = table
+        self._ids = table.luck_ids
         self._names = [name if name in specs else "" for name in table.class_names]
         self.by_class: dict[str, Acceptance] = {}
         self._accepted_of: dict[int, bytes] = {}
@@ -90,49 +91,54 @@ class Lives:
         mine = [self.process(other) is drawing for other in range(row, end)]
         rows = np.arange(row, end)[mine]
         outputs = np.asarray(table.output_tokens[rows], dtype=np.int64)
-        thresholds = drawing.thresholds_each(rows)
+        ids = self._ids[rows]
+        thresholds = drawing.thresholds_each(ids)
         if thresholds is None:
             thresholds = np.array([self.bounds(other) for other in rows.tolist()])
-        drawn = accepted_each(drawing.seed, rows, outputs, thresholds)
+        drawn = accepted_each(drawing.seed, ids, outputs, thresholds)
         self._accepted_of.update(zip(rows.tolist(), drawn, strict=True))
-        if (found := proposals_each(drawing, rows, outputs)) is not None:
+        if (found := proposals_each(drawing, ids, outputs)) is not None:
             self._found_by.update(zip(rows.tolist(), found, strict=True))
 
     def _accepted(self, drawing: Acceptance, row: int) -> bytes:
         table = self._table
         output = int(table.output_tokens[row])
         if drawing.by_output_position:
-            return drawing.at_positions(row, output)[0]
+            return drawing.at_positions(self._id(row), output)[0]
         if row in self._accepted_of:
             return self._accepted_of[row]
         prompt, temperature = int(table.prompt_tokens[row]), float(table.temperature[row])
-        return drawing.accepted(row, prompt, output, temperature, self._rank(row))
+        return drawing.accepted(self._id(row), prompt, output, temperature, self._rank(row))
 
     def bounds(self, row: int) -> npt.NDArray[Any]:
         """Returns what a request's rounds are drawn against, as `Acceptance.bounds`."""
         prompt, temperature = int(self._table.prompt_tokens[row]), float(self._table.temperature[row])
-        return self.process(row).bounds(row, prompt, temperature, self._rank(row))
+        return self.process(row).bounds(self._id(row), prompt, temperature, self._rank(row))
 
     def proposals(self, row: int) -> bytes | None:
         """Returns which samplings find drafts, by sampling or by output tokens written; None: all."""
         drawing, output = self.process(row), int(self._table.output_tokens[row])
         if drawing.by_output_position:
-            return drawing.at_positions(row, output)[1]
+            return drawing.at_positions(self._id(row), output)[1]
         if row in self._found_by:
             return self._found_by[row]
-        return drawing.proposals(row, output, self._rank(row))
+        return drawing.proposals(self._id(row), output, self._rank(row))
 
     def chain(self, row: int) -> Chain:
         """Returns when a request's samplings find drafts; only where not all of them do."""
         drawing = self.process(row)
-        chain = drawing.chain(drawing.level(row, self._rank(row)))
+        chain = drawing.chain(drawing.level(self._id(row), self._rank(row)))
         assert chain is not None
         return chain
 
     def confidence(self, row: int) -> tuple[float, ...]:
         """Returns the survival by position that a calibrated drafter expects of its drafts."""
         prompt, temperature = int(self._table.prompt_tokens[row]), float(self._table.temperature[row])
-        return self.process(row).confidence(row, prompt, temperature, self._rank(row))
+        return self.process(row).confidence(self._id(row), prompt, temperature, self._rank(row))
+
+    def _id(self, row: int) -> int:
+        """Returns the key of a request's luck."""
+        return int(self._ids[row])
 
     def _rank(self, row: int) -> Rank:
         low, high = self._ranks[row].tolist()

@@ -7,7 +7,7 @@ K = 0 keeps the drafter loaded: an EAGLE head or draft model still runs one pass
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Rows
 
 from specfleet.hardware.stepcost import StepCost
@@ -121,6 +121,27 @@ class TemperatureGate(Silent, Columnwise):
         return self._cool.of(batch)
 
 
+class ByClass(Silent, Columnwise):
+    """A K a traffic class, for life.
+
+    Args:
+        k: of classes that are not named, and the most of any.
+        drafts: class -> K.
+    """
+
+    def __init__(self, k: int, drafts: Mapping[str, int]) -> None:
+        self.k = k
+        self.drafts = {name: min(own, k) for name, own in drafts.items()}
+        self._own = FromRequest(self._drafts)
+
+    def _drafts(self, request: Sequence) -> int:
+        return self.drafts.get(getattr(request, "traffic_class", ""), self.k)
+
+    def plan_rows(self, batch: Batch, waiting: int, now: float) -> I64:
+        """Returns the K of each row's class."""
+        return self._own.of(batch)
+
+
 POLICIES: dict[str, Callable[..., Policy]] = {
     "static": Static,
     "batch_size": BatchSizeSchedule,
@@ -130,6 +151,7 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "early_stop": EarlyStop,
     "acceptance_gate": AcceptanceGate,
     "temperature_gate": TemperatureGate,
+    "by_class": ByClass,
     "slo_budget": SloBudget,
     "bandit": Bandit,
     "oracle": Oracle,
@@ -143,6 +165,7 @@ _NEVER_ASK = (
     AdaptiveTiers,
     AcceptanceGate,
     TemperatureGate,
+    ByClass,
     Bandit,
     Oracle,
 )

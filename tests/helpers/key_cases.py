@@ -73,6 +73,9 @@ COLD: Around = {
     },
 }
 TREE: Around = {f"{SC}.num_speculative_tokens": None}
+SHORT: Around = {"input_len": 60, "output_len": 9}
+MIX: Around = {f"{WL}.mix": {"a": {"share": 0.5}, "b": {"share": 0.5, **SHORT}}}
+OF_TRACE: Around = {f"{WL}.mix": {"a": {"share": 0.5, "trace": "rows.csv"}, "b": 0.5}}
 PHASES: Around = {
     f"{WL}.num_prompts": None,
     f"{WL}.max_concurrency": None,
@@ -215,6 +218,7 @@ POLICY_CASES = {
     "acceptance_gate.window": Case(2, {**LONG, DP: {"acceptance_gate": {"threshold": 0.8}}}),
     "acceptance_gate.threshold": Case(0.9, {**LONG, DP: {"acceptance_gate": {"window": 2}}}),
     "acceptance_gate.cooldown": Case(3, {**LONG, DP: {"acceptance_gate": {"window": 2, "threshold": 0.9}}}),
+    "by_class": Case({"a": 0, "b": 2}, {f"{WL}.mix": {"a": 0.5, "b": 0.5}, DP: {"by_class": {"a": 3}}}),
     "temperature_gate.limit": Case(2.0, {**HOT, DP: {"temperature_gate": {}}}),
     "slo_budget.tpot_ms": Case(100.0, {**LONG, DP: {"slo_budget": {"tpot_ms": 0.1, "budget": 6}}}),
     "slo_budget.budget": Case(2, {DP: {"slo_budget": {"tpot_ms": 5.0, "budget": 18}}}),
@@ -380,16 +384,27 @@ WORKLOAD_CASES = {
     "max_tokens": Case(9),
     "output_cap": Case(9),
     "ignore_eos": Case(True),
-    "mix": Case(
-        {"a": 0.5, "b": 0.5},
-        {
-            AC: {
-                "a": {"conditional_acceptance": 0.7, "concentration": 18},
-                "b": {"conditional_acceptance": 0.2, "concentration": 18},
-                "default": {"conditional_acceptance": 0.7, "concentration": 18},
-            }
-        },
+    "mix.share": Case(0.25, {f"{WL}.mix": {"a": {}, "b": {"share": 0.75, **SHORT}}}, NEEDED),
+    "mix.request_rate": Case(80.0, {**OPEN, f"{WL}.mix": {"a": {}, "b": {"request_rate": 40.0}}}, NEEDED),
+    "mix.burstiness": Case(
+        0.2,
+        {**OPEN, f"{WL}.mix": {"a": {"request_rate": 80.0}, "b": {"request_rate": 40.0}}},
     ),
+    "mix.cv": Case(2.0, {**OPEN, f"{WL}.mix": {"a": {"request_rate": 80.0}, "b": {"request_rate": 40.0}}}),
+    "mix.preset": Case("mt-bench", {f"{WL}.mix": {"a": {"share": 0.5}, "b": 0.5}}),
+    "mix.input_len": Case(70, {f"{WL}.mix": {"a": {"share": 0.5, "output_len": 9}, "b": 0.5}}, NEEDED),
+    "mix.output_len": Case(9, {f"{WL}.mix": {"a": {"share": 0.5, "input_len": 70}, "b": 0.5}}, NEEDED),
+    "mix.rank_correlation": Case(0.9, MIX),
+    "mix.trace_format": Case("azure", OF_TRACE, ONLY),
+    "mix.limit": Case(5, OF_TRACE),
+    "mix.on_too_long": Case(
+        "drop", {f"{WL}.mix": {"a": {"share": 0.5, "trace": "long.csv"}, "b": 0.5}}, NEEDED
+    ),
+    "mix.max_tokens": Case(9, MIX),
+    "mix.output_cap": Case(9, MIX),
+    "mix.ignore_eos": Case(True, MIX),
+    "mix.temperature": Case(1.2, {**MIX, AC: LATENT[AC]}),
+    "mix.priority": Case(1, {**MIX, **BUSY, "serve.scheduling_policy": "priority"}),
     "phases.num_prompts": Case(20, PHASES),
     "phases.request_rate": Case(9.0, PHASES),
     "phases.traffic_class": Case(

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from key_cases import BASE, Around, Case
 
+CLASS = "workload.mix."
+"""Where classes stand, by name; cases are about the class `a`."""
 LISTS = ("workload.phases", "claim.expect", "plan.candidates.drafting")
 NAMED = ("rows.csv", "other.csv", "long.csv", "traces.jsonl", "other.jsonl", "tokens.jsonl")
 """Files that cases name."""
@@ -14,6 +16,8 @@ NAMED = ("rows.csv", "other.csv", "long.csv", "traces.jsonl", "other.jsonl", "to
 
 def with_key(key: str, case: Case) -> Around:
     """What stands around a key, and the key: in the first entry of a list."""
+    if key.startswith(CLASS):
+        return {**case.around, f"{CLASS}a.{key.removeprefix(CLASS)}": case.value}
     block = next((block for block in LISTS if key.startswith(f"{block}.")), None)
     if block is None:
         return {**case.around, key: case.value}

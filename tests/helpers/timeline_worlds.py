@@ -309,7 +309,8 @@ def policies(draw: st.DrawFn) -> PolicySpec:
 
 
 def requests(world: World) -> RequestTable:
-    """Returns a world's requests: of two classes, with priorities, temperatures and sessions of two turns."""
+    """Returns a world's requests: of two classes, with priorities, temperatures and sessions of two turns; in
+    half of the worlds with luck that goes by class."""
     rows = np.arange(len(world.prompt))
     table = RequestTable.of(
         world.prompt,
@@ -321,7 +322,10 @@ def requests(world: World) -> RequestTable:
         segments=world.segments,
     )
     hot = np.asarray(rows % 4 * 0.4, dtype=np.float64)
-    return replace(table, priority=rows % 3 - 1, temperature=hot, session_id=rows // 2, turn=rows % 2)
+    luck = (1 + rows % 2 << 40) + rows // 2 if sum(world.prompt) % 2 else None
+    return replace(
+        table, priority=rows % 3 - 1, temperature=hot, session_id=rows // 2, turn=rows % 2, luck_id=luck
+    )
 
 
 def both(world: World, seed: int, policy: PolicySpec | None = None) -> tuple[RunResult, RunResult]:

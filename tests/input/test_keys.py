@@ -22,7 +22,11 @@ from specfleet.experiments.schema.yamlfile import KeyPath
 from specfleet.experiments.words.check import check_text
 from specfleet.experiments.words.explain import explain_text
 
-AGAIN = ("plan.candidates.drafting.speculative_config.", "plan.candidates.drafting.acceptance.")
+AGAIN = (
+    "plan.candidates.drafting.speculative_config.",
+    "plan.candidates.drafting.acceptance.",
+    *(f"workload.mix.{block}." for block in ("acceptance", "slo", "input", "output", "trace", "prefix")),
+)
 """Blocks that are tried where they stand first."""
 
 

@@ -93,10 +93,11 @@ def several(world: World) -> World:
 @st.composite
 def choices(draw: st.DrawFn) -> PolicySpec:
     """A policy, most of them of those that look at single requests."""
-    picky = {
+    picky: dict[str, dict[str, object]] = {
         "early_stop": {"threshold": draw(st.sampled_from([0.2, 0.6]))},
         "acceptance_gate": {"window": draw(st.integers(1, 4)), "threshold": 0.6, "cooldown": 3},
         "temperature_gate": {"limit": 0.5},
+        "by_class": {"drafts": {"default": draw(st.integers(0, 2)), "other": 1}},
         "slo_budget": {"tpot_s": draw(st.sampled_from([0.001, 0.02])), "budget": draw(st.integers(0, 9))},
         "oracle": {},
     }

@@ -27,6 +27,7 @@ PARAMETERS: Mapping[str, Mapping[str, object]] = {
     "batch_size": {"schedule": ((1, 3, 4), (4, 8, 1), (20, 99, 0))},
     "disable_above_queue": {"queue": 2},
     "slo_budget": {"tpot_s": 0.01, "budget": 12},
+    "by_class": {"drafts": {"chat": 0, "code": 2}},
 }
 COST = ToyCost(step_s=0.005, token_s=1e-4, pass_s=5e-4)
 
@@ -69,10 +70,25 @@ def test_a_static_policy_is_no_policy(asynchronous: bool) -> None:
         PolicySpec("static"),
         PolicySpec("batch_size", {"schedule": ((1, 999, K),)}),
         PolicySpec("temperature_gate", {"limit": 2.0}),
+        PolicySpec("by_class", {"drafts": {"chat": 0, "default": K}}),
     ):
         same = run(policy, asynchronous=asynchronous)
         for name, column in plain.requests.items():
             np.testing.assert_array_equal(column, same.requests[name], err_msg=name)
+
+
+def test_drafts_by_class_are_those_of_the_class_for_life() -> None:
+    n, names = 60, ("chat", "code", "rest")
+    table = RequestTable.of([20] * n, [40] * n, class_id=np.arange(n) % 3, class_names=names)
+    drafts = PolicySpec("by_class", {"drafts": {"chat": 0, "code": 2}})
+    engine = drafting(K, "eagle3", ENGINE)
+    found = simulate(Scenario(engine, COST, {"": SPREAD}, load=LoadConfig(8), policy=drafts), table, 1)
+    assert found.stepped_because.startswith("drafts by traffic class")
+    drafted = [found.requests["draft_tokens"][table.class_id == place] for place in range(3)]
+    rounds = [found.requests["verifications"][table.class_id == place] for place in range(3)]
+    assert not drafted[0].any() and not rounds[0].any()
+    assert (drafted[1] <= 2 * rounds[1]).all() and drafted[1].sum() > 1.9 * rounds[1].sum()
+    assert drafted[2].sum() > 3.5 * rounds[2].sum() > 0
 
 
 def test_k_zero_keeps_the_drafter_in_step_with_one_pass() -> None:

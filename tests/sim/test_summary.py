@@ -103,7 +103,7 @@ def prove(scenario: Scenario, table: RequestTable, seed: int, portion: int) -> S
     assert (ours is None) == (whole is None)
     if ours is not None and whole is not None:
         wrong += same(ours.as_dict(), whole.as_dict())
-    for name, figures in by_class(result, table.class_names).items():
+    for name, figures in by_class(result, table.class_names, SLO).items():
         wrong += same(summary.by_class()[name].as_dict(), figures.as_dict())
     for mine, theirs in zip(summary.by_replica(), by_replica(result), strict=True):
         wrong += same(mine.as_dict(), theirs.as_dict())
@@ -298,7 +298,7 @@ def sent(times: list[tuple[float, float, float]]) -> Counted:
     """Requests by their send, and the seconds from it to the first and on to the last chunk."""
     sent_s, ttft_s, rest_s = np.array(sorted(times)).T
     tokens = np.full(len(times), 2)
-    return Counted(sent_s, ttft_s, ttft_s + rest_s, rest_s, tokens, tokens)
+    return Counted(sent_s, ttft_s, ttft_s + rest_s, rest_s, tokens, tokens, 0 * tokens)
 
 
 def some(requests: Counted, rows: slice) -> Counted:

@@ -180,8 +180,9 @@ FAULTS = {
     ),
     "luck of the other half": (
         luck,
-        "draws = draws_each(self.seed, ids, ROUND, hashes, skipped)",
-        "draws = draws_each(self.seed, ids, ROUND, hashes, skipped).reshape(-1, 2)[:, ::-1].ravel()",
+        "draws = draws_each(self.seed, self._keys(ids), ROUND, hashes, skipped)",
+        "draws = draws_each(self.seed, self._keys(ids), ROUND, hashes, skipped)"
+        ".reshape(-1, 2)[:, ::-1].ravel()",
         ("open",),
     ),
     "a look-up in vain is accepted": (lookups, "accepted *= hot[hits]", "pass", ("looked up",)),

@@ -11,7 +11,7 @@ from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.point.acceptance_specs import written_out
 from specfleet.experiments.point.beyond import Beyond, beyond
 from specfleet.experiments.schema import lookups
-from specfleet.experiments.schema.blocks.acceptance import QUANTITIES, Process
+from specfleet.experiments.schema.blocks.acceptance import QUANTITIES, Process, processes
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import SpeculativeConfig
 from specfleet.sim.config import ON_HOST
@@ -106,7 +106,7 @@ def elsewhere(process: Process, config: Experiment, block: str) -> Iterator[str]
     pairs = [
         (there.model, named, same_model(there.model, config.serve.model)),
         (there.method, speculative.method, there.method == speculative.method),
-        (there.dataset, config.workload.preset, _same_data(there.dataset, config.workload.preset)),
+        (there.dataset, preset := _preset(process, config), _same_data(there.dataset, preset)),
     ]
     others = [(was, now) for was, now, alike in pairs if was is not None and now is not None and not alike]
     if others:
@@ -149,7 +149,18 @@ def predicted(process: Process, config: Experiment) -> Beyond | None:
 def same_data_set(process: Process, config: Experiment) -> bool:
     """Whether a point runs the data set that its acceptance was measured on, as far as both are named."""
     there = written_out(process).measured_on
-    return there is None or _same_data(there.dataset, config.workload.preset)
+    return there is None or _same_data(there.dataset, _preset(process, config))
+
+
+def _preset(process: Process, config: Experiment) -> str | None:
+    """The preset that the requests of a process have their lengths from; None: none, or several."""
+    workload, found = config.workload, processes(config.acceptance)
+    names = {name for name, one in found.items() if one is process}
+    if not workload.classes:
+        return workload.preset
+    served = [name for name in workload.classes if (name if name in found else "") in names]
+    presets = {workload.of_class(name).preset for name in served}
+    return presets.pop() if len(presets) == 1 else None
 
 
 def same_model(measured: str | None, served: str | dict[str, object]) -> bool:

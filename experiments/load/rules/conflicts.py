@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 
 from specfleet.experiments.load.defaults import longest_of
@@ -18,6 +19,7 @@ from specfleet.experiments.load.rules.slow import slow_conflicts
 from specfleet.experiments.load.rules.speculation import speculation_conflicts
 from specfleet.experiments.load.rules.trtllm import trtllm_conflicts
 from specfleet.experiments.load.rules.workload import workload_conflicts
+from specfleet.experiments.point.mixes import each_class
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import Serve
@@ -76,9 +78,9 @@ def _names(config: Experiment) -> Iterator[Conflict]:
     if speculative and speculative.model is not None and speculative.method not in (None, *ON_HOST):
         named = speculative.model
         looked_up.append(("serve.speculative_config.model", lambda: lookups.drafter(named)))
-    name = config.workload.preset
-    if name is not None:
-        looked_up.append(("workload.preset", lambda: lookups.preset(name)))
+    for block, workload in each_class(config.workload).values():
+        if (name := workload.preset) is not None:
+            looked_up.append((f"{block}.preset", partial(lookups.preset, name)))
     for key, find in looked_up:
         try:
             find()

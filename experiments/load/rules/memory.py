@@ -13,6 +13,7 @@ from specfleet.experiments.load.rules.datasheet import datasheet_conflicts
 from specfleet.experiments.load.rules.sglang import is_sglang
 from specfleet.experiments.load.rules.sizes import MOST_SECONDS
 from specfleet.experiments.point.build import acceptance_specs, placement, pool, requests_asked
+from specfleet.experiments.point.mixes import each_class, recorded_lengths
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import MOST_BLOCKS, Serve
@@ -29,6 +30,7 @@ def running_conflicts(config: Experiment) -> Iterator[Conflict]:
     too_large = list(_memory(config.serve))
     yield from too_large or datasheet_conflicts(config.serve)
     yield from _acceptance(config)
+    yield from _recorded(config)
     workload = config.workload
     file = workload.trace_file
     if file is None or not lookups.is_file(file) or config.serve.max_model_len is None:
@@ -46,6 +48,30 @@ def running_conflicts(config: Experiment) -> Iterator[Conflict]:
             "workload.trace",
             "serve.max_model_len",
         )
+
+
+def _recorded(config: Experiment) -> Iterator[Conflict]:
+    """The traces that classes take their lengths from can be read, and hold rows that fit."""
+    limit = config.serve.max_model_len or 0
+    for block, mine in each_class(config.workload).values():
+        if block == "workload" or mine.trace is None:
+            continue
+        try:
+            prompt, output = recorded_lengths(mine)
+        except (ValueError, OSError) as error:
+            yield Conflict.at(str(error), f"{block}.trace")
+            continue
+        tokens = prompt + output
+        if mine.on_too_long == "error" and tokens.max() > limit:
+            yield Conflict.at(
+                f"its longest request has {tokens.max()} tokens, serve.max_model_len is {limit}; raise that, "
+                f"or set {block}.on_too_long: drop",
+                f"{block}.trace",
+                "serve.max_model_len",
+            )
+        elif tokens.min() > limit:
+            message = f"none of its rows fits in serve.max_model_len, {limit}; raise that"
+            yield Conflict.at(message, f"{block}.trace", "serve.max_model_len")
 
 
 def _rows(config: Experiment, limit: int) -> Iterator[Conflict]:

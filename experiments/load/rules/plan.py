@@ -18,24 +18,31 @@ MOST_ATTAINED = 0.999999
 
 def slo_conflicts(config: Experiment) -> Iterator[Conflict]:
     """An SLO has limits, all of one form."""
-    slo = config.slo
-    if slo is None:
-        return
+    if config.slo is not None:
+        yield from _limits(config.slo, "slo")
+    for name, each in config.workload.classes.items():
+        if each.slo is not None:
+            yield from _limits(each.slo, f"workload.mix.{name}.slo")
+
+
+def _limits(slo: Slo, block: str) -> Iterator[Conflict]:
     by_percentile = list(slo.percentile_limits_ms)
     by_request = [key for key in ("ttft_ms", "tpot_ms", "e2el_ms") if getattr(slo, key) is not None]
     if not by_percentile and not by_request:
         yield Conflict.at(
-            "has no limit; give p99_ttft_ms, p99_tpot_ms, .. or ttft_ms, tpot_ms, e2el_ms", "slo"
+            "has no limit; give p99_ttft_ms, p99_tpot_ms, .. or ttft_ms, tpot_ms, e2el_ms", block
         )
     if by_percentile and by_request:
         message = (
             "limits one request, {} a percentile; keep one form: percentiles, or ttft_ms, tpot_ms, e2el_ms "
             "and attainment"
         )
-        yield Conflict.at(message.format(by_percentile[0]), f"slo.{by_request[0]}", f"slo.{by_percentile[0]}")
+        yield Conflict.at(
+            message.format(by_percentile[0]), f"{block}.{by_request[0]}", f"{block}.{by_percentile[0]}"
+        )
     if by_percentile and not by_request and slo.attainment != Slo.model_fields["attainment"].default:
         message = f"belongs to limits by request, and {by_percentile[0]} is a percentile; remove it"
-        yield Conflict.at(message, "slo.attainment", f"slo.{by_percentile[0]}")
+        yield Conflict.at(message, f"{block}.attainment", f"{block}.{by_percentile[0]}")
 
 
 def plan_conflicts(experiment: Experiment) -> Iterator[Conflict]:
@@ -49,6 +56,10 @@ def plan_conflicts(experiment: Experiment) -> Iterator[Conflict]:
         message = "asks that no request ever be late, which no run is long enough to show; use at most "
         message += str(MOST_ATTAINED)
         yield Conflict.at(message, "slo.attainment", "plan")
+    for name, each in experiment.workload.classes.items():
+        if each.slo is not None:
+            message = "is of one class, and a plan meets slo: of all requests; remove it, or the plan"
+            yield Conflict.at(message, f"workload.mix.{name}.slo", "plan")
     yield from _traffic(experiment, plan)
     yield from _gpus(experiment, plan)
     yield from _drafting(experiment, plan)
@@ -60,7 +71,7 @@ def plan_conflicts(experiment: Experiment) -> Iterator[Conflict]:
 def _traffic(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
     """The rate comes from one place, and it is a rate."""
     workload = experiment.workload
-    rate = workload.request_rate
+    rate = workload.request_rate or workload.rate_of_classes
     finite = rate is not None and math.isfinite(rate)
     if workload.max_concurrency is not None:
         message = "caps the load, and a plan is made for a rate; remove it"

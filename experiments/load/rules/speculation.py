@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import get_args
 
 from specfleet.experiments.load.rules.acceptance import positions, process_conflicts
 from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.load.rules.tree import positions_needed, tree_conflicts
+from specfleet.experiments.point.build import class_names_of
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.acceptance import processes
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.policy import DraftPolicy
 from specfleet.experiments.schema.blocks.serve import Method, Serve, SpeculativeConfig
+from specfleet.experiments.schema.faults import did_you_mean
 from specfleet.experiments.schema.lookups import found
 from specfleet.hardware.heads import reads_target
 from specfleet.sim.config import ON_HOST, WITHOUT_DRAFT_KV
@@ -57,9 +59,6 @@ _HARMLESS = {
 }
 """Values that say no more than the default."""
 
-DEFAULT_CLASS = "default"
-"""The traffic class of requests that have no other."""
-
 _BLOCK = "serve.speculative_config"
 
 
@@ -71,13 +70,10 @@ def speculation_conflicts(config: Experiment) -> Iterator[Conflict]:
         yield from _method(speculative, config.serve)
         yield from _drafter(config, speculative)
         yield from _synthetic(config, speculative)
-        yield from _policy(config.serve.draft_policy, speculative)
+        yield from _policy(config.serve.draft_policy, speculative, class_names_of(config.workload))
         yield from tree_conflicts(config)
     by_class = processes(config.acceptance)
-    phases = config.workload.phases or ()
-    named = dict.fromkeys(phase.traffic_class for phase in phases)
-    classes = tuple(named or config.workload.mix or (DEFAULT_CLASS,))
-    missing = [name for name in classes if name not in by_class]
+    missing = [name for name in class_names_of(config.workload) if name not in by_class]
     if by_class and missing and "" not in by_class:
         message = (
             f"has no process for the traffic class {' and '.join(missing)} of this workload; add it, or give "
@@ -97,7 +93,23 @@ def speculation_conflicts(config: Experiment) -> Iterator[Conflict]:
         yield from process_conflicts(process, speculative, block, needed)
 
 
-def _policy(policy: DraftPolicy | None, speculative: SpeculativeConfig) -> Iterator[Conflict]:
+def _by_class(drafts: Mapping[str, int], k: int, classes: Sequence[str]) -> Iterator[Conflict]:
+    """Every K by class is of a class that there is, and no more than num_speculative_tokens."""
+    here = "serve.draft_policy.by_class"
+    for name, own in drafts.items():
+        if name not in classes:
+            near = did_you_mean(name, list(classes))
+            yield Conflict.at(f"{name} is no traffic class of this workload; {near}", here, "workload.mix")
+        elif own > k:
+            message = (
+                f"{own} drafts for {name} are more than num_speculative_tokens, {k}; lower it, or raise that"
+            )
+            yield Conflict.at(message, here, f"{_BLOCK}.num_speculative_tokens")
+
+
+def _policy(
+    policy: DraftPolicy | None, speculative: SpeculativeConfig, classes: Sequence[str]
+) -> Iterator[Conflict]:
     """K while running comes from one place, and never exceeds num_speculative_tokens."""
     k = speculative.num_speculative_tokens or 0
     schedule, key = (
@@ -109,6 +121,8 @@ def _policy(policy: DraftPolicy | None, speculative: SpeculativeConfig) -> Itera
     if policy is not None and policy.chosen is None:
         names = ", ".join(type(policy).model_fields)
         yield Conflict.at(f"must be exactly one of {names}", "serve.draft_policy")
+    if policy is not None and policy.by_class is not None:
+        yield from _by_class(policy.by_class, k, classes)
     if policy is not None and policy.batch_size is not None:
         schedule, key = policy.batch_size.schedule, "serve.draft_policy.batch_size.schedule"
     own = policy is None

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from specfleet.experiments.load.rules.base import Conflict
+from specfleet.experiments.load.rules.mix import mix_conflicts
+from specfleet.experiments.point.mixes import each_class
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.workload import Lengths, PerConcurrency, Workload
@@ -19,17 +21,18 @@ _TRACE_ONLY = ("trace_format", "speed", "limit", "on_too_long")
 
 def workload_conflicts(config: Experiment) -> Iterator[Conflict]:
     """Everything wrong with the workload of a filled point."""
-    yield from _one_source(config.workload)
-    yield from _trace(config.workload)
+    yield from mix_conflicts(config)
+    for block, workload in each_class(config.workload).values():
+        yield from _one_source(workload, block)
+        yield from _trace(workload, block)
+        for key in ("input", "output"):
+            lengths = getattr(workload, key)
+            if lengths is not None:
+                yield from _lengths(lengths, f"{block}.{key}")
+        yield from _too_long(workload, config.serve.max_model_len, block)
     yield from _counts(config.workload)
-    yield from _mix(config.workload)
     yield from _phases(config.workload)
     yield from _arrivals(config.workload)
-    for key in ("input", "output"):
-        lengths = getattr(config.workload, key)
-        if lengths is not None:
-            yield from _lengths(lengths, f"workload.{key}")
-    yield from _too_long(config)
 
 
 def workload_notices(points: list[Experiment]) -> Iterator[str]:
@@ -61,7 +64,7 @@ def _all_at_once(workload: Workload) -> bool:
     return not any(rate is not None and math.isfinite(rate) for rate in rates)
 
 
-def _one_source(workload: Workload) -> Iterator[Conflict]:
+def _one_source(workload: Workload, block: str) -> Iterator[Conflict]:
     """Lengths come from exactly one of a preset, a trace, or input and output."""
     sides = {
         "input": [key for key in ("input_len", "input") if getattr(workload, key) is not None],
@@ -70,46 +73,35 @@ def _one_source(workload: Workload) -> Iterator[Conflict]:
     whole = [key for key in ("preset", "trace") if getattr(workload, key) is not None]
     given = [*whole, *sides["input"], *sides["output"]]
     if not given:
-        yield Conflict.at("has no lengths; give preset, trace, or input_len and output_len", "workload")
+        yield Conflict.at("has no lengths; give preset, trace, or input_len and output_len", block)
     elif whole and len(given) > 1:
         message = f"lengths come from {' and '.join(given)}; keep exactly one source"
-        yield Conflict.at(message, *(f"workload.{key}" for key in reversed(given)))
+        yield Conflict.at(message, *(f"{block}.{key}" for key in reversed(given)))
     elif not whole:
         for side, keys in sides.items():
             if len(keys) > 1:
                 message = f"{' and '.join(keys)} are both given; keep one"
-                yield Conflict.at(message, *(f"workload.{key}" for key in reversed(keys)))
+                yield Conflict.at(message, *(f"{block}.{key}" for key in reversed(keys)))
             if not keys:
                 message = f"has no {side} lengths; add {side}_len or {side}"
-                yield Conflict.at(message, "workload", f"workload.{side}_len", f"workload.{side}")
+                yield Conflict.at(message, block, f"{block}.{side}_len", f"{block}.{side}")
 
 
-def _trace(workload: Workload) -> Iterator[Conflict]:
+def _trace(workload: Workload, block: str) -> Iterator[Conflict]:
     """A trace exists; what only a trace understands has one."""
     if workload.trace is not None:
         if not lookups.is_file(workload.trace_file or ""):
             named = (workload.trace_file or "")[:200]
             message = f"there is no file {named}; paths are relative to the experiment file"
-            yield Conflict.at(message, "workload.trace")
+            yield Conflict.at(message, f"{block}.trace")
         if workload.rank_correlation is not None:
             message = "a trace pairs prompts and outputs itself; remove it"
-            yield Conflict.at(message, "workload.rank_correlation", "workload.trace")
+            yield Conflict.at(message, f"{block}.rank_correlation", f"{block}.trace")
         return
     for key in _TRACE_ONLY:
         if getattr(workload, key) != Workload.model_fields[key].default:
             message = "means something only for a trace; add trace: or remove it"
-            yield Conflict.at(message, f"workload.{key}", "workload.trace")
-
-
-def _mix(workload: Workload) -> Iterator[Conflict]:
-    """Shares of a mix add up to one; a trace has no classes."""
-    if workload.mix is None:
-        return
-    total = sum(workload.mix.values())
-    if abs(total - 1.0) > 1e-6:
-        yield Conflict.at(f"shares add up to {total:g}; make them add up to 1", "workload.mix")
-    if workload.trace is not None:
-        yield Conflict.at("a trace has no traffic classes; remove it", "workload.mix", "workload.trace")
+            yield Conflict.at(message, f"{block}.{key}", f"{block}.trace")
 
 
 def _phases(workload: Workload) -> Iterator[Conflict]:
@@ -187,13 +179,13 @@ def _lengths(lengths: Lengths, block: str) -> Iterator[Conflict]:
             yield Conflict.at(message, f"{block}.quantiles")
 
 
-def _too_long(config: Experiment) -> Iterator[Conflict]:
+def _too_long(workload: Workload, longest: int | None, block: str) -> Iterator[Conflict]:
     """vLLM refuses a prompt that leaves no room, and a prompt whose max_tokens does not fit behind it."""
-    longest, workload = config.serve.max_model_len, config.workload
     prompt, prompt_key = _prompt_maximum(workload)
     if longest is None or prompt is None:
         return
-    keys = (prompt_key, "serve.max_model_len", "workload.prefix")
+    prompt_key = prompt_key.replace("workload", block, 1)
+    keys = (prompt_key, "serve.max_model_len", f"{block}.prefix")
     if prompt >= longest:
         yield Conflict.at(
             f"prompts of up to {prompt} tokens leave no room in serve.max_model_len, {longest}; shorten them "
@@ -206,7 +198,7 @@ def _too_long(config: Experiment) -> Iterator[Conflict]:
         yield Conflict.at(
             f"prompts of up to {prompt} tokens and outputs of up to {output} exceed serve.max_model_len, "
             f"{longest}; shorten them or raise it to {prompt + output}",
-            output_key,
+            output_key.replace("workload", block, 1),
             *keys,
         )
 

@@ -130,6 +130,8 @@ class DraftPolicy(Block):
     """Per request: off for a while when too little is accepted."""
     temperature_gate: TemperatureGate | None = None
     """Per request: none when sampled too hot."""
+    by_class: Annotated[dict[str, CountOrNone], Field(min_length=1)] | None = None
+    """Traffic class -> its K, for life; a class not named has num_speculative_tokens."""
     slo_budget: SloBudget | None = None
     """Per request: a budget that goes first to those behind."""
     bandit: Bandit | None = None
@@ -152,5 +154,10 @@ class DraftPolicy(Block):
     def chosen(self) -> tuple[str, dict[str, object]] | None:
         """The policy given, by name, with its parameters; None unless it is exactly one."""
         blocks = {name: getattr(self, name) for name in type(self).model_fields}
-        given = {name: block.model_dump() for name, block in blocks.items() if block is not None} | self.own
+        given = {name: _parameters(block) for name, block in blocks.items() if block is not None} | self.own
         return next(iter(given.items())) if len(given) == 1 else None
+
+
+def _parameters(block: Block | dict[str, int]) -> dict[str, object]:
+    """What a policy is made with."""
+    return {"drafts": dict(block)} if isinstance(block, dict) else block.model_dump()

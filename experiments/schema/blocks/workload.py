@@ -7,9 +7,19 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, Tag
 
+from specfleet.experiments.schema.blocks.acceptance import Process
 from specfleet.experiments.schema.blocks.arrivals import Arrivals
-from specfleet.experiments.schema.blocks.base import Block, Count, CountOrNone, Fraction, Rate, Tokens
+from specfleet.experiments.schema.blocks.base import (
+    RATES_PER_S,
+    Block,
+    Count,
+    CountOrNone,
+    Fraction,
+    Rate,
+    Tokens,
+)
 from specfleet.experiments.schema.blocks.own import TraceFormatName
+from specfleet.experiments.schema.blocks.plan import Slo
 from specfleet.experiments.schema.blocks.tracefile import Trace, TraceReading
 from specfleet.workloads.rates import RateCurve
 
@@ -104,6 +114,72 @@ class Phase(Block):
     """Traffic class, as in `acceptance:`."""
 
 
+class TrafficClass(Block):
+    """One class of a mix: how much there is of it, and what a workload says, for its requests alone. What is
+    left out is as in the workload; lengths with their rank correlation go together."""
+
+    share: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Of all requests, which come in one stream; 0 leaves the class out."""
+    request_rate: Annotated[float, Field(ge=0, le=RATES_PER_S[1])] | None = None
+    """Requests/s of a stream of its own, in place of a share; 0 leaves the class out. Beside
+    workload.request_rate the classes' rates are proportions of that."""
+    burstiness: Annotated[float, Field(ge=0.05, le=1e6)] | None = None
+    """Gamma shape of the gaps of its own stream."""
+    cv: Annotated[float, Field(ge=0, le=4.4)] | None = None
+    """Coefficient of variation of the same gaps, in place of burstiness."""
+    preset: str | None = None
+    """Lengths by name."""
+    input_len: Tokens | None = None
+    """Tokens of every prompt."""
+    output_len: Tokens | None = None
+    """Tokens of every output."""
+    input: Lengths | None = None
+    """Distribution of the prompt's tokens."""
+    output: Lengths | None = None
+    """Distribution of the output's tokens."""
+    rank_correlation: Annotated[float, Field(ge=-1, le=1)] | None = None
+    """Spearman's, of prompt and output; the preset's own, or 0, if left out."""
+    trace: Trace | None = None
+    """A trace whose rows' lengths are drawn, prompt and output of a row together; not its times."""
+    trace_format: TraceFormatName | None = None
+    """As its keys say, if left out."""
+    limit: Count | None = None
+    """Rows of the trace to use, from its start."""
+    on_too_long: Literal["error", "drop"] | None = None
+    """What to do with rows that exceed max_model_len; error if left out."""
+    max_tokens: Tokens | None = None
+    """Output limit every request states; the longest output possible if left out."""
+    output_cap: Tokens | None = None
+    """Longer outputs are cut to this many tokens."""
+    ignore_eos: bool | None = None
+    """Every request states exactly the output it writes."""
+    prefix: Prefix | None = None
+    """Tokens shared by requests of this class alone."""
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    """Of its sampling."""
+    priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
+    """Lower runs first, as in vLLM with scheduling_policy: priority."""
+    acceptance: Process | None = None
+    """What the drafter achieves on it; the same as a process of its name in `acceptance:`."""
+    slo: Slo | None = None
+    """Its limits in place of the file's `slo:`."""
+
+
+LENGTHS = ("preset", "input_len", "output_len", "input", "output", "trace")
+"""Keys that say where lengths come from."""
+
+
+def _share_or_class(value: object) -> str:
+    """Which of the two forms an entry of a mix has."""
+    return "<mapping>" if isinstance(value, dict | TrafficClass) else "<number>"
+
+
+_OfMix: TypeAlias = Annotated[
+    Annotated[Fraction, Tag("<number>")] | Annotated[TrafficClass, Tag("<mapping>")],
+    Discriminator(_share_or_class),
+]
+
+
 class Workload(Block):
     """What is asked: lengths from exactly one of a preset, a trace, or input and output."""
 
@@ -150,8 +226,9 @@ class Workload(Block):
     """Longer outputs are cut to this many tokens."""
     ignore_eos: bool = False
     """Every request states exactly the output it writes, as `--ignore-eos` makes it."""
-    mix: Annotated[dict[str, Fraction], Field(min_length=2)] | None = None
-    """Traffic class -> share; `acceptance:` then has a process a class. Results are given by class too."""
+    mix: Annotated[dict[str, _OfMix], Field(min_length=2)] | None = None
+    """Traffic class -> share, or what it has of its own; `acceptance:` may have a process a class. Results
+    are given by class too."""
     phases: Annotated[tuple[Phase, ...], Field(min_length=1)] | None = None
     """Traffic that changes: one stretch after another, in place of num_prompts and mix. Warm-ups are its
     first requests."""
@@ -172,7 +249,8 @@ class Workload(Block):
     @property
     def goes_on(self) -> bool:
         """Whether it lasts as long as `run` says: a load that goes on, and no number of requests."""
-        load = self.max_concurrency is not None or (self.request_rate or math.inf) < math.inf
+        rate = self.request_rate or self.rate_of_classes or math.inf
+        load = self.max_concurrency is not None or rate < math.inf
         return load and self.num_prompts is None and self.trace is None and not self.changes
 
     @property
@@ -197,6 +275,41 @@ class Workload(Block):
         """The requests of a rate that changes, where their number is not given."""
         assert self.arrivals and self.curve, "asked of a rate that changes"
         return max(round(self.curve.expected(self.arrivals.span_s)), 1)
+
+    @property
+    def classes(self) -> dict[str, TrafficClass]:
+        """Traffic classes that differ in more than their name, bare shares written out; else none."""
+        mix = self.mix or {}
+        if not any(isinstance(each, TrafficClass) for each in mix.values()):
+            return {}
+        return {
+            name: each if isinstance(each, TrafficClass) else TrafficClass(share=each)
+            for name, each in mix.items()
+        }
+
+    @property
+    def rate_of_classes(self) -> float | None:
+        """Requests/s of classes that each have a stream of their own; None where there are none."""
+        rates = [each.request_rate for each in self.classes.values() if each.request_rate is not None]
+        return sum(rates) if rates else None
+
+    def of_class(self, name: str) -> Workload:
+        """What is asked of one class: its own keys, and the workload's where it has none."""
+        mine = self.classes[name]
+        shared = Workload.model_fields.keys() & TrafficClass.model_fields.keys()
+        given = {key: value for key in shared if (value := getattr(mine, key)) is not None}
+        if given.keys() & set(LENGTHS):
+            own = (*LENGTHS, "rank_correlation", "trace_format", "limit")
+            given = {**dict.fromkeys(own, None), **given}
+        if mine.burstiness is not None or mine.cv is not None:
+            given = {"burstiness": 1.0, "cv": None, **given}
+        return self.model_copy(update={"mix": None, **given})
+
+    @property
+    def hottest(self) -> float:
+        """The highest temperature of any request."""
+        own = [each.temperature for each in self.classes.values()] or [None]
+        return max(self.temperature if each is None else each for each in own)
 
     @property
     def closed_loop(self) -> bool:

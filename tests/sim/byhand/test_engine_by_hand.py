@@ -105,7 +105,7 @@ def test_a_stay_whose_prefill_came_in_pieces_holds_their_blocks() -> None:
 def test_a_second_has_its_chunks_and_whoever_was_there_in_it() -> None:
     def counted(sent: list[float], ttft: list[float], e2el: list[float]) -> Counted:
         one = np.ones(len(sent), dtype=np.int64)
-        return Counted(np.array(sent), np.array(ttft), np.array(e2el), np.array(e2el), one, one)
+        return Counted(np.array(sent), np.array(ttft), np.array(e2el), np.array(e2el), one, one, one)
 
     seconds = Seconds(10.0, receive_s=0.5)
     seconds.add_requests(counted([10.2, 11.5, 11.9], [1.5, 0.3, 0.0], [3.0, 0.4, 0.0]))
@@ -130,11 +130,12 @@ def test_figures_of_a_class_are_milliseconds_and_tokens_a_round() -> None:
             assert list(percents) == [99.0]
             return [self._p99_s]
 
-    sums: Any = SimpleNamespace(completed=3, output_tokens=40, accepted=6, verifications=4)
-    found = ClassFigures.of(sums, Fixed(0.25, 0.5), Fixed(0.125, 2.0)).as_dict()
-    assert list(found.values()) == [3.0, 40.0, 250.0, 500.0, 125.0, 2000.0, 2.5]
-    sums.verifications = 0
-    assert ClassFigures.of(sums, Fixed(0.0, 0.0), Fixed(0.0, 0.0)).acceptance_length == 1.0
+    sums: Any = SimpleNamespace(completed=3, output_tokens=40, accepted=6, verifications=4, attainment=0.75)
+    found = ClassFigures.of(sums, Fixed(0.25, 0.5), Fixed(0.125, 2.0), Fixed(3.0, 4.0)).as_dict()
+    assert list(found.values()) == [3.0, 40.0, 250.0, 500.0, 125.0, 2000.0, 2.5, 3000.0, 4000.0, 0.75]
+    sums.verifications, sums.attainment, none = 0, None, Fixed(0.0, 0.0)
+    idle = ClassFigures.of(sums, none, none, none)
+    assert idle.acceptance_length == 1.0 and "slo_attainment" not in idle.as_dict()
 
 
 def test_tokens_behind_the_stop_token_are_all_one_and_the_same() -> None:

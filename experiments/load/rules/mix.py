@@ -1,0 +1,97 @@
+"""Rules about a mix: how much there is of each class, and what a class has of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from specfleet.experiments.load.rules.base import Conflict
+from specfleet.experiments.load.rules.sglang import is_sglang
+from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.experiments.schema.blocks.workload import LENGTHS, TrafficClass, Workload
+
+_MIX = "workload.mix"
+_SUM = 1e-6
+"""How far shares may be from adding up to 1."""
+
+
+def mix_conflicts(config: Experiment) -> Iterator[Conflict]:
+    """Everything wrong with a mix, but for the lengths of its classes."""
+    workload = config.workload
+    if workload.mix is None:
+        return
+    if workload.trace is not None:
+        yield Conflict.at("a trace has no traffic classes; remove it", _MIX, "workload.trace")
+    for name in workload.mix:
+        if ":" in name or not name.strip():
+            message = f"{name!r} cannot name a class: columns are called class:NAME:figure; use another name"
+            yield Conflict.at(message, _MIX)
+    if not workload.classes:
+        yield from _shares([each for each in workload.mix.values() if isinstance(each, float)])
+        return
+    yield from _amounts(workload)
+    yield from _own_lengths(workload)
+    if not is_sglang(config.serve):
+        yield from _priorities(config)
+
+
+def _shares(shares: list[float]) -> Iterator[Conflict]:
+    if abs(sum(shares) - 1.0) > _SUM:
+        yield Conflict.at(f"shares add up to {sum(shares):g}; make them add up to 1", _MIX)
+
+
+def _amounts(workload: Workload) -> Iterator[Conflict]:
+    """Shares or rates, exactly one way, and something is sent."""
+    classes = workload.classes
+    for name, each in classes.items():
+        here = f"{_MIX}.{name}"
+        if each.share is None and each.request_rate is None:
+            message = "has neither share nor request_rate; give one: how much there is of it"
+            yield Conflict.at(message, here)
+        if each.share is not None and each.request_rate is not None:
+            message = f"says how much there is of {name} twice, with request_rate; keep one"
+            yield Conflict.at(message, f"{here}.share", f"{here}.request_rate")
+        for key in ("burstiness", "cv"):
+            if getattr(each, key) is not None and each.request_rate is None:
+                message = (
+                    "belongs to a class with a stream of its own; give it a request_rate, not a share, "
+                    f"or move it to workload.{key}"
+                )
+                yield Conflict.at(message, f"{here}.{key}", f"{here}.share")
+        if each.burstiness is not None and each.cv is not None:
+            message = "cv and burstiness both say how gaps vary (burstiness is 1 / cv^2); keep one"
+            yield Conflict.at(message, f"{here}.cv", f"{here}.burstiness")
+    shared = [name for name, each in classes.items() if each.share is not None]
+    rated = [name for name, each in classes.items() if each.request_rate is not None]
+    if shared and rated:
+        message = f"{shared[0]} has a share and {rated[0]} a request_rate; give all classes one of the two"
+        yield Conflict.at(message, f"{_MIX}.{shared[0]}", f"{_MIX}.{rated[0]}.request_rate")
+    elif shared and len(shared) == len(classes):
+        yield from _shares([each.share or 0.0 for each in classes.values()])
+    elif rated and workload.arrivals is not None:
+        message = "changes the rate of one stream, and these classes have one each; give them shares"
+        yield Conflict.at(message, "workload.arrivals", _MIX)
+    elif rated and not workload.rate_of_classes:
+        yield Conflict.at("every class has rate 0, so nothing is sent; raise one", _MIX)
+
+
+def _own_lengths(workload: Workload) -> Iterator[Conflict]:
+    """Lengths of the workload that no class takes."""
+    given = [key for key in LENGTHS if key != "trace" and getattr(workload, key) is not None]
+    if given and all(has_lengths(each) for each in workload.classes.values()):
+        message = f"every class of the mix has lengths of its own, so nobody has {given[0]}; remove it"
+        yield Conflict.at(message, f"workload.{given[0]}", _MIX)
+
+
+def _priorities(config: Experiment) -> Iterator[Conflict]:
+    """vLLM refuses a request with a priority unless its scheduler goes by priority."""
+    if config.serve.scheduling_policy == "priority":
+        return
+    for name, each in config.workload.classes.items():
+        if each.priority:
+            message = f"{each.priority} is refused by vLLM without serve.scheduling_policy: priority; add it"
+            yield Conflict.at(message, f"{_MIX}.{name}.priority", "serve.scheduling_policy")
+
+
+def has_lengths(given: TrafficClass | Workload) -> bool:
+    """Whether it says where its lengths come from."""
+    return any(getattr(given, key) is not None for key in LENGTHS)

@@ -118,7 +118,7 @@ class RunResult:
             `recorder.REQUEST_TIMES` and `REQUEST_COUNTS`, `prompt_tokens`, `max_tokens`, `class_id`,
             and `counted` (False for warm-ups); with several pools `pool`, by number of its name, -1 of
             requests that none served. `sent_s`, `first_chunk_s`, `last_chunk_s` are on the
-            client's clock, the others on the engine's.
+            client's clock, the others on the engine's. Of sessions `session_id`, `turn` and `think_s`, too.
         iterations: columns, a row an iteration: `recorder.ITERATION_COLUMNS`, `start_s`, `end_s`,
             and `gaps_by_tokens`.
         odd_gaps: pauses longer than one iteration (preemption, a full budget); columns of `odd_gaps()`.

@@ -75,6 +75,8 @@ def _result(scenario: Scenario, table: RequestTable, seed: int, ran: Ran, becaus
         "max_tokens": table.max_tokens,
         "counted": np.arange(n) >= scenario.load.num_warmups,
     }
+    if table.think_s is not None:
+        requests |= {"session_id": table.session_id, "turn": table.turn, "think_s": table.think_s}
     return RunResult(
         scenario=scenario,
         seed=seed,

@@ -210,6 +210,20 @@ class RequestTable:
         """Which rows wait for the answer to the row before; None where requests come at `arrival_s`."""
         return None if self.think_s is None else self.turn > 0
 
+    @property
+    def new_tokens(self) -> IntArray:
+        """Prompt tokens that no turn before has had, in prompt or answer; all of them without sessions."""
+        if self.think_s is None or self.segment_offset is None or self.output_stream is None:
+            return self.prompt_tokens
+        assert self.segment_stream is not None and self.segment_tokens is not None
+        last = self.segment_offset[1:] - 1
+        stream, own = self.segment_stream[last], self.segment_tokens[last]
+        known = own + np.where(self.output_stream == stream, self.output_tokens, 0)
+        goes_on = (self.turn[1:] > 0) & (stream[1:] == stream[:-1])
+        new = self.prompt_tokens.copy()
+        new[1:][goes_on] -= (self.prompt_tokens - own)[1:][goes_on] + known[:-1][goes_on]
+        return new
+
     def validate(self) -> None:
         """Raise ValueError listing every fault of the table; return quietly when there is none."""
         faults = self._shape_faults()

@@ -16,6 +16,9 @@ class Purpose(IntEnum):
     OUTPUT = 3
     PREFIX = 4
     TRAFFIC_CLASS = 5
+    TURNS = 6
+    THINK = 7
+    TOOL = 8
 
 
 def stream(seed: int, purpose: Purpose, traffic_class: str | None = None) -> np.random.Generator:

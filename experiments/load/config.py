@@ -19,6 +19,7 @@ from specfleet.experiments.load.rules.in_step import in_step_notices
 from specfleet.experiments.load.rules.own import own_notices
 from specfleet.experiments.load.rules.reach import reach_notices
 from specfleet.experiments.load.rules.report import summary_notices
+from specfleet.experiments.load.rules.sessions import session_notices
 from specfleet.experiments.load.rules.sglang import sglang_notices
 from specfleet.experiments.load.rules.speculation import NOT_MODELLED, speculation_notices
 from specfleet.experiments.load.rules.trtllm import trtllm_notices
@@ -423,6 +424,7 @@ def _notices(experiment: Experiment, points: list[Experiment]) -> Iterator[str]:
     points = [pool for point in points for pool in pool_experiments(point).values()]
     yield from own_notices(points)
     yield from workload_notices(points)
+    yield from session_notices(points)
     yield from sglang_notices(experiment, points)
     yield from trtllm_notices(experiment, points)
     yield from in_step_notices(points)

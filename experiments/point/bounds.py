@@ -41,10 +41,11 @@ class MeanLengths:
 
     @classmethod
     def of(cls, table: RequestTable, output_factor: float = 1.0) -> MeanLengths:
-        """Returns those of a table."""
+        """Returns those of a table; of turns of sessions what is new in a prompt, for no cache finds more."""
         prompt, output = table.prompt_tokens.astype(float), output_factor * table.output_tokens.astype(float)
         context = float(((prompt + output / 2) * output).sum() / output.sum())
-        return cls(float(prompt.mean()), float(output.mean()), context, float(np.percentile(prompt, 90.0)))
+        new = table.new_tokens.astype(float)
+        return cls(float(new.mean()), float(output.mean()), context, float(np.percentile(new, 90.0)))
 
 
 @dataclass(frozen=True)

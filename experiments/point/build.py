@@ -12,6 +12,7 @@ from specfleet.experiments.point.acceptance_specs import acceptance_spec
 from specfleet.experiments.point.beyond import at_drafts
 from specfleet.experiments.point.graphs import draft_tiers, with_graphs
 from specfleet.experiments.point.mixes import Laws, laws, mix_of
+from specfleet.experiments.point.sessions import session_spec
 from specfleet.experiments.point.sglang import sglang_config
 from specfleet.experiments.point.trtllm import capacity_rules
 from specfleet.experiments.schema import lookups
@@ -35,6 +36,7 @@ from specfleet.sim.speculation.spec import AcceptanceSpec
 from specfleet.sim.speculation.trees import TreeSpec
 from specfleet.workloads.arrivals import open_loop
 from specfleet.workloads.build import Purpose, RequestStream, WorkloadSpec, build_requests, stream
+from specfleet.workloads.build_sessions import session_requests
 from specfleet.workloads.classes import mixed
 from specfleet.workloads.phases import Phase
 from specfleet.workloads.rates import RateArrivals
@@ -326,9 +328,12 @@ def workload_spec(workload: Workload, max_model_len: int | None = None) -> Workl
 def requests(config: Experiment, seed: int) -> RequestTable:
     """Returns the requests of a point; the same for every K and GPU at the same seed."""
     workload = config.workload
+    assert config.serve.max_model_len
+    if workload.sessions is not None:
+        session = session_spec(workload.sessions, config.serve.max_model_len)
+        return session_requests(workload_spec(workload), session, seed)
     if workload.trace is None:
         return build_requests(workload_spec(workload, config.serve.max_model_len), seed)
-    assert config.serve.max_model_len
     table = _trace_requests(workload, config.serve.max_model_len)
     if workload.request_rate is None:
         return table
@@ -342,7 +347,7 @@ def requests(config: Experiment, seed: int) -> RequestTable:
 
 def source(config: Experiment, seed: int) -> Source:
     """Returns the requests of a point as something that gives them in portions; equal to `requests`."""
-    if config.workload.trace is None:
+    if config.workload.trace is None and config.workload.sessions is None:
         return RequestStream(workload_spec(config.workload, config.serve.max_model_len), seed)
     return Table(requests(config, seed))
 

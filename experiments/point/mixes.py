@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from specfleet.experiments.schema import lookups
-from specfleet.experiments.schema.blocks.workload import Lengths, TrafficClass, Workload
+from specfleet.experiments.schema.blocks.lengths import Lengths
+from specfleet.experiments.schema.blocks.workload import TrafficClass, Workload
 from specfleet.workloads import classes
 from specfleet.workloads.classes import Mix
 from specfleet.workloads.lengths import (

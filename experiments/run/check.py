@@ -191,7 +191,7 @@ def _why_stepped(config: Experiment) -> str:
         workload = config.workload.model_copy(update={"num_prompts": SAMPLE, "num_warmups": 0})
         config = config.model_copy(update={"workload": workload})
     scenario = build(config).scenario
-    drawn = config.workload.trace is None
+    drawn = config.workload.trace is None and config.workload.sessions is None
     table = _drawn(workload_spec(config.workload)) if drawn else requests(config, seed=0)
     if scenario.pools:
         from specfleet.sim.fleet.run import why_pools_stepped
@@ -211,7 +211,7 @@ def _drawn(spec: WorkloadSpec) -> RequestTable:
 def mean_tokens(config: Experiment) -> float | None:
     """Returns the mean tokens of a request, prompt and output together; None for an empty trace."""
     workload = config.workload
-    if workload.trace is None:
+    if workload.trace is None and workload.sessions is None:
         spec = workload_spec(workload)
         return spec.prefix_tokens + spec.input.mean + spec.output.mean
     table = requests(config, seed=0)

@@ -52,6 +52,12 @@ SPEEDUPS = {
     "speedup_p99_tpot": ("p99_tpot_ms", -1),
 }
 """Ratio to the baseline: (metric, +1 where more is better, -1 where less is)."""
+TASK_SPEEDUPS = {
+    "speedup_mean_task": ("mean_task_s", -1),
+    "speedup_p99_task": ("p99_task_s", -1),
+    "speedup_mean_task_model": ("mean_task_model_s", -1),
+}
+"""Ratios to the baseline, as `SPEEDUPS`, where requests are turns of sessions."""
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -191,7 +197,8 @@ def speedups(
     pairs = [(found[point.id, seed], found[other.id, seed]) for seed in seeds]
     row: Row = {}
     by_class = [key for key in (pairs[0][0] if pairs else ()) if key.startswith("class:") and "tpot" in key]
-    speedups = SPEEDUPS | {f"speedup:{key}": (key, -1) for key in by_class}
+    by_task = {name: of for name, of in TASK_SPEEDUPS.items() if pairs and all(of[0] in p[0] for p in pairs)}
+    speedups = SPEEDUPS | by_task | {f"speedup:{key}": (key, -1) for key in by_class}
     for name, (metric, sign) in speedups.items():
         ratios = []
         for mine, theirs in pairs:

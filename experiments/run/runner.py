@@ -31,6 +31,7 @@ from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.sim.metrics.columns import benchmark, by_class, by_replica, engine_load
 from specfleet.sim.metrics.figures import ClassFigures, EngineLoad, Figures, Value
 from specfleet.sim.metrics.sums import Counted
+from specfleet.sim.metrics.tasks import Tasks, due_s
 from specfleet.sim.recorder import FINISHED, Columns
 from specfleet.sim.scenario import RunResult
 from specfleet.sim.simulation import simulate
@@ -145,7 +146,7 @@ def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> F
     figures, steps = benchmark(result, built.slo), steps_of(result, built)
     measured = result.requests["counted"] == 1
     counted = Counted.of(result.requests)
-    due = np.where(measured, table.arrival_s, 0.0)[measured & (result.requests["status"] == FINISHED)]
+    due = due_s(result, table)[measured & (result.requests["status"] == FINISHED)]
     lists = {
         "rtfx": 0.0,
         "latencies": counted.e2el_s,
@@ -163,6 +164,7 @@ def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> F
         **_rates(figures, load, built),
         "steps": len(result.iterations["start_s"]),
         **_by_class(figures_of),
+        **_tasks(config, result, built),
         "refusals": dict(result.refusals),
         "warning": unfit_for_tails([spec for pool in built.pools for spec in pool.acceptance.values()]),
         **_pools(result, built, figures, steps),
@@ -290,6 +292,16 @@ def _rates(figures: Figures, load: EngineLoad | None, built: Built) -> dict[str,
         "output_throughput_per_user": throughput / users if users else 0.0,
         "kv_cache_tokens": built.budget.tokens,
     }
+
+
+def _tasks(config: Experiment, result: RunResult, built: Built) -> dict[str, float]:
+    """Returns the figures of sessions; empty where requests are none."""
+    if config.workload.sessions is None:
+        return {}
+    prices = [pool.per_hour_usd for pool in built.pools]
+    known = [price for price in prices if price is not None]
+    total = sum(known) if len(known) == len(prices) else None
+    return Tasks.of(result.requests).figures(built.gpus, total)
 
 
 def _by_class(classes: Mapping[str, ClassFigures]) -> dict[str, float]:

@@ -55,6 +55,17 @@ _METRICS = {
     "offered_per_s": ("offered", "requests/s over the window of arrivals"),
     "served_per_s": ("served", "requests/s over the window of arrivals"),
     "step_ms": ("mean decoding step", "ms"),
+    "tasks": ("whole sessions", "count"),
+    "task_throughput": ("tasks finished", "tasks/s"),
+    "task_turns": ("turns of a task", "requests"),
+    "task_input_tokens": ("prompts of a task", "tokens"),
+    "task_cached_tokens": ("prompt tokens of a task found in the cache", "tokens"),
+    "task_output_tokens": ("outputs of a task", "tokens"),
+    "gpu_s_per_task": ("GPU time of a task", "s"),
+    "usd_per_task": ("cost of a task", "$"),
+    "speedup_mean_task": ("speedup of a task", "ratio to the baseline"),
+    "speedup_p99_task": ("speedup of the P99 task", "ratio to the baseline"),
+    "speedup_mean_task_model": ("speedup of the answers of a task", "ratio to the baseline"),
 }
 _AXES = {
     "max_concurrency": ("concurrency", "requests in flight"),
@@ -78,6 +89,10 @@ def name_and_unit(key: str) -> tuple[str, str]:
     if latency and latency[2] in _LATENCIES:
         statistic = _STATISTICS.get(latency[1], latency[1].replace("p", "P"))
         return f"{statistic} {_LATENCIES[latency[2]]}", "ms"
+    task = re.fullmatch(r"(mean|median|p\d+)_task(_model)?_s", key)
+    if task:
+        what = "time in answers of a task" if task[2] else "time of a task"
+        return f"{task[1].replace('p', 'P')} {what}", "s"
     last = key.rpartition(".")[2]
     found = _METRICS.get(key) or _AXES.get(last)
     if found:

@@ -16,6 +16,7 @@ from specfleet.experiments.words.known import known_sentences
 from specfleet.experiments.words.saturation import saturation
 from specfleet.experiments.words.summary import class_table, pool_table, summary_table
 from specfleet.experiments.words.tail import at_highest_load
+from specfleet.experiments.words.tasks import task_table
 from specfleet.experiments.words.verdict import questions, reach
 from specfleet.sim.speculation.spec import UNFIT_FOR_TAILS
 
@@ -43,6 +44,8 @@ def run_text(run: Run, rows: Sequence[Row]) -> str:
         parts += [by_class, ""]
     if pools := pool_table(rows, axes, lines):
         parts += [pools, ""]
+    if by_task := task_table(rows, axes, lines):
+        parts += [by_task, ""]
     if said := [sentence for group in groups for sentence in in_words(group)]:
         unsettled = any("not settled" in sentence for sentence in said)
         parts += [*said, *(settling(rows, list(questions(rows))) if unsettled else []), ""]

@@ -114,9 +114,9 @@ def summary_table(rows: Sequence[Row], axes: Sequence[str], lines: str | None) -
     Where the terminal has no room, axes but the first that has numbers become lines above their rows.
     """
     shown = figures_shown(rows)
-    ordered = sorted(rows, key=lambda row: _position(rows, row, lines)) if lines else list(rows)
-    cells = [[_cell(row, figure) for figure in shown] for row in ordered]
-    return _grouped(ordered, cells, [figure.column for figure in shown], axes, lines)
+    mine = ordered(rows, lines)
+    cells = [[_cell(row, figure) for figure in shown] for row in mine]
+    return grouped(mine, cells, [figure.column for figure in shown], axes, lines)
 
 
 def class_table(rows: Sequence[Row], axes: Sequence[str], lines: str | None) -> str | None:
@@ -141,9 +141,8 @@ def _by_name(
     """Returns a row a point and name of one kind; None without names."""
     if not names:
         return None
-    ordered = sorted(rows, key=lambda row: _position(rows, row, lines)) if lines else list(rows)
     mine, cells = [], []
-    for row in ordered:
+    for row in ordered(rows, lines):
         for name in names:
             values = [of_named(row, kind, name, figure.key) for figure in figures]
             if any(value is not None for value in values):
@@ -152,7 +151,7 @@ def _by_name(
     kept = [i for i in range(len(figures)) if any(values[i + 1] is not None for values in cells)]
     columns = [Column(kind, left=True), *(figures[i].column for i in kept)]
     chosen = [[values[0], *(values[i + 1] for i in kept)] for values in cells]
-    return f"{head}\n\n" + _grouped(mine, chosen, columns, axes, lines)
+    return f"{head}\n\n" + grouped(mine, chosen, columns, axes, lines)
 
 
 def classes_of(rows: Sequence[Row]) -> list[str]:
@@ -177,14 +176,19 @@ def of_named(row: Row, kind: str, name: str, figure: str) -> float | None:
     return number(row, key) if is_number(row.get(key)) else None
 
 
-def _grouped(
+def ordered(rows: Sequence[Row], lines: str | None) -> list[Row]:
+    """Returns the rows with those together that share a value of the axis `lines`."""
+    return sorted(rows, key=lambda row: _position(rows, row, lines)) if lines else list(rows)
+
+
+def grouped(
     rows: Sequence[Row],
     cells: Sequence[Sequence[object]],
     columns: Sequence[Column],
     axes: Sequence[str],
     lines: str | None,
 ) -> str:
-    """The values of the axes beside the cells; or above them, where that is too wide."""
+    """Returns a table with the values of the axes beside the cells; or above them, where that is too wide."""
     headings = ["K" if axis.endswith("num_speculative_tokens") else axis.rpartition(".")[2] for axis in axes]
     whole: list[Cells] = []
     for row, values, before in zip(rows, cells, [None, *rows], strict=False):

@@ -321,6 +321,63 @@ ACCEPTANCE_CASES = {
     "proposal_probability": Case(0.3, NGRAM),
     "proposal_persistence": Case(0.9, {**NGRAM, f"{AC}.proposal_probability": 0.5}),
 }
+SS = f"{WL}.sessions"
+SESSIONS: Around = {f"{SS}.turns": {"fixed": 3}, f"{SS}.think_time_s": {"fixed": 0.3}}
+TOOL: Around = {
+    **SESSIONS,
+    f"{SS}.tool": {
+        "probability": 0.5,
+        "pause_s": {"fixed": 0.1},
+        "result": {"fixed": 20},
+        "call": {"fixed": 3},
+    },
+}
+LAWS_OF_TURNS = (
+    ("fixed", 4, {"fixed": 2}),
+    ("uniform.low", 1, {"uniform": {"low": 4, "high": 5}}),
+    ("uniform.high", 6, {"uniform": {"low": 2, "high": 3}}),
+    ("lognormal.mu", 0.5, {"lognormal": {"mu": 1.5, "sigma": 0.5, "max": 6}}),
+    ("lognormal.sigma", 0.1, {"lognormal": {"mu": 1.0, "sigma": 2.0, "max": 6}}),
+    ("lognormal.min", 4, {"lognormal": {"mu": 1.0, "sigma": 1.0, "max": 6}}),
+    ("lognormal.max", 2, {"lognormal": {"mu": 1.0, "sigma": 1.0, "max": 6}}),
+    ("quantiles", [[0, 1], [100, 2]], {"quantiles": [[0, 2], [100, 6]]}),
+)
+LAWS_OF_PAUSES = (
+    ("fixed", 0.5, {"fixed": 0.1}),
+    ("uniform.low", 0.1, {"uniform": {"low": 0.5, "high": 0.6}}),
+    ("uniform.high", 0.9, {"uniform": {"low": 0.1, "high": 0.2}}),
+    ("exponential", 0.2, {"exponential": 1.0}),
+    ("lognormal.median", 0.1, {"lognormal": {"median": 0.5, "sigma": 1.0, "max": 5.0}}),
+    ("lognormal.sigma", 0.1, {"lognormal": {"median": 0.5, "sigma": 1.0, "max": 5.0}}),
+    ("lognormal.max", 0.6, {"lognormal": {"median": 0.5, "sigma": 1.0, "max": 5.0}}),
+    ("quantiles", [[0, 0.1], [100, 0.2]], {"quantiles": [[0, 0.5], [100, 0.6]]}),
+)
+SESSION_CASES = {
+    **{
+        f"sessions.{at}.{law}": Case(value, {**around, f"{SS}.{at}": given})
+        for at, laws, around in (
+            ("turns", LAWS_OF_TURNS, SESSIONS),
+            ("first_input", LAWS_OF_TURNS, SESSIONS),
+            ("think_time_s", LAWS_OF_PAUSES, SESSIONS),
+            ("tool.pause_s", LAWS_OF_PAUSES, TOOL),
+            ("tool.result", LAWS_OF_TURNS, TOOL),
+            ("tool.call", LAWS_OF_TURNS, TOOL),
+        )
+        for law, value, given in laws
+    },
+    **{
+        f"sessions.context.{how}.{key}": Case(
+            value, {**SESSIONS, f"{SS}.context": {how: {"above_tokens": 200, "to_tokens": 60}}}
+        )
+        for how in ("trim", "compact")
+        for key, value in (("above_tokens", 150), ("to_tokens", 120 if how == "trim" else 20))
+    },
+    "sessions.system_prompt.tokens": Case(100, {**SESSIONS, f"{SS}.system_prompt": {"tokens": 40}}),
+    "sessions.system_prompt.pools": Case(9, {**SESSIONS, f"{SS}.system_prompt": {"tokens": 320}}),
+    "sessions.tool.probability": Case(1.0, TOOL),
+    "sessions.reasoning_share": Case(0.8, {**SESSIONS, **LONG}),
+    "sessions.on_full": Case("end", {**SESSIONS, f"{SS}.turns": {"fixed": 20}}, NEEDED),
+}
 WORKLOAD_CASES = {
     "preset": Case("mt-bench", {f"{WL}.input": None, f"{WL}.output": None, f"{WL}.preset": "instructcoder"}),
     "input_len": Case(50, {f"{WL}.input": None, f"{WL}.input_len": 90}),
@@ -419,6 +476,7 @@ WORKLOAD_CASES = {
     ),
     "prefix.tokens": Case(200, {f"{WL}.prefix": {"tokens": 20}}),
     "prefix.groups": Case(9, {f"{WL}.prefix": {"tokens": 320}}),
+    **SESSION_CASES,
     "temperature": Case(1.2, {AC: LATENT[AC]}),
 }
 OTHER_CASES = {

@@ -13,6 +13,7 @@ from specfleet.experiments.load.rules.own import own_conflicts
 from specfleet.experiments.load.rules.parallel import parallel_conflicts, stage_conflicts
 from specfleet.experiments.load.rules.plan import slo_conflicts
 from specfleet.experiments.load.rules.report import summary_conflicts
+from specfleet.experiments.load.rules.sessions import session_conflicts
 from specfleet.experiments.load.rules.sglang import is_sglang, sglang_conflicts
 from specfleet.experiments.load.rules.sizes import size_conflicts
 from specfleet.experiments.load.rules.slow import slow_conflicts
@@ -64,6 +65,7 @@ def _without_running(config: Experiment) -> Iterator[Conflict]:
     yield from own_conflicts(config)
     yield from slow_conflicts(config)
     yield from workload_conflicts(config)
+    yield from session_conflicts(config)
     yield from slo_conflicts(config)
 
 

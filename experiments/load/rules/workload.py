@@ -11,7 +11,8 @@ from specfleet.experiments.load.rules.mix import mix_conflicts
 from specfleet.experiments.point.mixes import each_class
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.experiment import Experiment
-from specfleet.experiments.schema.blocks.workload import Lengths, PerConcurrency, Workload
+from specfleet.experiments.schema.blocks.lengths import Lengths
+from specfleet.experiments.schema.blocks.workload import PerConcurrency, Workload
 from specfleet.experiments.schema.faults import did_you_mean
 from specfleet.experiments.schema.lookups import found
 from specfleet.workloads.profiles import preset, preset_names
@@ -28,8 +29,9 @@ def workload_conflicts(config: Experiment) -> Iterator[Conflict]:
         for key in ("input", "output"):
             lengths = getattr(workload, key)
             if lengths is not None:
-                yield from _lengths(lengths, f"{block}.{key}")
-        yield from _too_long(workload, config.serve.max_model_len, block)
+                yield from length_conflicts(lengths, f"{block}.{key}")
+        if config.workload.sessions is None:
+            yield from _too_long(workload, config.serve.max_model_len, block)
     yield from _counts(config.workload)
     yield from _phases(config.workload)
     yield from _arrivals(config.workload)
@@ -158,7 +160,7 @@ def _counts(workload: Workload) -> Iterator[Conflict]:
             yield Conflict.at(message, f"workload.{key}", "workload.max_concurrency")
 
 
-def _lengths(lengths: Lengths, block: str) -> Iterator[Conflict]:
+def length_conflicts(lengths: Lengths, block: str) -> Iterator[Conflict]:
     """A distribution is exactly one law, with its ends the right way round."""
     laws = [law for law in Lengths.model_fields if getattr(lengths, law) is not None]
     if len(laws) != 1:
@@ -181,7 +183,7 @@ def _lengths(lengths: Lengths, block: str) -> Iterator[Conflict]:
 
 def _too_long(workload: Workload, longest: int | None, block: str) -> Iterator[Conflict]:
     """vLLM refuses a prompt that leaves no room, and a prompt whose max_tokens does not fit behind it."""
-    prompt, prompt_key = _prompt_maximum(workload)
+    prompt, prompt_key = prompt_maximum(workload)
     if longest is None or prompt is None:
         return
     prompt_key = prompt_key.replace("workload", block, 1)
@@ -193,7 +195,7 @@ def _too_long(workload: Workload, longest: int | None, block: str) -> Iterator[C
             *keys,
         )
         return
-    output, output_key = _output_maximum(workload)
+    output, output_key = output_maximum(workload)
     if output is not None and prompt + output > longest:
         yield Conflict.at(
             f"prompts of up to {prompt} tokens and outputs of up to {output} exceed serve.max_model_len, "
@@ -203,7 +205,7 @@ def _too_long(workload: Workload, longest: int | None, block: str) -> Iterator[C
         )
 
 
-def _prompt_maximum(workload: Workload) -> tuple[int | None, str]:
+def prompt_maximum(workload: Workload) -> tuple[int | None, str]:
     """Longest prompt, tokens, shared prefix included, and the key that says so; None where unknown."""
     shared = workload.prefix.tokens if workload.prefix else 0
     name = workload.preset
@@ -218,7 +220,7 @@ def _prompt_maximum(workload: Workload) -> tuple[int | None, str]:
     return None, "workload"
 
 
-def _output_maximum(workload: Workload) -> tuple[int | None, str]:
+def output_maximum(workload: Workload) -> tuple[int | None, str]:
     """Most output tokens a request may state, and the key that says so; None where unknown."""
     name = workload.preset
     if workload.max_tokens is not None:

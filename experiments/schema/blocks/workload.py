@@ -18,57 +18,15 @@ from specfleet.experiments.schema.blocks.base import (
     Rate,
     Tokens,
 )
+from specfleet.experiments.schema.blocks.lengths import Lengths
 from specfleet.experiments.schema.blocks.own import TraceFormatName
 from specfleet.experiments.schema.blocks.plan import Slo
+from specfleet.experiments.schema.blocks.sessions import Sessions
 from specfleet.experiments.schema.blocks.tracefile import Trace, TraceReading
 from specfleet.workloads.rates import RateCurve
 
 NUM_PROMPTS = 1000
 """Requests of a benchmark, as `vllm bench serve --num-prompts`."""
-
-
-class Uniform(Block):
-    """Lengths spread evenly."""
-
-    low: Tokens
-    """Tokens, the least."""
-    high: Tokens
-    """Tokens, the most, itself included."""
-
-
-class LogNormal(Block):
-    """Lengths whose logarithm is normal, cut at both ends."""
-
-    mu: Annotated[float, Field(ge=-50, le=50)]
-    """Mean of the natural logarithm of the tokens."""
-    sigma: Annotated[float, Field(gt=0, le=50)]
-    """Standard deviation of the same."""
-    min: Tokens = 1
-    """Tokens, the least."""
-    max: Tokens
-    """Tokens, the most."""
-
-
-class Lengths(Block):
-    """A distribution of lengths in tokens: exactly one of the four."""
-
-    fixed: Tokens | None = None
-    """All alike."""
-    uniform: Uniform | None = None
-    lognormal: LogNormal | None = None
-    quantiles: Annotated[tuple[tuple[float, Tokens], ...], Field(min_length=2)] | None = None
-    """[percentile, tokens] pairs from percentile 0 to 100, linear in between."""
-
-    @property
-    def maximum(self) -> int | None:
-        """The longest length that can come up, tokens; None while no distribution is given."""
-        if self.fixed is not None:
-            return self.fixed
-        if self.uniform is not None:
-            return self.uniform.high
-        if self.lognormal is not None:
-            return self.lognormal.max
-        return self.quantiles[-1][1] if self.quantiles else None
 
 
 class PerConcurrency(Block):
@@ -233,6 +191,7 @@ class Workload(Block):
     """Traffic that changes: one stretch after another, in place of num_prompts and mix. Warm-ups are its
     first requests."""
     prefix: Prefix | None = None
+    sessions: Sessions | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] = 0.0
 
     @property

@@ -1,0 +1,56 @@
+"""From a `workload.sessions` block to how requests follow each other."""
+
+from __future__ import annotations
+
+from specfleet.experiments.point.mixes import law
+from specfleet.experiments.schema.blocks.sessions import ContextCut, Pause, Sessions
+from specfleet.workloads.pauses import (
+    EmpiricalPause,
+    ExponentialPause,
+    FixedPause,
+    LogNormalPause,
+    PauseLaw,
+    UniformPause,
+)
+from specfleet.workloads.sessions import Cut, SessionSpec, Tools
+
+
+def pause_law(pause: Pause) -> PauseLaw:
+    """Returns the distribution that a block of pauses describes."""
+    if pause.fixed is not None:
+        return FixedPause(pause.fixed)
+    if pause.uniform is not None:
+        return UniformPause(pause.uniform.low, pause.uniform.high)
+    if pause.exponential is not None:
+        return ExponentialPause(pause.exponential)
+    if pause.lognormal is not None:
+        return LogNormalPause(pause.lognormal.median, pause.lognormal.sigma, pause.lognormal.max)
+    assert pause.quantiles is not None, "the rules ask for exactly one distribution"
+    return EmpiricalPause(tuple(p for p, _ in pause.quantiles), tuple(v for _, v in pause.quantiles))
+
+
+def session_spec(sessions: Sessions, max_model_len: int) -> SessionSpec:
+    """Returns what a block says; no prompt and output together exceed `max_model_len` tokens."""
+    cut, tool, system = None, sessions.tool, sessions.system_prompt
+    if isinstance(sessions.context, ContextCut):
+        asked = sessions.context.compact or sessions.context.trim
+        assert asked is not None, "the rules ask for exactly one"
+        cut = Cut(asked.above_tokens, asked.to_tokens, summarises=sessions.context.compact is not None)
+    return SessionSpec(
+        turns=law(sessions.turns),
+        think=pause_law(sessions.think_time_s),
+        first=law(sessions.first_input) if sessions.first_input else None,
+        cut=cut,
+        system_tokens=system.tokens if system else 0,
+        system_pools=system.pools if system else 1,
+        tool=None
+        if tool is None
+        else Tools(
+            tool.probability,
+            pause_law(tool.pause_s),
+            law(tool.result),
+            law(tool.call) if tool.call else None,
+        ),
+        reasoning_share=sessions.reasoning_share,
+        max_model_len=max_model_len,
+    )

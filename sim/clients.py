@@ -10,8 +10,7 @@ other, and the chunks of a step are handled one after another.
 from __future__ import annotations
 
 from array import array
-from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from math import nan
 from typing import NamedTuple
 
@@ -24,6 +23,7 @@ from specfleet.sim.environment import Environment, Moment
 from specfleet.workloads.requests import RequestTable
 
 F64 = npt.NDArray[np.float64]
+_BLOCK = 4096
 CLIENT_TIMES = ("sent_s", "first_chunk_s", "last_chunk_s")
 Arrive = Callable[[int, float], None]
 """Takes a request's row and the time at which it reaches the cluster."""
@@ -91,26 +91,27 @@ class Client:
         self.in_flight = 0
         self._sends = Sends(config.send_serial_s)
         self._arrive = arrive
-        self._arrival_s = table.arrival_s.tolist()
+        self._arrival_s = table.arrival_s
         follows = table.follows
         self._think_s: list[float] = [] if table.think_s is None else table.think_s.tolist()
         self._follows: list[bool] = [] if follows is None else [*follows.tolist(), False]
-        self._waiting: deque[int] = deque()
+        self._next = self._due = 0  # of the rows between, those that follow no other wait for a user
         self._answers: dict[int, Moment] = {}
         env.process(self._offer())
 
     def _offer(self) -> Generator[simpy.Event, None, None]:
         """A simpy process: requests become due at their arrival times, and take a user or wait for one."""
-        for row, due in enumerate(self._arrival_s):
+        for row, due in enumerate(_one_by_one(self._arrival_s)):
             if self._follows and self._follows[row]:
                 continue
             if due > 0.0:
                 yield self.env.until(due)
             if self.in_flight < self.max_concurrency:
                 self.in_flight += 1
+                self._next = row + 1
                 self.env.process(self._use(row, self._send(row, due)))
             else:
-                self._waiting.append(row)
+                self._due = row + 1
 
     def _use(self, row: int, arrives: Moment) -> Generator[Moment, float, None]:
         """A simpy process: a user waits for an answer, turns round, and sends its next turn, or who waits."""
@@ -123,12 +124,20 @@ class Client:
                 row += 1
                 if self._think_s[row]:
                     free_s = yield self.env.until(free_s + self._think_s[row])
-            elif self._waiting:
-                row = self._waiting.popleft()
+            elif self._next < self._due:
+                row = self._first_waiting()
+                self._next = row + 1
             else:
                 break
             arrives = self._send(row, free_s)
         self.in_flight -= 1
+
+    def _first_waiting(self) -> int:
+        """Returns the first row that waits for a user, if any does."""
+        row = self._next
+        while self._follows and self._follows[row]:
+            row += 1
+        return row
 
     def _send(self, row: int, now: float) -> Moment:
         """Sends a request at `now`, or as soon as the sends before it are out; returns when it arrives."""
@@ -155,3 +164,9 @@ class Client:
         """Returns `sent_s`, `first_chunk_s` and `last_chunk_s` by row; nan where it never happened."""
         noted = zip(CLIENT_TIMES, (self._sent_s, self._first_chunk_s, self._last_chunk_s), strict=True)
         return {name: np.frombuffer(times) for name, times in noted}
+
+
+def _one_by_one(values: F64) -> Iterator[float]:
+    """Yields the values of a column, few of them as Python's numbers at a time."""
+    for start in range(0, len(values), _BLOCK):
+        yield from values[start : start + _BLOCK].tolist()

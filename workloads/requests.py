@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
 FloatArray: TypeAlias = npt.NDArray[np.float64]
+
+_Number = TypeVar("_Number", np.int64, np.float64)
 
 FLOAT_COLUMNS = ("arrival_s", "temperature", "think_s")
 SEGMENT_COLUMNS = ("segment_offset", "segment_stream", "segment_tokens")
@@ -23,8 +25,7 @@ def _floats(name: str, values: npt.ArrayLike) -> FloatArray:
     column = np.array(values, dtype=np.float64)
     if column.ndim != 1:
         raise ValueError(f"{name} has {column.ndim} dimensions; give one value a request")
-    column.setflags(write=False)
-    return column
+    return _frozen(column)
 
 
 def _ints(name: str, values: npt.ArrayLike) -> IntArray:
@@ -34,7 +35,14 @@ def _ints(name: str, values: npt.ArrayLike) -> IntArray:
         raise ValueError(f"{name} has {array.ndim} dimensions; give one value a request")
     if array.size and array.dtype.kind not in "iu":
         raise ValueError(f"{name} holds {array.dtype} values; give whole numbers")
-    column = array.astype(np.int64)
+    return _frozen(array.astype(np.int64))
+
+
+def _frozen(column: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
+    """`column`, read-only; one number in memory where all are alike, bit by bit, as most columns are."""
+    bits = column.view(np.int64)
+    if len(column) > 1 and bits[0] == bits[-1] and (bits == bits[0]).all():
+        return np.broadcast_to(column[:1].copy(), column.shape)
     column.setflags(write=False)
     return column
 

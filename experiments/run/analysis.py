@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from specfleet.hardware.stepcost import TERMS, StepCost, StepShape
-from specfleet.sim.metrics.latency import BLOCK, DECODE_PARTS, latency_split, without_drafts
+from specfleet.sim.metrics.latency import BLOCK, DECODE_PARTS, split_in_pieces, without_drafts
 from specfleet.sim.metrics.sums import Counted
 from specfleet.sim.recorder import FINISHED, Columns
 from specfleet.sim.simulation import RunResult, Scenario
@@ -17,6 +17,7 @@ from specfleet.sim.speculation.oracle import foreseen
 F64 = npt.NDArray[np.float64]
 Shapes = dict[str, npt.NDArray[np.int64]]
 Terms = dict[str, F64]
+Rows = npt.NDArray[np.int64]
 Chosen = npt.NDArray[np.bool_]
 
 
@@ -161,34 +162,52 @@ def tpot_splits(
 ) -> tuple[TpotSplit, dict[str, TpotSplit]]:
     """Returns `tpot_split` of all requests, and of those of each traffic class where there are several."""
     requests = result.requests
-    done = requests["status"] == FINISHED
-    several = (requests["counted"][done] == 1) & (requests["output_tokens"][done] > 1)
+    several = (requests["status"] == FINISHED) & (requests["counted"] == 1) & (requests["output_tokens"] > 1)
     if not several.any():
         return {}, {}
-    parts = latency_split(result, plain_cost)
-    of_class = requests["class_id"][done]
-    places = range(len(class_names)) if len(class_names) > 1 else ()
-    by_class = {class_names[i]: _split(requests, parts, done, several & (of_class == i)) for i in places}
-    return _split(requests, parts, done, several), by_class
+    of_class = {name: requests["class_id"] == i for i, name in enumerate(class_names)}
+    groups = [several, *(several & mine for mine in of_class.values() if len(of_class) > 1)]
+    near = [_near(requests, np.flatnonzero(group)) for group in groups]
+    all_requests, *each = _splits(result, plain_cost, near)
+    return all_requests, dict(zip(of_class, each, strict=False))
 
 
-def _split(requests: Columns, all_parts: Terms, done: Chosen, chosen: Chosen) -> TpotSplit:
-    """The split of some of the requests that ended."""
-    if not chosen.any():
-        return {}
-    parts = {name: seconds[chosen] for name, seconds in all_parts.items()}
-    steps = (requests["output_tokens"][done][chosen] - 1).astype(np.float64)
-    decoding_s = requests["finished_s"][done][chosen] - requests["first_token_s"][done][chosen]
-    tpot = decoding_s / steps
-    order = np.argsort(tpot, kind="stable")
+def _tpot_s(requests: Columns, rows: Rows) -> F64:
+    """Returns the time a token of some requests on the engine's clock."""
+    steps = (requests["output_tokens"][rows] - 1).astype(np.float64)
+    return np.asarray((requests["finished_s"][rows] - requests["first_token_s"][rows]) / steps)
+
+
+def _near(requests: Columns, rows: Rows) -> dict[str, Rows]:
+    """Returns which of some requests stand for each quantile of their TPOT; empty without requests."""
+    order = np.argsort(_tpot_s(requests, rows), kind="stable")
     found = {}
-    for name, share in QUANTILES.items():
+    for name, share in QUANTILES.items() if len(rows) else ():
         centre, reach = share * (len(order) - 1), max(NEIGHBOURS * len(order), 1.0)
-        near = order[max(int(np.ceil(centre - reach)), 0) : int(np.floor(centre + reach)) + 1]
-        values = {part[:-2]: float(1e3 * np.mean(parts[part][near] / steps[near])) for part in DECODE_PARTS}
-        found[name] = {f"{part}_ms": value for part, value in values.items()} | {
-            "tpot_ms": float(1e3 * np.mean(tpot[near]))
-        }
+        found[name] = rows[order[max(int(np.ceil(centre - reach)), 0) : int(np.floor(centre + reach)) + 1]]
+    return found
+
+
+def _splits(result: RunResult, plain_cost: StepCost, groups: Sequence[Mapping[str, Rows]]) -> list[TpotSplit]:
+    """Returns the split of each group of requests; all requests are split, some after others."""
+    asked = [
+        (rows, {part: np.zeros(len(rows)) for part in DECODE_PARTS}) for g in groups for rows in g.values()
+    ]
+    for ids, split in split_in_pieces(result, plain_cost):
+        for rows, parts in asked:
+            here = np.flatnonzero((rows >= ids[0]) & (rows <= ids[-1]))
+            places = np.searchsorted(ids, rows[here])
+            for part, seconds in parts.items():
+                seconds[here] = split[part][places]
+    found, filled = [], iter(asked)
+    for group in groups:
+        said: TpotSplit = {}
+        for name, (rows, parts) in zip(group, filled, strict=False):
+            steps = (result.requests["output_tokens"][rows] - 1).astype(np.float64)
+            each_s = {f"{part[:-2]}_ms": seconds / steps for part, seconds in parts.items()}
+            each_s["tpot_ms"] = _tpot_s(result.requests, rows)
+            said[name] = {part: float(1e3 * np.mean(seconds)) for part, seconds in each_s.items()}
+        found.append(said)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Columns of numbers as CSV and JSON, and back: block by block, never as lists of all their numbers.
+"""Columns of numbers as CSV and JSON: block by block, never as lists of all their numbers.
 
 A block of rows is a matrix of characters, and a cell the digits of an integer; times are cut into whole
 milliseconds and millionths of one. The text is that of `str` and of `"%.6f"`, to the last digit.
@@ -6,13 +6,11 @@ milliseconds and millionths of one. The text is that of `str` and of `"%.6f"`, t
 
 from __future__ import annotations
 
-import csv
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +19,6 @@ from specfleet.sim.recorder import Columns
 
 BLOCK = 16_384
 """Rows that are text at one time."""
-LARGE_BYTES = 8_000_000
-"""Files from which pandas reads faster than it is imported."""
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 Characters = npt.NDArray[np.uint8]
@@ -104,46 +100,6 @@ def _put_digits(cells: Characters, values: I64, end: int, digits: int | None = N
         if digits is None and place > 0:
             shown[(left == 0) & (digit == 0)] = PAD
         cells[:, end - 1 - place] = shown
-
-
-def read_numbers(path: Path, names: Sequence[str], only: Mapping[str, int]) -> F64:
-    """Returns columns of a CSV file, shape `(rows, len(names))`.
-
-    Args:
-        path: of the file.
-        names: of the columns.
-        only: column -> the value that rows must have there, to be read.
-
-    Raises:
-        ValueError: a cell of these rows holds no number.
-        KeyError: a column is not there.
-    """
-    read = _read_large if path.stat().st_size >= LARGE_BYTES else _read_small
-    blocks = list(read(path, names, only))
-    return np.concatenate([np.empty((0, len(names))), *blocks])
-
-
-def _read_small(path: Path, names: Sequence[str], only: Mapping[str, int]) -> Iterator[F64]:
-    with path.open(newline="") as file:
-        rows = csv.reader(file)
-        place = {name: i for i, name in enumerate(next(rows))}
-        wanted = [place[name] for name in names]
-        asked = [(place[name], str(value)) for name, value in only.items()]
-        chosen = ([float(row[i]) for i in wanted] for row in rows if all(row[i] == v for i, v in asked))
-        while block := list(islice(chosen, BLOCK)):
-            yield np.array(block, dtype=np.float64)
-
-
-def _read_large(path: Path, names: Sequence[str], only: Mapping[str, int]) -> Iterator[F64]:
-    import pandas as pd
-
-    columns = list(dict.fromkeys([*names, *only]))
-    # pandas 3 always reads to the last digit; where older ones are asked not to be quick they do too
-    exact: Any = {"float_precision": "round_trip"} if int(pd.__version__.split(".")[0]) < 3 else {}
-    with pd.read_csv(path, usecols=columns, dtype=np.float64, chunksize=4 * BLOCK, **exact) as frames:
-        for frame in frames:
-            chosen = np.logical_and.reduce([frame[name].to_numpy() == value for name, value in only.items()])
-            yield frame.loc[chosen, list(names)].to_numpy()
 
 
 def write_json(path: Path, content: object) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from specfleet.experiments.run.columnfiles import read_numbers
+from specfleet.experiments.run.numberfiles import read_numbers
 from specfleet.experiments.schema.blocks.workload import Workload
 from specfleet.sim.config import Slo
 from specfleet.sim.recorder import FINISHED, Columns

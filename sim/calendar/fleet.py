@@ -72,7 +72,7 @@ class Fleet:
 
     def lane(
         self,
-        inbox: list[int] | range,
+        inbox: array[int] | range,
         arrived_s: array[float],
         replica: int,
         lane: int = 0,

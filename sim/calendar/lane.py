@@ -7,6 +7,7 @@ and then not again.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Generator
 from math import inf
 from typing import TYPE_CHECKING
@@ -257,7 +258,7 @@ class Lane:
         self.waiting.submit(place, now)
 
     @property
-    def inbox(self) -> list[int] | range:
+    def inbox(self) -> array[int] | range:
         """Places of the requests in order of arrival."""
         return self.waiting.inbox
 

@@ -35,7 +35,7 @@ class LaneServer:
         walk: the lane's iterations; it yields when the next one is due, and is sent until when to go on.
     """
 
-    def __init__(self, lane: Lane, lives: Trajectories, places: list[int]) -> None:
+    def __init__(self, lane: Lane, lives: Trajectories, places: array[int]) -> None:
         self.lane = lane
         self._lives = lives
         self._places = places
@@ -77,12 +77,12 @@ class Lanes:
         self._run, self._rules = run, rules
         replicas = run.scenario.deployment.replicas
         self._fleet = fleet = Fleet(run, rules, run.served, replicas)
-        self._places: list[int] = _places(run) if clocked or among else []
+        self._places = _places(run) if clocked or among else array("q")
         self._arrived_s = array("d", [nan]) * len(self._places)
         ranks = clocked and run.scenario.client.chunk_s != 0.0
         self.watches = [Watch(ranks) for _ in range(replicas)]
         lanes = [
-            fleet.lane([], array("d"), index, index, watch, stops=clocked)
+            fleet.lane(array("q"), array("d"), index, index, watch, stops=clocked)
             for index, watch in enumerate(self.watches)
         ]
         self.servers = [LaneServer(lane, fleet.lives, self._places) for lane in lanes]
@@ -194,8 +194,10 @@ class Sites:
                 then = self._advance[index](inf)
 
 
-def _places(run: CalendarRun) -> list[int]:
+def _places(run: CalendarRun) -> array[int]:
     """Returns the index of each row among those that are served; -1 of those that are not."""
     place_of = np.full(len(run.table), -1)
     place_of[run.served] = np.arange(len(run.served))
-    return place_of.tolist()
+    places = array("q")
+    places.frombytes(place_of.data.cast("B"))
+    return places

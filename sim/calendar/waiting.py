@@ -21,7 +21,7 @@ class WaitingLine:
         ending: thrown out in this step with their last tokens in flight: they end in the queue.
     """
 
-    def __init__(self, inbox: list[int] | range, arrived_s: array[float]) -> None:
+    def __init__(self, inbox: array[int] | range, arrived_s: array[float]) -> None:
         self.inbox = inbox
         self.arrived_s = arrived_s
         self.head = self.visible = self.ending = self.lacks = 0
@@ -34,7 +34,7 @@ class WaitingLine:
 
     def submit(self, place: int, now: float) -> None:
         """Puts a request into the inbox at `now`."""
-        assert isinstance(self.inbox, list)
+        assert not isinstance(self.inbox, range)
         self.inbox.append(place)
         self.arrived_s.append(now)
 

@@ -8,6 +8,9 @@ got no iteration (preempted, or past the budget) is a part of its own.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -18,6 +21,7 @@ from specfleet.sim.recorder import FINISHED, Columns
 from specfleet.sim.scenario import RunResult
 
 F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
 Shapes = dict[str, npt.NDArray[np.int64]]
 
 PARTS = {
@@ -52,8 +56,8 @@ DECODE_PARTS = (
 
 ITERATION_PARTS = ("plain", "others_prefill", "verify", "draft", "host")
 """What an iteration's time is split into."""
-BLOCK = 32_768
-"""Iterations that are priced at one time."""
+BLOCK, REQUESTS = 32_768, 16_384
+"""Iterations that are priced at one time, and requests that are split."""
 
 
 def without_prompts(shapes: Shapes) -> Shapes:
@@ -141,15 +145,37 @@ def latency_split(result: RunResult, plain_cost: StepCost) -> dict[str, F64]:
     Raises:
         Breach: it is not.
     """
+    pieces = [split for _, split in split_in_pieces(result, plain_cost)]
+    return {name: np.concatenate([np.empty(0), *(piece[name] for piece in pieces)]) for name in PARTS}
+
+
+def split_in_pieces(result: RunResult, plain_cost: StepCost) -> Iterator[tuple[I64, dict[str, F64]]]:
+    """Yields some finished requests after others, by row, with what `latency_split` says of them.
+
+    Raises:
+        Breach: as `latency_split`.
+    """
     requests = result.requests
-    done = requests["status"] == FINISHED
-    each = requests if done.all() else {name: column[done] for name, column in requests.items()}
-    sums = _decode_sums(result, plain_cost, each, np.flatnonzero(done))
+    done = np.flatnonzero(requests["status"] == FINISHED)
+    output = requests["output_tokens"][done].astype(np.float64)
+    rounds = np.maximum(requests["chunks"][done] - 1, 0)
+    per_round = max((output - 1).sum() / max(float(rounds.sum()), 1.0), 1.0)
+    del output, rounds
+    until = _until(result, plain_cost)
+    for start in range(0, len(done), REQUESTS):
+        ids = done[start : start + REQUESTS]
+        each = {name: column[ids] for name, column in requests.items()}
+        split = _split(each, _decode_sums(result, until, each, ids), per_round)
+        _check_sums(split, each)
+        yield ids, split
+
+
+def _split(each: Columns, sums: Mapping[str, F64], per_round: float) -> dict[str, F64]:
+    """Returns the parts of requests, for the mean tokens of a round of all of them."""
     output = each["output_tokens"].astype(np.float64)
     rounds = np.maximum(each["chunks"] - 1, 0)
-    per_round = max((output - 1).sum() / max(float(rounds.sum()), 1.0), 1.0)
     share = np.divide((output - 1) / per_round, rounds, out=np.ones_like(output), where=rounds > 0)
-    split = {
+    return {
         "client_s": (each["arrived_s"] - each["sent_s"]) + (each["last_chunk_s"] - each["finished_s"]),
         "queue_s": each["admitted_s"] - each["arrived_s"],
         "prefill_s": each["first_token_s"] - each["admitted_s"],
@@ -161,8 +187,6 @@ def latency_split(result: RunResult, plain_cost: StepCost) -> dict[str, F64]:
         "host_s": sums["host"],
         "paused_s": sums["paused"],
     }
-    _check_sums(split, each)
-    return split
 
 
 def _check_sums(split: dict[str, F64], each: Columns) -> None:
@@ -179,30 +203,49 @@ def _check_sums(split: dict[str, F64], each: Columns) -> None:
         raise request_breach(PARTS_SUM, f"{parts} do not sum to {total[at]:.9g}", each, at)
 
 
-def _decode_sums(
-    result: RunResult, plain_cost: StepCost, each: Columns, ids: npt.NDArray[np.int64]
-) -> dict[str, F64]:
+class _Until(NamedTuple):
+    """The parts of the iterations of a replica.
+
+    Attributes:
+        parts: by part, the seconds before each iteration and after the last.
+        whole: what the parts of each iteration sum to.
+    """
+
+    parts: dict[str, F64]
+    whole: F64
+
+
+def _until(result: RunResult, plain_cost: StepCost) -> dict[int, _Until]:
+    """Returns the parts of iterations by replica."""
+    parts, replica = iteration_parts(result, plain_cost), result.iterations["replica"]
+    replicas = np.flatnonzero(np.bincount(replica)).tolist()
+    found = {index: _Until({}, np.zeros(0)) for index in replicas}
+    whole = np.zeros(len(replica))
+    for name in list(parts):
+        seconds = parts.pop(name)
+        whole = whole + seconds
+        for index in replicas:
+            found[index].parts[name] = np.concatenate(([0.0], np.cumsum(seconds[replica == index])))
+    return {index: until._replace(whole=whole[replica == index]) for index, until in found.items()}
+
+
+def _decode_sums(result: RunResult, until: Mapping[int, _Until], each: Columns, ids: I64) -> dict[str, F64]:
     """Returns, for each request, the sums of its iterations' parts and its pauses."""
-    parts = iteration_parts(result, plain_cost)
     gaps, staged = result.odd_gaps, result.scenario.engine.pipeline_parallel_size > 1
-    place = np.full(len(result.requests["status"]), -1)
+    place = np.full(len(result.requests["status"]), -1, dtype=np.int32)
     place[ids] = np.arange(len(ids))
-    sums = {name: np.zeros(len(ids)) for name in (*parts, "paused")}
-    for replica in np.flatnonzero(np.bincount(result.iterations["replica"])):
-        rows = result.iterations["replica"] == replica
+    names = dict.fromkeys(name for one in until.values() for name in one.parts)
+    sums = {name: np.zeros(len(ids)) for name in (*names, "paused")}
+    for replica, (parts, whole) in until.items():
         mine = each["replica"] == replica
         odd = (gaps["replica"] == replica) & (place[gaps["request_id"]] >= 0)
         who = place[gaps["request_id"][odd]]
+        begun, ended = each["first_iteration"][mine] + 1, each["last_iteration"][mine] + 1
+        before, after = gaps["from_iteration"][odd] + 1, gaps["to_iteration"][odd] + (0 if staged else 1)
         for name, seconds in parts.items():
-            until = np.concatenate(([0.0], np.cumsum(seconds[rows])))
-            sums[name][mine] = (
-                until[each["last_iteration"][mine] + 1] - until[each["first_iteration"][mine] + 1]
-            )
-            last = gaps["to_iteration"][odd] + (0 if staged else 1)
-            lost = until[last] - until[gaps["from_iteration"][odd] + 1]
-            np.subtract.at(sums[name], who, lost)
+            sums[name][mine] = seconds[ended] - seconds[begun]
+            np.subtract.at(sums[name], who, seconds[after] - seconds[before])
         np.add.at(sums["paused"], who, gaps["gap_s"][odd])
         if staged:  # between its batches are others; its own is no pause
-            own = sum(seconds[rows] for seconds in parts.values())
-            np.subtract.at(sums["paused"], who, own[gaps["to_iteration"][odd]])
+            np.subtract.at(sums["paused"], who, whole[gaps["to_iteration"][odd]])
     return sums

@@ -196,4 +196,4 @@ class Recording:
             raise NotTaken(reason)
         rules = run.rules()
         assert rules is not None, "counts that fit in one integer"
-        return Fleet(run, rules, run.served).lane([], array("d"), 0, watch=Watch(ranks=False))
+        return Fleet(run, rules, run.served).lane(array("q"), array("d"), 0, watch=Watch(ranks=False))

@@ -110,7 +110,7 @@ class CalendarReplay:
             NewTokenRatio.of(config.sglang.schedule_conservativeness),
             None,  # type: ignore[arg-type]
             lives,
-            WaitingLine([], array("d")),
+            WaitingLine(array("q"), array("d")),
             config.enable_prefix_caching,
             bool(requests[0].get("ignore_eos")),
             None,

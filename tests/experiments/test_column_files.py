@@ -6,6 +6,7 @@ import csv
 import json
 import math
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -13,15 +14,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from specfleet.experiments.run import columnfiles
+from specfleet.experiments.run import columnfiles, numberfiles
 from specfleet.experiments.run.columnfiles import (
     decimal_cells,
     lines,
-    read_numbers,
     whole_cells,
     write_json,
     write_requests,
 )
+from specfleet.experiments.run.numberfiles import read_numbers
 
 LARGEST = 2**63 - 1
 
@@ -90,18 +91,42 @@ def test_the_file_is_the_one_that_csv_writes_whatever_the_blocks(
         assert (tmp_path / "written").read_bytes() == (tmp_path / "expected").read_bytes()
 
 
-def test_large_files_are_read_as_small_ones_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("make", ["a run's", "quoted", "with CRLF", "without a last newline"])
+def test_files_of_any_make_and_size_are_read_alike(
+    make: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "requests.csv"
     found = columns(500)
     write_requests(path, found)
+    text = path.read_text()
+    made = {"quoted": text.replace("request_id", '"request_id"'), "with CRLF": text.replace("\n", "\r\n")}
+    path.write_text(made.get(make, text[:-1] if make == "without a last newline" else text), newline="")
     asked = (path, ("request_id", "first_chunk_ms"), {"counted": 1, "status": 0})
     small = read_numbers(*asked)
-    monkeypatch.setattr(columnfiles, "LARGE_BYTES", 0)
-    monkeypatch.setattr(columnfiles, "BLOCK", 10)
-    assert np.array_equal(read_numbers(*asked), small)
     kept = (found["counted"] == 1) & (found["status"] == 0)
     assert 0 < kept.sum() < 500 and np.array_equal(small[:, 0], found["request_id"][kept])
     assert read_numbers(path, ("replica",), {"counted": 2}).shape == (0, 1)
+    for name, size in (("LARGE_BYTES", 0), ("BLOCK", 10), ("BLOCK_BYTES", 300)):
+        monkeypatch.setattr(numberfiles, name, size)
+        assert np.array_equal(read_numbers(*asked), small)
+
+
+@given(
+    st.lists(st.floats(0, 1e8) | st.integers(0, 10**14).map(lambda n: n / 1e6), min_size=1, max_size=30),
+    st.sampled_from(["", "nan", "-1.000000", "1e3", "12", "1.5", "123456789012.123456", "0.1234567"]),
+)
+def test_a_time_is_read_as_float_reads_it_however_it_is_written(values: list[float], odd: str) -> None:
+    cells = [f"{value:.6f}" for value in values]
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "requests.csv"
+        for said in (cells, [*cells, odd]):
+            path.write_text("kept,sent_ms\n" + "".join(f"1,{cell}\n" for cell in said))
+            if "" in said:
+                with pytest.raises(ValueError):
+                    read_numbers(path, ("sent_ms",), {"kept": 1})
+                continue
+            read = read_numbers(path, ("sent_ms",), {"kept": 1})
+            assert np.array_equal(read[:, 0], [float(cell) for cell in said], equal_nan=True)
 
 
 @given(arrays(np.float64, st.integers(0, 40), elements=st.floats(allow_nan=False)))

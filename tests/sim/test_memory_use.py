@@ -10,18 +10,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from sim_toys import ENGINE, World, drafting
 
+from specfleet.sim import simulation
 from specfleet.sim import summarise as summarise_module
-from specfleet.sim.config import NO_CLIENT, ClientConfig
+from specfleet.sim.config import NO_CLIENT, ClientConfig, LoadConfig
 from specfleet.sim.metrics import samples
 from specfleet.sim.metrics.samples import PerToken, Samples
-from specfleet.sim.simulation import RunResult
+from specfleet.sim.simulation import RunResult, simulate
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
 from specfleet.sim.summarise import summarise
 from specfleet.workloads.build import RequestStream, WorkloadSpec
-from specfleet.workloads.lengths import Fixed
+from specfleet.workloads.lengths import Fixed, LogNormal
 
+AT_MOST, AFTERWARDS = 260, 135
+"""Bytes of a request with its steps, of a closed loop in batches of 16: at the peak, and in the result."""
 A_REQUEST, A_CLIENT, AN_ITERATION = 72, 32, 80
 """Bytes of a request (lengths and class apart), more of it where the client takes time, of an iteration."""
 
@@ -62,6 +66,37 @@ def test_a_run_keeps_tens_of_bytes_a_request_and_an_iteration(k: int, client: Cl
         iterations = len(result.iterations["end_s"])
         counts = 2 * (k + 2) * max(2 * iterations, 4096) if k else 0  # has room for growth
         assert kept(result.iterations) <= AN_ITERATION * iterations + counts + 1000
+
+
+def test_a_column_of_one_number_holds_one_number() -> None:
+    [table] = RequestStream(WorkloadSpec(10_000, LogNormal(5.0, 0.5, 1, 400), Fixed(10)), 0).portions(10_000)
+    lengths_and_sessions = {"prompt_tokens", "session_id"}
+    held = {name: kept({name: getattr(table, name)}) for name in table.column_names()}
+    assert {name for name, size in held.items() if size > 8} == lengths_and_sessions
+
+
+def bytes_at_most_and_after(requests: int) -> NDArray[np.int64]:
+    """Bytes that making and simulating a closed loop takes at most, and those that its result keeps."""
+    spec = WorkloadSpec(requests, Fixed(50), Fixed(10))
+    world = World([], [], engine=replace(ENGINE, max_num_seqs=16), load=LoadConfig(max_concurrency=16))
+    tracemalloc.start()
+    try:
+        [table] = RequestStream(spec, 0).portions(requests)
+        result = simulate(world.scenario({}), table, 0)
+        after, at_most = tracemalloc.get_traced_memory()
+        del result
+        return np.array([at_most, after])
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_request_takes_few_bytes_while_it_is_simulated_and_fewer_in_the_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(simulation, "MANY", 1)
+    few, many = 10_000, 40_000
+    each = (bytes_at_most_and_after(many) - bytes_at_most_and_after(few)) / (many - few)
+    assert (each <= [AT_MOST, AFTERWARDS]).all(), each
 
 
 def test_columns_that_are_equal_share_memory() -> None:

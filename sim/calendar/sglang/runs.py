@@ -76,7 +76,7 @@ class SglangFleet:
         return np.concatenate([*self._gains, np.zeros(0, dtype=np.uint8)]), self._begins
 
     def lane(
-        self, inbox: list[int] | range, arrived_s: array[float], replica: int, ends: SglangEnds | None
+        self, inbox: array[int] | range, arrived_s: array[float], replica: int, ends: SglangEnds | None
     ) -> SglangLane:
         """Returns a lane; arguments as in `sim.calendar.fleet.Fleet.lane`."""
         config = self.run.config
@@ -151,7 +151,7 @@ class SglangLanes:
         self.servers = []
         for replica in range(replicas):
             ends = SglangEnds(run.scenario.client.chunk_s != 0.0)
-            lane = self.fleet.lane([], array("d"), replica, ends)
+            lane = self.fleet.lane(array("q"), array("d"), replica, ends)
             self.servers.append(SglangServer(lane, ends, self._places))
 
     def accepts(self, row: int, now: float) -> bool:

@@ -127,13 +127,9 @@ def _engine_row(name: str) -> tuple[object, ...]:
     engine = lookups.engine(name)
     ahead = [method for method, on in engine.async_scheduling.items() if on and method != "none"]
     reach = "any" if engine.drafts_at_any_length else "its own"
-    return (
-        engine.max_num_seqs,
-        engine.max_num_batched_tokens,
-        engine.gpu_memory_utilization,
-        reach,
-        ", ".join(ahead),
-    )
+    limits = engine.max_num_seqs, engine.max_num_batched_tokens, engine.gpu_memory_utilization
+    by_gpu = engine.scheduler == "sglang"
+    return (*(("by GPU",) * 3 if by_gpu else limits), reach, ", ".join(ahead))
 
 
 def _workload_row(name: str) -> tuple[object, ...]:

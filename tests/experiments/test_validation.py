@@ -29,11 +29,13 @@ from specfleet.experiments.validate.points import (
     pool_tokens,
     scenario,
 )
-from specfleet.experiments.validate.runs import Scored, closed_form, in_mode, predict
+from specfleet.experiments.validate.runs import Scored, closed_form, in_mode, predict, without_drafter
 from specfleet.experiments.validate.sample import drawn_by_position, levelled_requests, matched
 from specfleet.experiments.validate.score import block, by_load, ratios
 from specfleet.experiments.validate.tables import read_csv
 from specfleet.experiments.validate.validation import PUBLISHED, Validation, read_points, validate
+from specfleet.hardware import catalog
+from specfleet.hardware.placement import Placement
 from specfleet.sim.speculation.depth import CountedAt, known
 from specfleet.sim.speculation.families import FAMILIES
 from specfleet.workloads.lengths import Capped
@@ -166,6 +168,21 @@ def test_a_cell_that_names_no_gpu_is_an_error(text: str) -> None:
 )
 def test_an_engine_version_has_a_profile(text: str, name: str) -> None:
     assert profiles.engine(text).name == name
+
+
+def test_a_ratio_to_plain_decoding_counts_each_side_by_its_own_loop() -> None:
+    """SGLang of 2025 overlapped plain decoding and not its rounds; today both are."""
+    loops = {}
+    for engine in ("sglang-2025", "sglang"):
+        place = Placement.of(
+            catalog.model("llama-3.1-8b-instruct"),
+            catalog.accelerator("h200"),
+            catalog.engine_profile(engine),
+            drafter=catalog.drafter("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"),
+            num_speculative_tokens=3,
+        )
+        loops[engine] = place.async_scheduling, without_drafter(place).async_scheduling
+    assert loops == {"sglang-2025": (False, True), "sglang": (True, True)}
 
 
 def test_concentration_is_named_by_target_drafter_family_and_data() -> None:

@@ -333,6 +333,13 @@ def test_the_commands_take_a_line_a_preset_and_a_short_help(tmp_path: Path) -> N
     assert run.invoke(app, ["run"]).exit_code == 2
 
 
+def test_the_catalogue_says_that_sglang_s_limits_follow_the_gpu_and_numbers_for_the_others() -> None:
+    lines = CliRunner().invoke(app, ["catalog", "engines"]).output.splitlines()
+    rows = {line.split()[0]: line for line in lines[2:] if line.strip()}
+    assert rows["sglang"].count("by GPU") == rows["sglang-2025"].count("by GPU") == 3
+    assert "by GPU" not in rows["vllm-0.33"] and "1,024" in rows["vllm-0.33"]
+
+
 @pytest.mark.parametrize(
     ("bench", "prompt", "output"),
     [

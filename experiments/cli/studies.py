@@ -124,7 +124,12 @@ def measure(
         int, typer.Option("--tensor-parallel-size", "--tp", min=1, help="Shards of the model.")
     ] = 1,
     dtype: Annotated[str, typer.Option(help="bfloat16 or fp8 weights.")] = "bfloat16",
-    minutes: Annotated[float, typer.Option(min=0.1, help="Time to spend.")] = 5.0,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.1, help="Time to spend (default: 5; with --plan 10).")
+    ] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Only what no table settles: print the plan, run it on a GPU.")
+    ] = False,
     gpu: Annotated[
         str | None, typer.Option(help="Catalogue name of this GPU (default: by its driver's name).")
     ] = None,
@@ -137,7 +142,8 @@ def measure(
     from specfleet.experiments.measure.command import measure_command
 
     with plain_errors():
-        code = measure_command(model, out, tensor_parallel_size, dtype, minutes, gpu, attention, quiet)
+        spend = minutes if minutes is not None else 10.0 if plan else 5.0
+        code = measure_command(model, out, tensor_parallel_size, dtype, spend, gpu, attention, quiet, plan)
     raise typer.Exit(code)
 
 

@@ -34,6 +34,10 @@ class KernelCall(NamedTuple):
     message_bytes: int = 0
 
 
+Points = tuple[KernelCall, ...]
+"""What is timed together: one point, or one all-reduce by size."""
+
+
 class TimedCall(NamedTuple):
     """A point and its median time in seconds."""
 

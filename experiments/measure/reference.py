@@ -92,6 +92,13 @@ def find_reference(device: Device, rows: Sequence[TimedCall], named: str | None 
     return Reference(None, nearest.constants, copy, peaks, device.sms)
 
 
+def nearest(device: Device) -> Accelerator:
+    """The catalogue GPU of the same chip, else the one nearest in memory; nothing has been timed yet."""
+    words = set(re.split(r"[^a-z0-9]+", device.name.lower()))
+    kin = [gpu for gpu in _all() if gpu.name.split("-")[0] in words and gpu.sms == device.sms]
+    return min(kin or _all(), key=lambda gpu: abs(math.log(gpu.hbm_bytes / device.memory_bytes)))
+
+
 def _same(device: Device, copy: float) -> Accelerator | None:
     """The catalogue GPU of the same chip (its name is a word of the driver's) nearest in memory and speed."""
     words = set(re.split(r"[^a-z0-9]+", device.name.lower()))

@@ -42,6 +42,11 @@ class Tensor(Protocol):
         ...
 
 
+def copies(operand_bytes: int, l2_bytes: int) -> int:
+    """Operands of a size that cool the cache in turn, at least one."""
+    return max(1, min(math.ceil(BETWEEN_REUSES * l2_bytes / operand_bytes), _MOST_COPIES))
+
+
 class OperandPool:
     """Standard normal BF16 numbers in one allocation, and the same in FP8 when first asked for.
 
@@ -68,8 +73,7 @@ class OperandPool:
         if size > self._elements:
             raise DoesNotRun(f"an operand of {2 * size / 2**30:.1f} GiB does not fit beside the others")
         element_bytes = 1 if dtype == "fp8" else 2
-        wanted = math.ceil(BETWEEN_REUSES * self._l2_bytes / (size * element_bytes))
-        count = max(1, min(wanted, _MOST_COPIES, self._elements // size))
+        count = min(copies(size * element_bytes, self._l2_bytes), self._elements // size)
         flat = self._in(dtype)
         return [flat[at * size : (at + 1) * size].view(*shape) for at in range(count)]
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from specfleet.experiments.measure.entry import Fits, LawReport
 from specfleet.experiments.measure.points import Backend, KernelCall, Timed
+from specfleet.experiments.measure.unsettled import Expected, Topic
 from specfleet.experiments.words.table import Column, table_text
+from specfleet.hardware.accelerator import Accelerator
 from specfleet.hardware.fitting import FitError
 from specfleet.hardware.model import ModelSpec
 
@@ -117,3 +119,37 @@ def _warnings(timed: Timed, fits: Fits, model: ModelSpec) -> Iterable[str]:
 
 def _counted(points: Iterable[KernelCall]) -> str:
     return ", ".join(f"{count} {law}" for law, count in Counter(point.law for point in points).items())
+
+
+def plan_text(
+    topics: Sequence[Topic],
+    taken: Sequence[Sequence[Expected]],
+    model: ModelSpec,
+    gpu: Accelerator,
+    tp: int,
+    seconds: float,
+) -> str:
+    """The questions that are to be timed: points, what a kernel takes by our own model, and the timing."""
+    columns = (
+        Column("what no table settles", left=True),
+        Column("points"),
+        Column("kernel us", left=True),
+        Column("timing s", "{:.0f}"),
+        Column("so far s", "{:.0f}"),
+        Column("what its answer changes", left=True),
+    )
+    rows, total = [], 0.0
+    for topic, groups in zip(topics, taken, strict=True):
+        wall = sum(group.wall_s for group in groups)
+        total += wall
+        kernels = [1e6 * each for group in groups for each in group.kernel_s]
+        span = f"{min(kernels):.3g} to {max(kernels):.3g}" if kernels else "-"
+        points = sum(len(group.points) for group in groups)
+        rows.append([topic.name, points, span, wall, total, topic.why_not or topic.changes])
+    fits = (
+        f"{total:.0f} s are expected, of {seconds:.0f}"
+        if total <= seconds
+        else f"{total:.0f} s are expected, of {seconds:.0f}: what comes last is left out (--minutes)"
+    )
+    head = f"{model.name} on {gpu.name}, tensor parallel {tp}: what only a GPU can settle"
+    return "\n".join([head, "", table_text(columns, rows), "", fits])

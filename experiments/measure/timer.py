@@ -21,6 +21,17 @@ _REPLAY_FOR_S = 0.02
 _MOST_REPLAYS = 40
 
 
+def replays_of(replay_s: float) -> int:
+    """Replays of a graph that takes so long: short ones are replayed more often."""
+    return min(_MOST_REPLAYS, max(_REPLAYS, math.ceil(_REPLAY_FOR_S / replay_s)))
+
+
+def replayed_s(calls: int, each_s: float) -> float:
+    """Seconds of GPU work to time a call with so many operands: warm-up, capture's own replay, replays."""
+    replay_s = math.ceil(LEAST_CALLS / calls) * calls * each_s
+    return LEAST_CALLS * each_s + (2 + replays_of(replay_s)) * replay_s
+
+
 class Timer(Protocol):
     """Times work. Calls do the same on different data and are made in turn."""
 
@@ -51,7 +62,7 @@ class CudaTimer:
         try:
             graph = self._captured(calls)
             first = self._replay_s(graph)
-            count = self._replays or min(_MOST_REPLAYS, max(_REPLAYS, math.ceil(_REPLAY_FOR_S / first)))
+            count = self._replays or replays_of(first)
             return statistics.median(self._replay_s(graph) for _ in range(count)) / len(calls)
         except (RuntimeError, TypeError) as error:
             self._cuda.empty_cache()

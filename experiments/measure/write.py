@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from specfleet.experiments.measure.entry import Fits
 from specfleet.experiments.measure.points import Backend, KernelCall, Timed
+from specfleet.experiments.measure.unsettled import Expected, Topic
 
-ROWS, CONSTANTS, SUMMARY = "rows.csv", "constants.json", "summary.txt"
+ROWS, CONSTANTS, SUMMARY, PLAN = "rows.csv", "constants.json", "summary.txt", "plan.csv"
 _UNITS = "times in us, bytes/s, FLOP/s; shares refer to bw, bfloat16 and fp8 of this entry"
 
 
@@ -25,6 +27,18 @@ def write_rows(folder: Path, timed: Timed, fits: Fits) -> None:
                 ["", ""] if fitted is None else [f"{1e6 * fitted:.4g}", f"{100 * (fitted / seconds - 1):.1f}"]
             )
             writer.writerow([*point, f"{1e6 * seconds:.5g}", *told])
+
+
+def write_plan(folder: Path, topics: Sequence[Topic], taken: Sequence[Sequence[Expected]]) -> None:
+    """`plan.csv`: a row a point, with what its kernel and its timing are expected to take."""
+    with (folder / PLAN).open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["topic", *KernelCall._fields, "expected_us", "timing_s"])
+        for topic, groups in zip(topics, taken, strict=True):
+            for group in groups:
+                each = group.wall_s / len(group.points)
+                for point, seconds in zip(group.points, group.kernel_s, strict=True):
+                    writer.writerow([topic.name, *point, f"{1e6 * seconds:.4g}", f"{each:.3g}"])
 
 
 def write_constants(folder: Path, fits: Fits) -> Path:

@@ -143,7 +143,7 @@ def plan_text(
         wall = sum(group.wall_s for group in groups)
         total += wall
         kernels = [1e6 * each for group in groups for each in group.kernel_s]
-        span = f"{min(kernels):.3g} to {max(kernels):.3g}" if kernels else "-"
+        span = f"{min(kernels):.0f} to {max(kernels):,.0f}" if kernels else "-"
         points = sum(len(group.points) for group in groups)
         rows.append([topic.name, points, span, wall, total, topic.why_not or topic.changes])
     fits = (

@@ -1,4 +1,4 @@
-"""`specfleet measure --plan`: what no public table settles, as points to time on a card, and what they take.
+"""`specfleet measure --plan`: what no public table settles, as points to time on a card, and their times.
 
 The order is that of their worth to a prediction with drafts: after a base that the fits need come FP8 GEMMs
 between 257 and 511 rows (the tables have nothing between 257 and 512, and 257 is the slowest there),

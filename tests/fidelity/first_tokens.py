@@ -4,8 +4,8 @@
 
 Needs the shared collection of measurements (SPECFLEET_SHARED). For each stage of `IPERF-L8-H100` TTFT, TPOT
 and throughput, measured, predicted and the error; for the 32B with EAGLE-3 and one user the two modes of TTFT
-(with a step in vain before the prompt, and without), and the share of requests in the later one: ours, and what
-the measured mean says between our modes.
+(with a step in vain before the prompt, and without), and the share of requests in the later one: ours, and
+what the measured mean says between our modes.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ def pipelines(draw: st.DrawFn) -> World:
     return replace(this, engine=config, cost=cost, acceptance=this.acceptance if drafts else None)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(pipelines(), st.integers(0, 3))
 def test_every_law_holds_of_random_pipelines_and_latencies_have_parts(this: World, seed: int) -> None:
     result = this.run(seed)  # its laws are checked
@@ -184,7 +184,7 @@ def test_every_law_holds_of_random_pipelines_and_latencies_have_parts(this: Worl
 
 
 @given(pipelines())
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 def test_a_gpu_is_busy_for_at_most_all_of_the_time(this: World) -> None:
     result = this.run()
     load = engine_load(result)

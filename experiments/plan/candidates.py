@@ -30,7 +30,9 @@ class Candidate:
 
     Attributes:
         gpu: as named in the plan.
-        tensor_parallel_size: GPUs of a replica.
+        tensor_parallel_size: GPUs of a replica, or of each of its ranks.
+        data_parallel_size: ranks of a replica that share experts.
+        expert_parallel: experts are whole on each GPU.
         quantization: of the weights; None is `dtype`.
         method: `none`, or the drafter's method.
         drafter: name of the drafter; "" for plain decoding and n-grams.
@@ -51,12 +53,34 @@ class Candidate:
     config: Experiment
     refusal: str = ""
     most_replicas: int | None = None
+    data_parallel_size: int = 1
+    expert_parallel: bool = False
 
     @property
     def id(self) -> str:
         """Names it: `4 x h100-sxm fp8, eagle3 K = 3`."""
         drafting = f"{self.method} K = {self.k}" if self.k else "plain"
-        return f"{self.tensor_parallel_size} x {self.gpu} {self.weights}, {drafting}"
+        return f"{self.engine}, {drafting}"
+
+    @property
+    def engine(self) -> str:
+        """Names its GPUs and weights: `8 x h200 fp8`, `8 x h200 (DP 4, TP 2, EP) fp8`."""
+        ways = [f"DP {self.data_parallel_size}", f"TP {self.tensor_parallel_size}"]
+        ways = ways[: 2 if self.tensor_parallel_size > 1 else 1] if self.data_parallel_size > 1 else []
+        ways += ["EP"] if self.expert_parallel else []
+        spread = f" ({', '.join(ways)})" if ways else ""
+        return f"{self.gpus} x {self.gpu}{spread} {self.weights}"
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of a replica."""
+        return self.tensor_parallel_size * self.data_parallel_size
+
+    @property
+    def kind(self) -> tuple[str, int, int, bool, str | None]:
+        """What tells engines apart, drafting aside."""
+        ranks = self.tensor_parallel_size, self.data_parallel_size, self.expert_parallel
+        return self.gpu, *ranks, self.quantization
 
     @property
     def weights(self) -> str:
@@ -68,7 +92,7 @@ class Candidate:
     @property
     def replica_usd(self) -> float:
         """Dollars an hour of one replica."""
-        return self.price_per_hour_usd * self.tensor_parallel_size
+        return self.price_per_hour_usd * self.gpus
 
     @property
     def drafting(self) -> tuple[str, str]:
@@ -96,15 +120,30 @@ def candidates(experiment: Experiment, given: Mapping[str, object]) -> tuple[Can
         _candidate(
             experiment,
             plan,
-            serve.model_copy(update={"gpu": gpu, "tensor_parallel_size": tp, "quantization": quantization}),
+            serve.model_copy(
+                update={
+                    "gpu": gpu,
+                    "tensor_parallel_size": tp,
+                    "data_parallel_size": dp,
+                    "enable_expert_parallel": ep,
+                    "quantization": quantization,
+                }
+            ),
             drafting,
             k,
         )
         for gpu in gpus
         for tp in sizes
+        for dp in listed.data_parallel_size or (serve.data_parallel_size,)
+        for ep in _experts(listed.enable_expert_parallel or (serve.enable_expert_parallel,), tp * dp)
         for quantization in weights
         for drafting, k in ways
     )
+
+
+def _experts(asked: tuple[bool, ...], gpus: int) -> tuple[bool, ...]:
+    """Whether experts are whole on each GPU; on one GPU they are anyway, so that is asked once."""
+    return asked if gpus > 1 else asked[:1]
 
 
 def _ways(experiment: Experiment) -> Iterator[tuple[Drafting | None, int]]:
@@ -143,10 +182,11 @@ def _candidate(
     tp = serve.tensor_parallel_size
     refusal = _refusal(config)
     drafter = config.serve.speculative_config
-    limits = [count // tp for count in (plan.max_gpus, plan.gpus_available.get(name)) if count is not None]
+    each = tp * serve.data_parallel_size
+    limits = [count // each for count in (plan.max_gpus, plan.gpus_available.get(name)) if count is not None]
     if not refusal and limits and min(limits) < 1 + plan.spare_replicas:
         refusal = (
-            f"more GPUs than the plan allows: {tp} a replica, {1 + plan.spare_replicas} replicas at least"
+            f"more GPUs than the plan allows: {each} a replica, {1 + plan.spare_replicas} replicas at least"
         )
     return Candidate(
         gpu=name,
@@ -159,6 +199,8 @@ def _candidate(
         config=config,
         refusal=refusal,
         most_replicas=min(limits) - plan.spare_replicas if limits else None,
+        data_parallel_size=serve.data_parallel_size,
+        expert_parallel=serve.enable_expert_parallel,
     )
 
 

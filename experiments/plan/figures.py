@@ -145,7 +145,7 @@ def _kind(entry: Entry) -> tuple[object, ...]:
 
 def _kind_of(c: Candidate) -> tuple[object, ...]:
     """What tells engines apart, K aside."""
-    return c.gpu, c.tensor_parallel_size, c.quantization, c.drafting
+    return *c.kind, c.drafting
 
 
 def pareto(this: Planned) -> Figure | None:
@@ -179,7 +179,7 @@ def pareto(this: Planned) -> Figure | None:
     assert this.winner is not None
     runs = this.runs[this.winner.candidate.id]
     x = mean(runs, "output_throughput") / max(mean(runs, "in_flight"), 1.0)
-    y = mean(runs, "output_throughput") / this.winner.candidate.tensor_parallel_size
+    y = mean(runs, "output_throughput") / this.winner.candidate.gpus
     ax.plot(
         [x], [y], linestyle="none", marker="*", markersize=15, color=COLOURS[1], label="the plan", zorder=5
     )
@@ -190,7 +190,7 @@ def pareto(this: Planned) -> Figure | None:
     ax.grid(axis="both")
     figure.legend(loc="outside right upper", handlelength=3.2)
     mine = this.winner.candidate
-    engine = f"{mine.tensor_parallel_size} x {mine.gpu} {mine.weights}"
+    engine = mine.engine
     caption(
         figure,
         _told(this),

@@ -58,7 +58,7 @@ def money(
     hourly = rate * 3600.0 / 1e6
     return Money(
         replicas,
-        replicas * candidate.tensor_parallel_size,
+        replicas * candidate.gpus,
         dollars,
         dollars / (hourly * output),
         dollars / (hourly * (output + prompt)),
@@ -165,7 +165,7 @@ def _place(candidate: Candidate, run: TrialFigures, swept: bool, concurrency: fl
     return Place(
         candidate,
         throughput / flying,
-        throughput / candidate.tensor_parallel_size,
+        throughput / candidate.gpus,
         flying,
         swept,
         worst([run])[0] <= 1.0,

@@ -102,19 +102,13 @@ class Planned:
 
     @property
     def ways(self) -> list[Candidate]:
-        """The winner's GPU, TP and weights: plain, and every K of its drafter, by K.
+        """The winner's GPUs and weights: plain, and every K of its drafter, by K.
 
         A plain winner takes the drafter of the rival, or the first on the list.
         """
         assert self.winner is not None
         mine = self.winner.candidate
-        alike = [
-            c
-            for c in self.every
-            if not c.refusal
-            and (c.gpu, c.tensor_parallel_size, c.quantization)
-            == (mine.gpu, mine.tensor_parallel_size, mine.quantization)
-        ]
+        alike = [c for c in self.every if not c.refusal and c.kind == mine.kind]
         drafting = mine.drafting
         if not mine.k:
             rival = self.rival.candidate if self.rival and self.rival.candidate.k else None

@@ -63,7 +63,7 @@ def _load_lines(this: Planned) -> Iterator[str]:
         rows.append([_named(key), f"{value:.1f}", f"ms{_bounds(low, high, most)}{allowed}"])
     goodput = mean(runs, "request_goodput")
     offered = mean(runs, "offered_rate")
-    per_gpu = goodput / mine.tensor_parallel_size
+    per_gpu = goodput / mine.gpus
     said = f"requests/s of {offered:.2f} offered, {per_gpu:.3f} per GPU"
     rows.append(["goodput", f"{goodput:.2f}", said])
     yield table_text(NUMBERS, rows, indent=2, gap=1)
@@ -218,8 +218,7 @@ def _refusals(this: Planned) -> Iterator[str]:
     by_reason: dict[str, list[str]] = {}
     for candidate in this.every:
         if candidate.refusal:
-            engine = f"{candidate.tensor_parallel_size} x {candidate.gpu} {candidate.weights}"
-            by_reason.setdefault(candidate.refusal, []).append(engine)
+            by_reason.setdefault(candidate.refusal, []).append(candidate.engine)
     for reason, names in by_reason.items():
         yield f"  not to be had: {', '.join(dict.fromkeys(names))}: {reason}"
 

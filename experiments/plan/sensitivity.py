@@ -140,7 +140,7 @@ def _shortlist(ordered: Sequence[Entry]) -> list[Entry]:
     seen: set[tuple[object, ...]] = set()
     for entry in ordered:
         candidate = entry.candidate
-        kind = (candidate.gpu, candidate.tensor_parallel_size, candidate.quantization, candidate.method)
+        kind = (*candidate.kind, candidate.method)
         if kind not in seen and len(chosen) < SHORTLIST:
             seen.add(kind)
             chosen.append(entry)

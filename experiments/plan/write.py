@@ -94,6 +94,8 @@ def _deployment(this: Planned) -> dict[str, object]:
         "candidate": mine.id,
         "gpu": mine.gpu,
         "tensor_parallel_size": mine.tensor_parallel_size,
+        "data_parallel_size": mine.data_parallel_size,
+        "enable_expert_parallel": mine.expert_parallel,
         "quantization": mine.quantization,
         "method": mine.method,
         "num_speculative_tokens": mine.k,
@@ -108,7 +110,7 @@ def _deployment(this: Planned) -> dict[str, object]:
             {"spread": end.spread, **{key: getattr(end.judged, key) for key in ("verdict", "ratio", "limit")}}
             for end in this.ends
         ],
-        "request_goodput_per_gpu": mean(runs, "request_goodput") / mine.tensor_parallel_size,
+        "request_goodput_per_gpu": mean(runs, "request_goodput") / mine.gpus,
         "slo_attainment": mean(runs, "slo_attainment"),
         "acceptance_length": mean(runs, "spec_decode_acceptance_length") if mine.k else 1.0,
         "kv": asdict(memory(this, mine)),
@@ -127,7 +129,7 @@ def _capacity(this: Planned) -> dict[str, object]:
         "max_concurrency": at.concurrency,
         "binding_limit": at.limit,
         "binding_resource": at.resource,
-        "request_goodput_per_gpu": mean(at.at_rate, "request_goodput") / mine.tensor_parallel_size,
+        "request_goodput_per_gpu": mean(at.at_rate, "request_goodput") / mine.gpus,
         "per_million_output_usd": full.per_million_output_usd,
         "per_million_total_usd": full.per_million_total_usd,
     }

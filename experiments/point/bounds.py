@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -72,7 +72,8 @@ def bound(config: Experiment, lengths: MeanLengths, acceptance_factor: float = 1
     round; while it decodes, B prompts pass through. So a token takes `T(B) / L + B P(B) / (output - 1)`
     seconds, P(B) what a prompt adds, and `B / ((output - 1) x that)` requests/s are served. B ends at the
     TPOT limit, the KV cache, or max_num_seqs. A limit on a percentile is taken as one on the mean. Where all
-    answers have one token nobody decodes and TPOT limits nothing: prompts take all of the time.
+    answers have one token nobody decodes and TPOT limits nothing: prompts take all of the time. Ranks that
+    share experts serve as many times as much, if they never wait for each other.
     """
     built = build(config)
     assert config.slo is not None, "the rules ask for an SLO"
@@ -88,7 +89,9 @@ def bound(config: Experiment, lengths: MeanLengths, acceptance_factor: float = 1
         return Bound(
             0.0, 0.0, f"TTFT: a prompt of {lengths.long_prompt:.0f} tokens alone takes {alone:.2f} s"
         )
-    return most(cost, engine, lengths, length, _limit_s(config.slo, "tpot"))
+    one = most(cost, engine, lengths, length, _limit_s(config.slo, "tpot"))
+    ranks = config.serve.data_parallel_size
+    return one if ranks == 1 else replace(one, rate=ranks * one.rate, batch=ranks * one.batch)
 
 
 def saturation(config: Experiment, table: RequestTable) -> Bound:

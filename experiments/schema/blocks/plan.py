@@ -112,7 +112,11 @@ class Candidates(Block):
     gpu: tuple[Named, ...] = ()
     """GPUs by name or mapping."""
     tensor_parallel_size: tuple[Gpus, ...] = ()
-    """GPUs of one replica."""
+    """GPUs of one replica; of one rank, where there are several."""
+    data_parallel_size: tuple[Gpus, ...] = ()
+    """Ranks of one replica that share the experts of a mixture and step together."""
+    enable_expert_parallel: tuple[bool, ...] = ()
+    """Whole experts on each GPU of a replica, or a part of every expert."""
     quantization: tuple[Literal["fp8"] | None, ...] = ()
     """Of the weights; null keeps them in `dtype`."""
     drafting: tuple[Drafting, ...] = ()

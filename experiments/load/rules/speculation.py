@@ -18,7 +18,7 @@ from specfleet.experiments.schema.blocks.serve import Method, Serve, Speculative
 from specfleet.experiments.schema.faults import did_you_mean
 from specfleet.experiments.schema.lookups import found
 from specfleet.hardware.heads import reads_target
-from specfleet.sim.config import ON_HOST, WITHOUT_DRAFT_KV
+from specfleet.sim.config import BLOCK_DRAFTERS, ON_HOST, WITHOUT_DRAFT_KV
 
 WITHOUT_EFFECT = (
     *("moe_backend", "attention_backend", "revision", "code_revision", "draft_load_config"),
@@ -116,6 +116,8 @@ def _policy(
         speculative.num_speculative_tokens_per_batch_size,
         f"{_BLOCK}.num_speculative_tokens_per_batch_size",
     )
+    if schedule is not None and speculative.method == "suffix":
+        yield Conflict.at("vLLM reads past it with method suffix, and keeps one K; remove it", key)
     if policy is not None and schedule is not None:
         yield Conflict.at("choose K in one place; remove one of the two", key, "serve.draft_policy")
     if policy is not None and policy.chosen is None:
@@ -149,7 +151,15 @@ def _ranges(schedule: Sequence[tuple[int, ...]], key: str) -> Iterator[Conflict]
 
 
 def speculation_notices(speculative: SpeculativeConfig) -> Iterator[str]:
-    """Fields that were given and change nothing."""
+    """Fields that were given and change nothing, or whose cost is not priced."""
+    older = speculative.parallel_drafting and speculative.method not in BLOCK_DRAFTERS
+    if older and speculative.num_speculative_tokens_per_batch_size is not None:
+        yield (
+            f"{_BLOCK}.num_speculative_tokens_per_batch_size: with parallel drafting vLLM 0.33 takes its old "
+            "runner, whose CUDA graphs under a schedule are piecewise; what that costs is not priced (50.0 "
+            "tokens/s in place of 59.6 in one report of MTP with one user, vLLM #49548). Its default runner "
+            "keeps a full graph for each K"
+        )
     for key in WITHOUT_EFFECT:
         if getattr(speculative, key) is not None:
             yield f"{_BLOCK}.{key} has no effect on the prediction"

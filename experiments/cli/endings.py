@@ -26,5 +26,17 @@ def ended_alike() -> Iterator[None]:
                 signal.signal(asked, handler)
 
 
+def is_interrupt(error: BaseException | None) -> bool:
+    """Whether an error is an interrupt, or one that a library made of it.
+
+    pydantic, interrupted while it builds a validator, raises a SchemaError that only names it.
+    """
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt) or KeyboardInterrupt.__name__ in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt

@@ -25,7 +25,7 @@ from specfleet.experiments.cli.base import (
     plain_errors,
 )
 from specfleet.experiments.cli.door import Engine, Gpu, Line, Models, experiment_from, init
-from specfleet.experiments.cli.endings import ended_alike
+from specfleet.experiments.cli.endings import ended_alike, is_interrupt
 from specfleet.experiments.cli.figures import draw, plot, report, say_stale
 from specfleet.experiments.cli.results import results
 from specfleet.experiments.cli.traces import traces
@@ -309,6 +309,8 @@ def _run(command: Callable[[], object], arguments: Sequence[str]) -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
+        if is_interrupt(error):
+            sys.exit(130)
         from specfleet.experiments.cli.net import unforeseen
 
         message, code = unforeseen(error, arguments)

@@ -204,6 +204,44 @@ def test_what_the_system_refuses_is_no_fault_of_ours(
     assert (ended.value.code, said in capsys.readouterr().err) == (code, True)
 
 
+def interrupted() -> Exception:
+    """The error that a library makes of an interrupt."""
+    try:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as interrupt:
+            raise RuntimeError("half done") from interrupt
+    except RuntimeError as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        # pydantic 2.12, ended by SIGTERM while it built the validator of an experiment
+        (RuntimeError('Error building "definitions" validator:\n  KeyboardInterrupt: '), 130),
+        (interrupted(), 130),
+        (RuntimeError("Error building a validator"), 70),
+    ],
+)
+def test_an_interrupt_that_a_library_made_an_error_of_is_an_interrupt(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    code: int,
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("specfleet.experiments.run.check.check", fails)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["check", str(tmp_path / "x.yaml")])
+    assert ended.value.code == code
+    assert ("please report" in capsys.readouterr().err) == (code == 70)
+
+
 @given(st.text(max_size=8))
 def test_no_text_cell_is_a_formula_and_every_one_is_read_back(text: str) -> None:
     assert not text_cell(text).startswith(("=", "+", "-", "@", "\t", "\r"))

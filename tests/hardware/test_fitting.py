@@ -246,3 +246,9 @@ def test_all_reduce_fits_the_measured_table_as_well_as_the_shipped_law(shared: P
     error = fit_error(all_reduce_s(sizes, fitting.fit_all_reduce(sizes, seconds)), seconds)
     assert error.mape_pct < fit_error(all_reduce_s(sizes, shipped), seconds).mape_pct + 0.5
     assert error.mape_pct < 4.1
+
+
+def test_a_launch_below_a_microsecond_comes_back() -> None:
+    true = DecodeConstants(floor_s=0.4e-6, sequence_head_s=2e-9, bandwidth_share=0.7)
+    times = decode_grid((1,))
+    near(fitting.fit_decode(times._replace(seconds=fitting.decode_s(times, true, 3.35e12)), 3.35e12), true)

@@ -144,3 +144,14 @@ def test_a_verification_of_all_requests_can_be_priced() -> None:
     drafter = catalog.drafter("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B")
     place = placement(drafter=drafter, num_speculative_tokens=7, max_num_seqs=2000, max_num_batched_tokens=64)
     assert place.largest_step == 16_000
+
+
+@pytest.mark.parametrize("mib", RESOLVED)
+def test_a_gpu_within_three_percent_of_a_known_one_counts_as_that_and_no_other(mib: int) -> None:
+    for share, found in (
+        (0.971, mib),
+        (1.029, mib),
+        (0.969, round(0.969 * mib)),
+        (1.031, round(1.031 * mib)),
+    ):
+        assert SglangDefaults(round(share * mib) * MIB, 1).reported_mib == found

@@ -42,6 +42,7 @@ SLOW_S, BUDGET_S = 8.0, 20.0
 """CPU seconds: the slowest test that takes part, and tests tried on one mutant."""
 OVERHEAD_S = 0.01
 """What any test takes at least."""
+ELSEWHERE = ROOT / "tests/mutation/elsewhere"
 COLLECTING_S = 120.0
 """What importing and collecting may take, of CPU and on the clock."""
 
@@ -188,6 +189,7 @@ class Trial:
         """In a process of its own: whether a test that stands ready notices."""
         tree = mutated((ROOT / mutant.file).read_text(), mutant.number)
         on_import(mutant.file, tree)
+        planted_elsewhere(mutant)
         if living.of[mutant.file] and not living.exchange(mutant.file, tree):
             raise forked.UnchangedError
         return self._any_fails(mutant, by_name)
@@ -195,6 +197,7 @@ class Trial:
     def _afresh(self, mutant: Mutant) -> bool:
         """In a process of its own that has not imported the product: whether a test notices."""
         on_import(mutant.file, mutated((ROOT / mutant.file).read_text(), mutant.number))
+        planted_elsewhere(mutant)
         found: list[bool] = []
         forked.begin("collection", COLLECTING_S, COLLECTING_S)
         where = sorted({name.partition("::")[0] for name, _ in self.tests(mutant)})
@@ -212,6 +215,16 @@ class Trial:
                 if fails(by_name[name]):
                     return True
         return False
+
+
+def planted_elsewhere(mutant: Mutant) -> None:
+    """Lets processes that a test starts import the mutant: else its workers are those of the sound product.
+
+    A test that compares what workers write with what this process does would notice any mutant at all.
+    """
+    os.environ["SPECFLEET_MUTANT"] = f"{mutant.file}:{mutant.number}"
+    path = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ELSEWHERE), *([path] if path else [])])
 
 
 def likeliest(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import os
 import signal
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -12,8 +14,8 @@ import forked
 import mutants
 import pytest
 from calls import Map, Seen, imports, seen
-from mutants import mutants_of, mutated, sample
-from mutate import likeliest
+from mutants import ROOT, mutants_of, mutated, sample
+from mutate import likeliest, planted_elsewhere
 from swap import Functions
 
 from specfleet.sim.rules import blocks_for
@@ -151,6 +153,18 @@ def test_who_noticed_before_and_the_fastest_of_each_file_come_first() -> None:
 def test_constants_alone_are_tried_by_the_tests_of_who_imports_them() -> None:
     assert imports("sim/sglang/adder.py", "sim.sglang.rules")
     assert not imports("sim/sglang/rules.py", "sim.sglang.adder")
+
+
+def test_processes_that_a_test_starts_have_the_mutant_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of the sound product beside a mutant would differ from it, which is no test's doing."""
+    file = "sim/speculation/luck.py"
+    every = mutants_of((ROOT / file).read_text(), file)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("SPECFLEET_MUTANT", "")
+    words = [sys.executable, "-c", "from specfleet.sim.speculation.luck import LEVEL; print(LEVEL)"]
+    assert subprocess.check_output(words, text=True) == "1\n"
+    planted_elsewhere(next(mutant for mutant in every if mutant.what == "1 -> 2" and not mutant.function))
+    assert subprocess.check_output(words, text=True) == "2\n"
 
 
 def test_a_file_has_no_mutant_beyond_its_last() -> None:

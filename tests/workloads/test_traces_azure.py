@@ -285,3 +285,15 @@ def test_zones_move_the_clock() -> None:
     for text in ("2024-05-10 12:00:00+02:00", "2024-05-10 12:00:00+0200", "2024-05-10T05:30:00-04:30"):
         assert parse_stamp(text) == (utc, True)
     assert np.int64(utc) == 1_715_335_200 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("text", "counted"), [("2262-04-11 23:47:15.999999999", True), ("2262-04-11 23:47:16", False)]
+)
+def test_a_stamp_is_counted_as_long_as_64_bits_hold_its_nanoseconds(text: str, counted: bool) -> None:
+    if counted:
+        nanoseconds, _ = parse_stamp(text)
+        assert nanoseconds == 9_223_372_035_999_999_999 < 1 << 63
+    else:
+        with pytest.raises(ValueError, match="64 bits"):
+            parse_stamp(text)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +16,11 @@ from scipy import stats
 from specfleet.experiments.cli.main import main
 from specfleet.experiments.load.config import load
 from specfleet.workloads.requests import RequestTable
+from specfleet.workloads.traces import files
+from specfleet.workloads.traces.files import TraceFile
 from specfleet.workloads.traces.formats import read_trace
-from specfleet.workloads.traces.statistics import dispersion, rank_correlation, reused_share
+from specfleet.workloads.traces.report import TraceError
+from specfleet.workloads.traces.statistics import _turns, dispersion, rank_correlation, reused_share
 
 
 def test_poisson_arrivals_have_dispersion_one_and_a_clock_has_none() -> None:
@@ -75,3 +80,21 @@ def test_the_printed_yaml_replays_the_file(
     Path("x.yaml").write_text(yaml.safe_dump({"serve": SERVE, "workload": {"trace": {"file": "log.csv"}}}))
     with pytest.raises(Exception, match="of no format that is known by its keys"):
         load(Path("x.yaml"))
+
+
+def test_ninety_percent_of_sessions_have_no_more_turns_than_said() -> None:
+    """Ten of 1 turn, 80 of 2, ten of 12: the 90th percentile lies a tenth of the way from 2 to 12."""
+    turns = np.array([1] * 10 + [2] * 80 + [12] * 10)
+    session = np.repeat(np.arange(100), turns)
+    trace: Any = SimpleNamespace(report=SimpleNamespace(session=session))
+    assert _turns(trace) == ["sessions  100, turns mean 2.9, p90 3, max 12"]
+
+
+def test_one_json_value_may_be_as_large_as_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text('[{"a": 1},\n {"a": 2}]')
+    monkeypatch.setattr(files, "LARGEST_JSON", path.stat().st_size)
+    assert [found for _, found in TraceFile(str(path)).objects()] == [{"a": 1}, {"a": 2}]
+    monkeypatch.setattr(files, "LARGEST_JSON", path.stat().st_size - 1)
+    with pytest.raises(TraceError, match="bytes of one JSON value; write JSONL"):
+        [*TraceFile(str(path)).objects()]

@@ -142,6 +142,13 @@ def test_the_roofline_term_by_term() -> None:
     assert "on 2 x h100-sxm" in cost.summary()
 
 
+def test_what_a_pass_of_a_mixture_reads_is_said_with_the_experts_of_a_token() -> None:
+    cost = RooflineCost(EXPERTS)
+    alone = cost.seconds(one(tokens=1))
+    assert alone - cost.seconds(one()) == pytest.approx(experts_s(EXPERTS)[1])
+    assert f"weights {1e3 * alone:.2f} ms a pass" in cost.summary()
+
+
 def test_a_drafter_on_the_roofline_streams_its_weights_each_pass() -> None:
     cost, own = RooflineCost(DRAFTING), DRAFTING.drafter
     assert own is not None and own.model is not None

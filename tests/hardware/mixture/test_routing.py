@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from specfleet.hardware.mixture.routing import LARGEST_NORMAL, busiest_rank, distinct_experts, largest_normal
 
@@ -58,3 +59,11 @@ def test_the_largest_of_normal_values_is_its_order_statistic() -> None:
     assert largest_normal(2) == pytest.approx(1 / np.sqrt(np.pi), abs=1e-5)
     assert list(LARGEST_NORMAL.values()) == sorted(LARGEST_NORMAL.values())
     assert LARGEST_NORMAL[8] < largest_normal(12) < LARGEST_NORMAL[16]
+
+
+@pytest.mark.parametrize("ranks", LARGEST_NORMAL)
+def test_the_largest_of_so_many_normal_values_is_what_integration_gives(ranks: int) -> None:
+    x = np.linspace(-9.0, 9.0, 20_001)
+    density = ranks * stats.norm.pdf(x) * stats.norm.cdf(x) ** (ranks - 1)
+    assert LARGEST_NORMAL[ranks] == pytest.approx(np.trapezoid(x * density, x), abs=6e-6)
+    assert ranks & (ranks - 1) == 0, "groups of ranks are powers of two"

@@ -17,7 +17,8 @@ from specfleet.sim.speculation.families import EAGLE, LOOK_UP
 from specfleet.sim.speculation.luck import bits64, key
 from specfleet.sim.speculation.oracle import FreeDrafts
 from specfleet.sim.speculation.own import OwnProcess, sampled_survival
-from specfleet.sim.speculation.policies_learning import Goodput, SloBudget
+from specfleet.sim.speculation.policies_learning import AcceptanceGate, AdaptiveTiers, Goodput, SloBudget
+from specfleet.sim.speculation.policy import Seen
 from specfleet.sim.speculation.processes import process
 from specfleet.sim.speculation.replay import placed, rounds_of
 from specfleet.sim.speculation.tree_survival import SECOND_RANK, rank_shares
@@ -157,3 +158,29 @@ def test_hot_and_cold_steps_one_by_one() -> None:
         one = (np.array([value]) for value in (share, stay, enter))
         assert states_each(draws, starts, counts, *one).tolist() == states
         assert np.frombuffer(two_state(draws, share, stay, enter), np.bool_).tolist() == states[1:]
+
+
+def test_tiers_move_by_the_mean_of_what_rows_accept() -> None:
+    """Two rows of three drafts that accept 1 and 3: a mean of 2, of which a fifth counts."""
+    policy = AdaptiveTiers(7, tiers=(1, 3, 7), warmup=1, interval=1)
+    seen = Seen(((3, 2, 1), (3, 4, 1), (0, 1, 5)), rows=7, prompts=False, seconds=0.01)
+    policy.learn(seen)
+    assert policy.average == pytest.approx(3.0 + 0.2 * ((1 + 3) / 2 - 3.0)) and policy.current == 7
+    for average, tier in ((0.76, 3), (0.74, 1)):  # 0.25 below the accepted drafts of the tier below
+        policy.current, policy.average, policy.smoothing = 3, average, 0.0
+        policy.learn(seen)
+        assert policy.current == tier
+    for average, tier in ((2.01, 7), (2.0, 3)):
+        policy.current, policy.average = 3, average
+        policy.learn(seen)
+        assert policy.current == tier
+
+
+def test_a_gate_counts_rounds_of_one_draft_and_of_one_token_and_no_others() -> None:
+    gate = AcceptanceGate(3, window=1, threshold=0.1, cooldown=2)
+    rows = {"drafts": [1, 0, 3, 3], "sampled": [1, 1, 0, 2]}
+    batch: Any = SimpleNamespace(ids=lambda: np.arange(4), drafts=lambda: np.array(rows["drafts"]))
+    gate.observe_rows(batch, np.array(rows["sampled"]), 0.01)
+    assert gate.plan_rows(batch, 0, 0.0).tolist() == [0, 3, 3, 3], "the first alone had a draft, all rejected"
+    assert gate.plan_rows(batch, 0, 0.0).tolist() == [0, 3, 3, 3]
+    assert gate.plan_rows(batch, 0, 0.0).tolist() == [3, 3, 3, 3]

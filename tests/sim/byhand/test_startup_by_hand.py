@@ -8,12 +8,20 @@ import numpy as np
 import pytest
 
 from specfleet.sim.statistics.batches import BatchSpread
-from specfleet.sim.statistics.figures import Ranked, _batches, percentile, percentile_estimate, percentile_of
+from specfleet.sim.statistics.figures import (
+    Ranked,
+    _batches,
+    mean,
+    percentile,
+    percentile_estimate,
+    percentile_of,
+)
 from specfleet.sim.statistics.flow import Flow
 from specfleet.sim.statistics.interval import too_short
+from specfleet.sim.statistics.limits import far_within
 from specfleet.sim.statistics.series import Series
 from specfleet.sim.statistics.startup import Startup, startup
-from specfleet.sim.statistics.stopping import RunLengths
+from specfleet.sim.statistics.stopping import Observed, Precision, RunLengths, settle
 
 
 def stepping_at(share: float, n: int = 1000) -> np.ndarray:
@@ -100,3 +108,21 @@ def test_runs_grow_by_half_at_least_and_to_four_times_at_most_unless_asked() -> 
     RunLengths(growth=4.0)
     with pytest.raises(ValueError, match="growing at every look"):
         RunLengths(growth=4.1)
+
+
+def test_far_off_is_asked_of_one_percent_alone() -> None:
+    data = np.sin(np.arange(4000.0)) + 2.0
+    assert far_within(data, 1e6, 0.01)
+    for allowed in (0.005, 0.0099, 0.0101, 0.02):
+        assert not far_within(data, 1e6, allowed)
+
+
+def test_a_figure_known_just_as_well_as_was_asked_is_known() -> None:
+    data = np.sin(np.arange(4000.0) ** 2) + 2.0
+    width = mean(data).relative
+
+    def looked(asked: float) -> bool:
+        lengths = RunLengths(4000, 4000)
+        return settle(lambda n: Observed({"x": data}), {"x": Precision(mean=asked)}, lengths).in_the_way == ()
+
+    assert looked(width) and not looked(0.999 * width)

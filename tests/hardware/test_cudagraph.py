@@ -110,3 +110,10 @@ def test_under_a_schedule_each_k_has_graphs_up_to_its_widest_batch() -> None:
 def test_where_a_model_or_the_user_sets_the_largest_graph_nothing_is_added() -> None:
     assert NEW.capture_sizes(1024, 8192, 3, own=1024) == capture_sizes(1024, 1)
     assert NEW.capture_sizes(100, 8192, 1)[-2:] == (192, 200) and 100 in NEW.capture_sizes(100, 8192, 1)
+
+
+def test_a_rung_of_sequences_has_a_query_each_and_ends_at_the_most_tokens() -> None:
+    ladder = ((1, 4, 1), (8, 16, 4))
+    assert capture_sizes(36, 3, ladder=ladder, counts_sequences=True) == (3, 6, 9, 12, 24, 36)
+    assert capture_sizes(35, 3, ladder=ladder, counts_sequences=True) == (3, 6, 9, 12, 24)
+    assert capture_sizes(12, 1, ladder=ladder, counts_sequences=True) == (1, 2, 3, 4, 8, 12)

@@ -62,3 +62,10 @@ def test_values_out_of_range_are_refused() -> None:
         replace(NEW, cudagraph_ladder=((8, 16),))
     with pytest.raises(ValueError, match="lacks the entry 'none'"):
         replace(NEW, async_scheduling={"eagle3": True})
+
+
+def test_a_method_that_a_build_does_not_name_is_scheduled_synchronously() -> None:
+    known = {"none": True, "eagle3": True}
+    profile = replace(catalog.engine_profile("vllm-0.33"), async_scheduling=known)
+    found = [profile.schedules_async(name) for name in (None, "none", "eagle3", "suffix")]
+    assert found == [True, True, True, False]

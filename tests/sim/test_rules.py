@@ -18,6 +18,7 @@ from specfleet.sim.calendar.fleet import Fleet
 from specfleet.sim.calendar.lane import Lane
 from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.config import EngineConfig
+from specfleet.sim.kvlayout import KvLayout
 from specfleet.sim.rules import (
     SchedulerRules,
     blocks_for,
@@ -46,6 +47,26 @@ def test_many_at_once_hold_the_blocks_that_each_holds(config: EngineConfig, ends
     assert rules.blocks_at_admission_each(columns).tolist() == [
         rules.blocks_at_admission(end) for end in ends
     ]
+
+
+LAYOUTS = st.sampled_from([None, KvLayout(512, 700, 0), KvLayout(0, 0, 48), KvLayout(128, 300, 16)])
+
+
+@given(CONFIGS, TOKENS, LAYOUTS, st.booleans(), st.integers(0, 500))
+def test_many_at_once_hold_at_admission_what_each_holds(
+    config: EngineConfig, ends: list[int], layout: KvLayout | None, reserves: bool, outputs: int
+) -> None:
+    """Where max_tokens are reserved, those; whatever layers of several kinds hold."""
+    config = replace(config, max_model_len=10_000, kv_layout=layout, reserves_max_tokens=reserves)
+    rules, columns = SchedulerRules.of(config), np.array(ends)
+    totals = [end + outputs for end in ends]
+    assert rules.held_at_admission_each(columns, np.array(totals)).tolist() == [
+        max(rules.blocks_at_admission(end), rules.reserved(total))
+        for end, total in zip(ends, totals, strict=True)
+    ]
+    assert rules.blocks_each(columns).tolist() == [rules.blocks(end) for end in ends]
+    assert all(rules.reserved(total) > 0 for total in totals) == reserves
+    assert reserves or not any(rules.reserved(total) for total in totals)
 
 
 @given(st.integers(1, 10**6), st.sampled_from([1, 3, 16, 48]))

@@ -31,7 +31,7 @@ from specfleet.hardware.mixture.experts import expert_gemms
 from specfleet.hardware.model import ModelSpec
 from specfleet.hardware.placement import Placement
 from specfleet.hardware.roofline import RooflineCost, active_parameters, experts_s, pass_parameters
-from specfleet.hardware.stepcost import StepShape
+from specfleet.hardware.stepcost import KernelCost, StepShape
 
 
 def placed(model: str, drafter: str | None = None, **options: Any) -> Placement:
@@ -164,6 +164,32 @@ def test_a_drafter_on_the_roofline_streams_its_weights_each_pass() -> None:
 def test_heads_of_medusa_are_a_square_layer_and_an_lm_head_a_draft(tp: int, drafts: int) -> None:
     own = medusa_for(catalog.model("llama-3.1-8b"))
     assert pass_parameters(own, tp, drafts) == drafts * (4096**2 + 128_256 // tp * 4096)
+
+
+@pytest.mark.parametrize("place", ["windowed", "plain"])
+def test_the_kv_of_many_queries_is_priced_alike_by_step_and_by_column(place: str) -> None:
+    """Up to where the arithmetic of queries, not the bytes of KV, is what takes time."""
+    cost = KernelCost(PLACES[place])
+    for queries in (1, 8, 64, 256):
+        drafts = (queries - 1) * 2
+        kv = 2 * 100_000
+        shape = one(tokens=2 * queries, decode_sequences=2, logit_rows=2 * queries, draft_tokens=drafts,
+                    kv_tokens=kv, kv_tokens_in_window=2 * 128)  # fmt: skip
+        total = sum(float(term[0]) for term in cost.terms(columns(shape)).values())
+        assert cost.seconds(shape) == pytest.approx(total, rel=1e-12)
+
+
+@pytest.mark.parametrize("draft_tokens", [0, 3])
+def test_the_arithmetic_of_windowed_layers_is_that_of_each_query(draft_tokens: int) -> None:
+    cost = KernelCost(WINDOWED)
+    queries = 1 + draft_tokens
+    cost._window_pair_s = 1e-12
+    cost._kv_token_s = cost._window_token_s = cost._query_token_s = cost._sequence_s = cost._pair_s = 0.0
+    cost._c_q, window = 0.0, 10**9
+    shape = one(tokens=queries, decode_sequences=1, logit_rows=queries, draft_tokens=draft_tokens,
+                kv_tokens_in_window=window)  # fmt: skip
+    kv = float(cost.terms(columns(shape))["kv"][0])
+    assert kv == pytest.approx(window * queries * cost._window_pair_s)
 
 
 def test_two_kinds_of_prefill_are_weighted_by_their_arithmetic() -> None:

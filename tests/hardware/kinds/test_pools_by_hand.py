@@ -131,3 +131,17 @@ def test_weights_run_by_the_nearest_measured_law_at_a_peak_that_the_gpu_has() ->
     assert laws(fp8=2e15) == [half, ("fp8", "fp8"), ("fp8", "fp8"), half, half]
     assert laws(nvfp4=4e15) == [half, half, half, ("fp8", "nvfp4"), half]
     assert laws(int8=2e15, fp8=2e15) == [half, ("fp8", "fp8"), ("fp8", "int8"), half, half]
+
+
+@pytest.mark.parametrize("drafts", [1, 5, 7])
+def test_blocks_hold_a_state_with_what_each_draft_adds_to_it_and_one_a_draft(drafts: int) -> None:
+    """A state of 2 MiB fills whole blocks: what drafts add, inputs to the convolution, needs one more."""
+    state = GatedDelta(16, 32, 128, 128, 4)
+    model = replace(LLAMA, stack=(LayerRun(4, (state,), None), *LLAMA.runs))
+    gpu, profile = catalog.accelerator("h100-sxm"), catalog.engine_profile("vllm-0.33")
+    own = catalog.drafter("eagle3-llama3.1-instruct-8b")
+    found = pool_shape(Placement.of(model, gpu, profile, drafter=own, num_speculative_tokens=drafts))
+    cache = state.cache(1)
+    held = cache.state_bytes + drafts * cache.draft_state_bytes
+    least = 4 * (1 + drafts) * held
+    assert least <= found.sequence_slots * found.bytes_per_slot < 3 * least

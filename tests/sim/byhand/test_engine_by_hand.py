@@ -16,7 +16,9 @@ from specfleet.sim.calendar.footprints import Footprints, unused_places
 from specfleet.sim.calendar.stay import Stay
 from specfleet.sim.calendar.sums import LONGEST_WINDOW, Calendar
 from specfleet.sim.config import EngineConfig
+from specfleet.sim.errors import Breach
 from specfleet.sim.kvlayout import KvLayout
+from specfleet.sim.laws.steps import StepLaws
 from specfleet.sim.metrics.figures import ClassFigures
 from specfleet.sim.metrics.seconds import Seconds
 from specfleet.sim.metrics.sums import Counted
@@ -24,6 +26,7 @@ from specfleet.sim.rules import SchedulerRules
 from specfleet.sim.sequence import Sequence
 from specfleet.sim.sglang.pool import tokens_of
 from specfleet.sim.sglang.radix import RadixTree
+from specfleet.sim.sglang.rules import SglangRules
 from specfleet.sim.sglang.scheduler import SglangScheduler
 from specfleet.sim.speculation import bursts
 from specfleet.sim.speculation.exactness import TREES, Rollback, rollback_of
@@ -237,3 +240,69 @@ def test_a_bandit_tries_every_arm_then_the_highest_bound() -> None:
 
 def test_a_new_step_counts_a_twentieth() -> None:
     assert SurvivalEstimate(2).weight == 0.05 and SurvivalEstimate(2).conditional == [0.7, 0.7]
+
+
+def test_of_a_branch_the_root_is_used_after_its_leaf_and_goes_last() -> None:
+    """Least recently used leaves go first; a parent whose leaf is gone counts as used just before it."""
+    tree = RadixTree(1, False)
+    tree.insert((("a", 0, 4),), 4)
+    tree.insert((("a", 0, 4), ("b", 0, 3)), 7)
+    tree.insert((("c", 0, 5),), 5)
+    tree.match((("a", 0, 4), ("b", 0, 3)))
+    assert tree.evict(1) == 5, "c: the branch of a and b was looked up after it"
+    assert tree.evict(1) == 3 and tree.evict(1) == 4, "b, then a"
+    tree.insert((("a", 0, 4),), 4)
+    tree.insert((("a", 0, 4), ("b", 0, 3)), 7)
+    tree.insert((("d", 0, 6),), 6)
+    assert tree.evict(3) == 3 and tree.evict(1) == 4, "b, then a that was used before d"
+    assert tree.evict(1) == 6
+    tree.check()
+
+
+@pytest.mark.parametrize(("drafts", "passes"), [(0, (0, 0)), (1, (1, 1)), (3, (3, 1))])
+def test_behind_prompts_a_drafter_runs_once_if_there_is_one(drafts: int, passes: tuple[int, int]) -> None:
+    rules: Any = SimpleNamespace(draft_passes=drafts)
+    assert (SglangRules.passes(rules, None, False), SglangRules.passes(rules, None, True)) == passes
+    assert SglangRules.passes(rules, 2, False) == min(drafts, 2)
+    assert SglangRules.passes(rules, 0, False) == min(drafts, 1), "one pass at least writes the KV"
+
+
+def step_rows(**columns: list[float]) -> dict[str, Any]:
+    """Steps in which all else is 0, one after another."""
+    n = len(next(iter(columns.values())))
+    names = ("decode_sequences", "prefill_sequences", "running", "tokens", "kv_blocks_used", "logit_rows")
+    rows: dict[str, Any] = {name: np.zeros(n, dtype=np.int64) for name in (*names, "draft_tokens", "replica")}
+    rows |= {"start_s": np.arange(n) * 1.0, "end_s": np.arange(n) + 0.25}
+    return rows | {name: np.array(values) for name, values in columns.items()}
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [([0, 3, 17, 20], "17 sequences run, of 16"), ([0, 0, -1, 2], "-1 sequences run, of 16")],
+)
+def test_a_breach_names_the_first_step_that_broke_the_law(values: list[float], said: str) -> None:
+    laws: Any = SimpleNamespace(rules=SchedulerRules.of(ENGINE), scenario=SimpleNamespace(engine=ENGINE))
+    laws._breach = lambda law, what, rows, at, requests: Breach(law, f"{what} in step {at}")
+    with pytest.raises(Breach, match=f"{said} in step 2"):
+        StepLaws._limits(laws, step_rows(running=values), None)
+
+
+def test_a_breach_of_the_datasheet_says_what_the_step_took_and_what_it_would_take() -> None:
+    least = SimpleNamespace(bytes_s=lambda rows: np.array([0.1, 0.25, 0.3]), flop_s=lambda rows: np.zeros(3))
+    laws: Any = SimpleNamespace(least=least, _scaled=lambda: "")
+    laws._breach = lambda law, what, rows, at, requests: Breach(law, f"{what} in step {at}")
+    with pytest.raises(
+        Breach, match=r"bytes/s: at least 300 ms of work by the datasheet, in 250 ms in step 2"
+    ):
+        StepLaws._datasheet(laws, step_rows(tokens=[1, 1, 1]), None)
+
+
+def test_where_a_policy_reads_kv_two_words_of_blocks_must_fit_in_one_integer() -> None:
+    """The second packed word holds tokens above its block bits: 31 of them at most."""
+    engine = replace(ENGINE, num_gpu_blocks=1_000_000)
+    for longest in (1000, 100_000, 4_000_000):
+        found = Footprints.of(replace(engine, max_model_len=2 * longest), longest, True)
+        plain = Footprints.of(replace(engine, max_model_len=2 * longest), longest, False)
+        assert plain is not None
+        fits = not plain.packing.wide and 2 * plain.packing.blocks <= 63
+        assert (found is not None) == fits

@@ -73,7 +73,7 @@ def test_the_printed_yaml_replays_the_file(
         main(["trace", "log.csv", "--columns", mapped, "--time-unit", "ms"])
     said = capsys.readouterr().out
     assert not ended.value.code and "sessions  1, turns mean 2.0" in said
-    block = yaml.safe_load(said.split("To replay it:\n")[1])
+    block = yaml.safe_load(said.split("To replay it:\n")[1].partition("\nTo imitate it: ")[0])
     Path("x.yaml").write_text(yaml.safe_dump({"serve": SERVE, **block}))
     workload = load(Path("x.yaml")).experiment.workload
     assert workload.trace_format == "columns" and workload.trace_asked["time_unit"] == "ms"

@@ -268,6 +268,12 @@ class EngineConfig:
         return self.usable_blocks * self.block_size
 
     @property
+    def drafter_positions(self) -> int:
+        """Positions of the drafter, where they are fewer than the model's; else 0."""
+        limit = None if self.speculative is None else self.speculative.drafter_max_model_len
+        return limit if limit is not None and limit < self.max_model_len else 0
+
+    @property
     def uses_eagle(self) -> bool:
         """Whether the drafter is of the EAGLE family."""
         return self.speculative is not None and self.speculative.method in EAGLE_FAMILY

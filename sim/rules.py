@@ -113,6 +113,7 @@ class SchedulerRules:
         draft_passes: of the drafter, in a step that proposes K.
         skips_unused_drafts: a step all of whose drafts are sure not to be used is noted, and an EAGLE drafter
             (`eagle`) then runs one pass, to keep its KV in step; a draft model runs all of them.
+        drafter_positions: of the drafter, where they are fewer than the model's; else 0.
     """
 
     num_speculative_tokens: int
@@ -137,6 +138,7 @@ class SchedulerRules:
     draft_passes: int
     skips_unused_drafts: bool
     eagle: bool
+    drafter_positions: int
     layout: KvLayout | None
 
     @classmethod
@@ -168,6 +170,7 @@ class SchedulerRules:
             draft_passes=speculative.draft_passes if speculative else 0,
             skips_unused_drafts=config.skips_unused_drafts and lookahead > 0,
             eagle=config.uses_eagle,
+            drafter_positions=config.drafter_positions,
             layout=config.kv_layout,
         )
 
@@ -298,6 +301,13 @@ class SchedulerRules:
         """
         k = self.num_speculative_tokens
         return (beside_rows or computed > 0) and computed + k + 2 <= self.max_model_len
+
+    def outgrows_drafter(self, end: int) -> bool:
+        """Whether a row that computes tokens up to `end` leaves the drafter no positions for K drafts.
+
+        Then it does not run after that step, and what every row verifies next is void (vLLM zeroes it).
+        """
+        return 0 < self.drafter_positions < end + self.num_speculative_tokens
 
     def passes(self, planned: int | None, unused: bool) -> int:
         """Returns the drafter's passes after a step.

@@ -59,9 +59,6 @@ class Scheduler:
         if unsuited or config.pipeline_parallel_size > 1:
             self.crowd.usable = False
         self.waiting = self.crowd.waiting
-        speculative = config.speculative
-        limit = speculative.drafter_max_model_len if speculative else None
-        self._drafter_limit = limit if limit is not None and limit < config.max_model_len else None
         self._arrivals = 0
 
     @property
@@ -208,8 +205,8 @@ class Scheduler:
                 sequence.next_decode_step = self.crowd.steps + self.config.decode_stagger
         batch.total_tokens = sum(batch.num_tokens)
         batch.skips_drafts = unused
-        if self._drafter_limit is not None:
-            self._check_drafter(batch, self._drafter_limit)
+        if self.rules.drafter_positions:
+            self._check_drafter(batch)
 
     def _advance_head(self, head: Head, unused: bool) -> bool:
         """As `_advance`, for rows that are columns; returns whether all drafts after them are in vain."""
@@ -223,7 +220,7 @@ class Scheduler:
             columns.drafts[which] = planned
         return unused
 
-    def _check_drafter(self, batch: Batch, limit: int) -> None:
+    def _check_drafter(self, batch: Batch) -> None:
         """Notes whether the drafter's positions suffice; if not, the drafts it leaves behind are void.
 
         vLLM zeroes the drafts of such a step; the next step still verifies them.
@@ -231,7 +228,7 @@ class Scheduler:
         longest = max((sequence.num_computed_tokens for sequence in batch.sequences), default=0)
         if batch.head is not None:
             longest = max(longest, int(batch.head.ends.max()))
-        batch.drafter_too_short = longest + self.rules.num_speculative_tokens > limit
+        batch.drafter_too_short = self.rules.outgrows_drafter(longest)
         for sequence in batch.sequences:
             sequence.drafts_are_void = batch.drafter_too_short
         self.crowd.columns.void = batch.drafter_too_short

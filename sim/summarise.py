@@ -145,7 +145,12 @@ class Outline:
         if reason := stranger(scenario, kept, lives):
             return cls(None, reason, names)
         plan = CalendarRun(scenario, kept, seed, lives)
-        return cls(plan, why_not(plan) or None, names)
+        reason = why_not(plan)
+        if plan.drafting is not None:
+            reason = reason or "drafts that differ from request to request"
+        if plan.reaches:
+            reason = reason or "requests that reach drafter_max_model_len"
+        return cls(plan, reason or None, names)
 
 
 def _refused(scenario: Scenario, segments: bool) -> str | None:

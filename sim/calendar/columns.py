@@ -254,7 +254,7 @@ def shapes_of(log: Log, rules: Footprints, k: I32, passes: I32) -> Columns:
     """Returns the shapes of a log's iterations, numbered from 0, and what the engine held in them.
 
     Args:
-        log: its `sums`, `prefills`, `waiting`, `one_pass`, `rerolled`, `beyond`.
+        log: its `sums`, `prefills`, `waiting`, `one_pass`, `rerolled`, `beyond`, `drafts`.
         rules: of the engine.
         k: drafts of a decoding row, by iteration or for all.
         passes: of the drafter, if its drafts might be used.
@@ -265,6 +265,8 @@ def shapes_of(log: Log, rules: Footprints, k: I32, passes: I32) -> Columns:
     n = ((sums >> pack.rows) & pack.rows_mask).astype(np.int32)
     it, tokens, rows, ones, ones_context, pairs = np.frombuffer(log.prefills, dtype=np.int64).reshape(-1, 6).T
     drafts = n * k if rules.k else np.broadcast_to(np.int32(0), count)
+    if log.drafts:
+        drafts = np.array(log.drafts, dtype=np.int32)
     chunk = _scattered(count, it, tokens - ones)
     if log.padded:
         padded_it, padded = np.frombuffer(log.padded, dtype=np.int64).reshape(-1, 2).T

@@ -21,6 +21,7 @@ from specfleet.sim.calendar.sums import Calendar
 from specfleet.sim.calendar.trajectories import BLOCK, LifeBatch, Trajectories
 from specfleet.sim.calendar.waiting import WaitingLine
 from specfleet.sim.config import EngineConfig
+from specfleet.sim.errors import Unsuited
 from specfleet.sim.step import Candidate, Step
 
 
@@ -74,13 +75,14 @@ class CalendarCrowd:
     Attributes:
         at: where it stands.
         kv: its blocks; set by whoever puts the engine together.
-        row_charge: budget tokens of a decode row, by K.
+        drafts_at, row_charge: drafts and budget tokens of a decode row, by K.
         step: what the present step has to give and gave.
         refs: who decodes, in the order of the running list, with some dead ones among them; kept only if
             `tracks`. begun: the prompt that is computed in pieces, behind them all.
         newcomers: requests that have entered.
         tracks: somebody may be thrown out, or stepped. tells: more has to be told of who joins than the
             calendar's first word.
+        drafting: decides the drafts of each life; None is K for all.
     """
 
     def __init__(
@@ -102,7 +104,9 @@ class CalendarCrowd:
         self.footprints = lives.now.rules
         self.pack = self.footprints.packing
         self.rules = self.footprints.scheduler
-        self.row_charge = [self.rules.row_charge(k) for k in range(1 + self.footprints.k)]
+        k, varied = self.footprints.k, books.k_varies
+        self.drafts_at = [drawn.rules.k for drawn in lives.by_k] if varied else [k] * (1 + k)
+        self.row_charge = [self.rules.row_charge(k) for k in self.drafts_at]
         self.at = Position(self.footprints.k)
         self.kv: KV
         self.step = Step(self.rules, self.footprints.window)
@@ -111,7 +115,12 @@ class CalendarCrowd:
         self.newcomers = 0
         self.tracks = lives.now.keeps_footprints
         learns, watched = len(calendar.outcomes) > 0, ends.watch is not None
-        self.tells = self.footprints.has_side or learns or self.tracks or watched
+        self.drafting = lives.now.drafting
+        own = self.drafting is not None or self.rules.drafter_positions > 0
+        self.tells = self.footprints.has_side or learns or self.tracks or watched or own
+        self._pads = self.rules.placeholders > 0 and not books.k_varies
+        if self.drafting is not None and self.drafting.planned:
+            self._pads = False
 
     def may_serve(self) -> bool:
         """Whether a step may have anything for a prompt: one is begun, or the next may find its blocks."""
@@ -133,17 +142,20 @@ class CalendarCrowd:
         used = (acc >> pack.blocks) & pack.blocks_mask
         short = used > total
         if short:
+            self.needs_room()
             acc = at.acc = self.kv.make_room(acc, at.it, at.i)
             used, begun = (acc >> pack.blocks) & pack.blocks_mask, self.begun
         n = (acc >> pack.rows) & pack.rows_mask
         budget = rules.max_num_batched_tokens - n * self.row_charge[at.k]
+        if self.drafting is not None:
+            budget += n * self.footprints.k - self.calendar.drafts.item(at.i)
         running = acc >> pack.running
         step.begin(budget, rules.max_num_seqs - running, total - used, n)
         step.preempted, step.beside = short, running > 0
         if begun is not None and budget > rules.draft_slots and not self._next_piece(begun):
             step.preempted = True
             at.acc -= self.evict_begun()
-        if rules.placeholders and not self.books.k_varies:
+        if self._pads:
             step.pads = not step.pieces
         self.waiting.lacks = 0
 
@@ -157,7 +169,10 @@ class CalendarCrowd:
         if not piece.tokens:
             return True
         begun.done, begun.held, begun.last = begun.done + piece.tokens, begun.held + piece.blocks, it
-        if begun.done == begun.stay.tokens:
+        self._check_drafter(begun.done)
+        if begun.done < begun.stay.tokens:
+            self._want_for_piece(begun.stay.place)
+        else:
             step.useful |= begun.stay.may_use_drafts
             self.begun = None
             begun.stay = self.books.again(begun.stay).holding(begun.held, self.footprints)
@@ -197,6 +212,12 @@ class CalendarCrowd:
         """Tells of a fresh request that has joined whoever has to know."""
         calendar, it, entry = self.calendar, self.at.it, self.at.i + 1
         low, high = block.start[j], block.end[j]
+        if block.rows:
+            calendar.beyond[entry + block.spared[j] : entry + block.rows[j]] += 1
+            self._check_drafter(block.prompt[j])
+        if block.drafts is not None:
+            wants = None if block.wants is None else block.wants[low:high]
+            calendar.expect_drafts(entry, block.drafts[low:high], wants)
         rounds = high - low - 1 - self.footprints.lag
         if block.side is not None:
             calendar.side[entry : entry + high - low] += block.side[low:high]
@@ -232,6 +253,7 @@ class CalendarCrowd:
         done = who.past + tokens - drafts
         held = blocks + who.past // self.rules.block_size
         whole = done == stay.tokens
+        self._check_drafter(done)
         if waiting.preempted:
             waiting.preempted.pop()
             stay = self.books.again(stay) if whole else stay
@@ -249,7 +271,19 @@ class CalendarCrowd:
             self._add(stay)
         else:
             self.begun = Begun(stay, done, held, at.it)
+            self._want_for_piece(stay.place)
         self.kv.entered(who, stay, blocks, done, at.it, at.i)
+
+    def _check_drafter(self, done: int) -> None:
+        """Notes whether a prompt computed up to `done` leaves the drafter positions enough."""
+        if self.rules.outgrows_drafter(done):
+            self.calendar.beyond[self.at.i] += 1
+
+    def _want_for_piece(self, place: int) -> None:
+        """Notes the drafts that a policy wants of a row that computes a piece of a prompt."""
+        drafting, wants = self.drafting, self.calendar.wants
+        if drafting is not None and len(wants):
+            wants[self.at.i] |= 1 << drafting.of_piece(int(self.lives.now.order[place]))
 
     def _add(self, stay: Stay) -> None:
         """Puts a sequence into the calendar whose prefill ends in this step."""
@@ -267,12 +301,21 @@ class CalendarCrowd:
             log.odd_gaps.extend((it, stay.last_emission, place))
             self.books.came_back(stay, it, self.newcomers)
 
+    def needs_room(self) -> None:
+        """Learns that somebody has to be thrown out.
+
+        Raises:
+            Unsuited: lives have drafts of their own, and are not cut.
+        """
+        if self.drafting is not None:
+            raise Unsuited("KV short where drafts differ from request to request")
+
     def evict(self, ref: StayRef, it: int, i: int) -> int:
         """Takes a sequence out of the calendar from `it` on; returns its share of the running sum."""
         stay, first, log = stay_of(ref), ref[1], self.log
         done = it - first - 1
-        self.kv.give_up(stay, done)
-        share = self.calendar.take_out(stay, done, i)
+        still_held = self.kv.give_up(stay, done)
+        share = self.calendar.take_out(stay, done, i) - (still_held << self.pack.blocks)
         log.preemptions[stay.place] = log.preemptions.get(stay.place, 0) + 1
         if done == stay.rounds:
             self.books.over(stay, first)
@@ -288,13 +331,14 @@ class CalendarCrowd:
         """Throws out the prompt that is computed in pieces; returns its share of the running sum."""
         begun, log = self.begun, self.log
         assert begun is not None
-        self.kv.give_up_begun(begun)
+        self.needs_room()
+        still_held = self.kv.give_up_begun(begun)
         self.begun = None
         self.newcomers -= begun.stay.last_emission < 0
         self.waiting.put_back(begun.stay)
         place = begun.stay.place
         log.preemptions[place] = log.preemptions.get(place, 0) + 1
-        return self.footprints.prefilling(begun.held)
+        return self.footprints.prefilling(begun.held) - (still_held << self.pack.blocks)
 
     def forget_dead(self, it: int) -> None:
         """Drops those who have left before iteration `it`."""

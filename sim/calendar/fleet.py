@@ -20,7 +20,7 @@ from specfleet.sim.calendar.kv.shared import SharedKV
 from specfleet.sim.calendar.lane import Lane
 from specfleet.sim.calendar.luck import I64
 from specfleet.sim.calendar.plan import CalendarRun
-from specfleet.sim.calendar.plans import Learner, Plans
+from specfleet.sim.calendar.plans import Learner, Plans, WithinReach
 from specfleet.sim.calendar.stepper import Stepper
 from specfleet.sim.calendar.sums import Calendar
 from specfleet.sim.calendar.trajectories import Trajectories
@@ -45,10 +45,16 @@ class Fleet:
         self.plan = plan
         table, luck = plan.table, plan.luck
         self.by_k: list[Trajectories] = []
-        self._may_throw_out = not plan.never_short(rules)
-        if plan.policy is None or luck is None:
+        own = plan.drafting
+        self._may_throw_out = own is None and not plan.never_short(rules)
+        if (plan.policy is None and not plan.reaches) or luck is None or own is not None:
             keeps = plan.may_step or self._may_throw_out
-            self.lives = Trajectories(table, rows, rules, luck, keeps)
+            self.lives = Trajectories(table, rows, rules, luck, keeps, own)
+        elif plan.reaches:
+            void = Trajectories(table, rows, rules, None, True)
+            self.lives = Trajectories(table, rows, rules, luck, True)
+            self.by_k = [void, *[self.lives] * rules.k]
+            void.first = self.lives.first
         else:
             draws = [None, *(luck.at(k) for k in range(1, rules.k + 1))]
             self.by_k = [Trajectories(table, rows, rules.at(k), own, True) for k, own in enumerate(draws)]
@@ -88,7 +94,7 @@ class Fleet:
             watch, stops: as in `Ends`.
         """
         plan, cost, by_k = self.plan, self.plan.scenario.cost, self.by_k or [self.lives]
-        plans = plan.plans() if self.by_k else None
+        plans = (WithinReach() if plan.reaches else plan.plans()) if self.by_k else None
         members = None if self._members is None else self._members.of_lane(lane)
         log = Log(self.lives.rules.packing)
         books = Books(self.lives, self.ledger, lane, log, members)
@@ -100,7 +106,7 @@ class Fleet:
             made.crowd.kv = SharedKV(made.crowd, self._prompts)
         elif plan.config.enable_prefix_caching and self._may_throw_out and not self.by_k:
             made.crowd.kv = PrivateKV(made.crowd)
-        elif members is not None:
+        elif members is not None and not plan.reaches:
             policy = plans.policy if isinstance(plans, Learner) else plan.make_policy()
             made.stepper = Stepper(made.crowd, cost, replica, self._request, plans, policy, members)
         return made
@@ -134,7 +140,7 @@ def lane_of(
     learns = (plans is not None and plans.learns) or (
         speculative is not None and speculative.reroll_on_reject
     )
-    calendar = Calendar(lives.rules, lives.longest_row, learns)
+    calendar = Calendar(lives.rules, lives.longest_row, learns, lives.drafting)
     crowd = CalendarCrowd(config, DrawnLives(by_k), calendar, waiting, books, ends)
     crowd.kv = CountedKV(crowd)
     return Lane(cost, crowd, plans, replica)

@@ -102,7 +102,7 @@ class Footprints:
         """Returns what a sequence contributes while it is prefilled."""
         return (1 << self.packing.running) + (blocks << self.packing.blocks)
 
-    def sides(self, footprint: I64, starts: I64, asked: I64) -> I64 | None:
+    def sides(self, footprint: I64, starts: I64, asked: I64, drafts: I64 | None = None) -> I64 | None:
         """Returns the differences of the second packed word, flat; None where none is kept.
 
         Its fields: context outside the sliding window (from bit 0), and tokens that the scheduler holds
@@ -113,6 +113,7 @@ class Footprints:
             footprint: of sequences, flat.
             starts: the first place of each.
             asked: KV tokens each was scheduled for in the step before its first place.
+            drafts: of the row at each place; None is K.
         """
         if not self.has_side:
             return None
@@ -121,7 +122,7 @@ class Footprints:
         if pack.wide:
             side = context
         else:
-            held_for = context - self.query
+            held_for = context - (self.query if drafts is None else drafts + 1)
             if self.lag:
                 held_for[1:] = context[:-1]
                 held_for[starts] = asked
@@ -149,6 +150,7 @@ class Footprints:
         held: I64,
         certain: npt.NDArray[np.bool_],
         asked: I64 | None = None,
+        drafts: I64 | None = None,
     ) -> I64:
         """Returns what sequences contribute, iteration by iteration, packed, as one flat array.
 
@@ -162,19 +164,23 @@ class Footprints:
             held: blocks after its prefill.
             certain: its last round is sure to be the last, so that no row follows (asynchronous).
             asked: KV tokens each was scheduled for in the step before; None is its prefill's.
+            drafts: of the row at each place; None is K.
         """
-        pack, query, rules = self.packing, self.query, self.scheduler
+        pack, rules = self.packing, self.scheduler
+        query: int | I64 = self.query if drafts is None else drafts + 1
         context = computed + query
         if not self.lag:
             blocks = rules.blocks_each(context)
         else:
             first, after = ends - rounds - 1, ends - 1
-            context[after] = final + query
+            context[after] = final + _at(query, after)
             scheduled = np.empty_like(context)
             # scheduled while the round before is in flight, as if all its drafts were accepted
-            np.add(context[:-1], query, out=scheduled[1:])
-            scheduled[first] = (computed[first] if asked is None else asked) + query
+            np.add(context[:-1], _at(query, slice(1, None)), out=scheduled[1:])
+            scheduled[first] = (computed[first] if asked is None else asked) + _at(query, first)
             blocks = rules.blocks_each(scheduled)
+        if drafts is not None:  # a shorter row frees nothing
+            blocks = _never_less(blocks, ends - rounds - self.lag)
         if asked is not None or rules.reserves_max_tokens:  # more may be held, or asked for at the old K
             floor, low = np.zeros_like(blocks), ends - rounds - self.lag
             least = np.maximum(held, blocks[low])
@@ -193,6 +199,49 @@ class Footprints:
             footprint[last] = (kept << pack.blocks) + (1 << pack.running)
         footprint[ends] = 0
         return footprint
+
+    def outgrown(self, footprint: I64, ends: I64, rounds: I64, asked: I64) -> tuple[I64, I64]:
+        """Returns the rows of sequences with drafter positions to spare, and all their rows.
+
+        Who has outgrown the drafter once stays so.
+
+        Args:
+            footprint, ends, rounds: as in `footprints`.
+            asked: KV tokens each was scheduled for in the step before its first place.
+        """
+        pack, rules, starts = self.packing, self.scheduler, ends - rounds - self.lag
+        end, rows = footprint & pack.context_mask, rounds
+        if self.lag:
+            rows = rounds + ((footprint[ends - 1] >> pack.rows) & 1)
+            end[1:] = end[:-1] + self.query
+            end[starts] = asked + self.query
+        within = np.zeros(len(end) + 1, dtype=np.int64)
+        np.cumsum(end + rules.num_speculative_tokens <= rules.drafter_positions, out=within[1:])
+        return within[starts + rows] - within[starts], rows
+
+    def outgrown_one(self, footprint: I64, rounds: int, asked: int) -> tuple[int, int]:
+        """As `outgrown`, for one sequence; nothing where nobody outgrows the drafter."""
+        if not self.scheduler.drafter_positions:
+            return 0, 0
+        spared, rows = self.outgrown(footprint, *np.array([[rounds + self.lag], [rounds], [asked]]))
+        return int(spared[0]), int(rows[0])
+
+
+def _at(values: int | I64, places: I64 | slice) -> int | I64:
+    """Returns the values at places, where there is more than one for all."""
+    return values if isinstance(values, int) else values[places]
+
+
+def _never_less(blocks: I64, starts: I64) -> I64:
+    """Returns the most that a sequence has held up to each place; sequences begin at `starts`."""
+    more = int(blocks.max(initial=0)) + 1
+    floor = np.zeros_like(blocks)
+    floor[starts[1:]] = more
+    np.add.accumulate(floor, out=floor)
+    blocks += floor
+    np.maximum.accumulate(blocks, out=blocks)
+    blocks -= floor
+    return blocks
 
 
 def differences(values: I64, before: int) -> I64:

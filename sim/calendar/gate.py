@@ -155,7 +155,7 @@ UNDERSTOOD_ROUTERS = (RoundRobin, Random, LeastOutstanding)
 UNDERSTOOD_POLICIES = (Static, BatchSizeSchedule, DisableAboveQueue, Goodput, AdaptiveTiers, Bandit)
 """Classes of policies that choose one number of drafts for all, and are asked as the engine asks them."""
 PICKY_POLICIES = (EarlyStop, AcceptanceGate, TemperatureGate, ByClass, SloBudget, Oracle)
-"""Classes of policies that look at single requests: known, and refused below."""
+"""Classes of policies that look at single requests: known, and refused below where they look at more."""
 UNDERSTOOD_PROCESSES = (Acceptance, BurstAcceptance, HotColdAcceptance, ReplayAcceptance, OwnAcceptance)
 """Classes of acceptance processes whose luck is drawn ahead, or which a rule below refuses."""
 
@@ -198,16 +198,10 @@ def _reaches(run: CalendarRun, limit: int | None) -> bool:
     return limit is not None and run.longest_tokens + 3 * (run.config.num_speculative_tokens + 1) > limit
 
 
-def _reaches_the_drafters(run: CalendarRun) -> bool:
-    speculative = run.config.speculative
-    limit = None if speculative is None else speculative.drafter_max_model_len
-    return _reaches(run, limit)
-
-
 def _misses_count(run: CalendarRun) -> bool:
     """Whether a step whose look-up finds nothing is another step, or its rounds go by bursts."""
     bursts = any(spec.burst is not None for spec in run.scenario.acceptance.values())
-    return bursts or not run.config.async_scheduling
+    return bursts or (not run.config.async_scheduling and run.drafting is None)
 
 
 def _rerolls(run: CalendarRun) -> bool:
@@ -264,13 +258,7 @@ REFUSED = (
     Refusal(
         Scenario,
         (),
-        lambda run: isinstance(run.policy, ByClass),
-        "drafts by traffic class: rows of several widths in a step, where the calendar counts those of one",
-    ),
-    Refusal(
-        Scenario,
-        (),
-        lambda run: run.policy is not None and run.plans() is None,
+        lambda run: run.policy is not None and run.plans() is None and run.drafting is None,
         "a policy that looks at single requests",
     ),
     Refusal(Scenario, (), _drafts_too_deep, "a policy with more drafts than num_speculative_tokens"),
@@ -309,7 +297,9 @@ REFUSED = (
     Refusal(
         SpeculativeConfig,
         ("reroll_on_reject",),
-        lambda run: _rerolls(run) and (run.may_step or run.config.sglang is not None),
+        lambda run: (
+            _rerolls(run) and (run.may_step or run.policy is not None or run.config.sglang is not None)
+        ),
         "reroll_on_reject under a policy or a token budget below all rows",
     ),
     Refusal(RequestTable, (), lambda run: not len(run.served), "no request is served"),
@@ -317,7 +307,7 @@ REFUSED = (
     Refusal(
         SpeculativeConfig,
         ("drafter_max_model_len",),
-        _reaches_the_drafters,
+        lambda run: run.outgrows_drafter and not run.reaches,
         "requests that reach drafter_max_model_len",
     ),
     Refusal(

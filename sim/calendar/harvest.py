@@ -38,7 +38,7 @@ class Harvest:
         self.columns |= {"status": status, "output_tokens": output}
         self._counted = np.arange(n) >= plan.scenario.load.num_warmups
         self._rounds = np.zeros(rules.k + 2, dtype=np.int64)
-        self._stepped = 0
+        self._stepped = self._without_drafter = 0
         self._iterations: list[Columns] = []
         self._gaps: list[Columns] = []
 
@@ -50,6 +50,7 @@ class Harvest:
         part = LaneColumns(lane, places, self._counted[lane.lives.order])
         self._iterations.append(part.iterations())
         self._gaps.append(part.odd_gaps())
+        self._without_drafter += lane.books.steps_without_drafter()
         lane.log.forget_iterations()
         self._stepped += len(lane.log.stepped)
         if lane.recorder is not None:
@@ -102,6 +103,7 @@ class Harvest:
             by_end(self._gaps),
             tuple(self._rounds[1:].tolist()),
             self.plan.refusals(),
+            steps_without_drafter=self._without_drafter,
             stepped_share=self._stepped / max(len(iterations["end_s"]), 1),
         )
 

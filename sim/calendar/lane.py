@@ -58,6 +58,7 @@ class Lane:
         self._context_mask = crowd.pack.context_mask
         speculative = crowd.config.speculative
         self._rerolls = speculative is not None and speculative.reroll_on_reject
+        self._own_drafts = len(self.calendar.drafts) > 0
         self.quiet = Quiet(self.calendar, cost, self.log, self.ends, plans, self.passes_at)
 
     def run(self) -> Turns:
@@ -66,7 +67,7 @@ class Lane:
         row_bit, row_mask, charge, budget = pack.rows, pack.rows_mask, crowd.row_charge, self._budget
         block_bit, block_mask, total = pack.blocks, pack.blocks_mask, crowd.rules.usable_blocks
         calendar, entry, arrived_s = self.calendar, self.calendar.entry, waiting.arrived_s
-        has_side, lag = self.rules.has_side, self.rules.lag
+        has_side, lag, own, drafts = self.rules.has_side, self.rules.lag, self._own_drafts, calendar.drafts
         until = yield at.now
         while True:
             if at.now >= until:
@@ -82,7 +83,8 @@ class Lane:
             if has_side:
                 calendar.side_sum += calendar.side.item(at.i)
             n, short = (acc >> row_bit) & row_mask, (acc >> block_bit) & block_mask > total
-            left, pieces, crowd.step.preempted = budget - n * charge[at.k], 0, False
+            left = budget - (n * charge[0] + drafts.item(at.i) if own else n * charge[at.k])
+            pieces, crowd.step.preempted = 0, False
             if left < 0:
                 until = yield from self._step(until)
                 continue
@@ -131,11 +133,11 @@ class Lane:
         it, i, k, acc, begin = at.it, at.i, at.k, at.acc, at.now
         following = k if plans is None else self._drafts(n, pieces, queue)
         context, beyond, passes = acc & self._context_mask, 0, self.passes_at[following]
-        if (
-            rules.notes_unused
-            and self.calendar.unused.item(i) == n
-            and not (pieces and self.crowd.step.useful)
-        ):
+        drafts = n * self.crowd.drafts_at[k]
+        if self._own_drafts:
+            drafts, passes = log.own(*self.calendar.own_drafts(i, self.passes_at))
+        in_vain = rules.notes_unused and passes and self.calendar.unused.item(i) == n
+        if in_vain and not (pieces and self.crowd.step.useful):
             passes = 1
             log.one_pass.append(it)
         if rules.packing.wide:
@@ -143,7 +145,7 @@ class Lane:
             log.beyond.append(context)
         if window:
             beyond = self.calendar.side_sum & self._context_mask
-        in_window, ones, drafts, chunk, pairs = context - beyond, 0, n * k, 0, 0
+        in_window, ones, chunk, pairs = context - beyond, 0, 0, 0
         if pieces:
             step = self.crowd.step
             ones, pairs, padded, chunk = step.ones, step.pairs, step.padded, step.chunk
@@ -193,6 +195,8 @@ class Lane:
         """Asks the policy for the drafts after a step; arguments as `_price`."""
         plans, at, kv = self.plans, self.at, 0
         assert plans is not None
+        if plans.reads_reach:
+            return 0 if self.calendar.beyond.item(at.i) else self.rules.k
         if plans.learns:
             plans.hear(at.it - 1 - at.flying)
         if plans.reads_kv:
@@ -217,6 +221,7 @@ class Lane:
         at, turn = self.at, self.at.now
         self.crowd.kv.emptied(at.it)
         self.calendar.row[at.i + 1] = 0
+        self.calendar.skip_beside(at.i + 1)
         at.now, at.flying, at.acc = at.last_end, False, 0
         return self.ends.publish(at.it - 2, turn)
 

@@ -30,13 +30,9 @@ def gains(seed: int, ids: I64, chains: Sequence[Chain], bounds: U64, hashes: I64
         bounds: what a round's draw must stay below to accept draft 1, 2, ..: shape `(n, positions)`.
         hashes: half the steps of each, at least 1.
     """
-    counts, starts = 2 * hashes, 2 * (np.cumsum(hashes) - hashes)
-    of = np.repeat(np.arange(len(ids)), counts)
-    hot = _hot(seed, ids, chains, hashes)
-    found = hot
-    if vain := max(chain.vain for chain in chains):
-        in_vain = draws_each(seed, ids, VAIN, hashes) < np.array([c.vain * ONE for c in chains])[of]
-        found = hot | in_vain
+    starts = 2 * (np.cumsum(hashes) - hashes)
+    of = np.repeat(np.arange(len(ids)), 2 * hashes)
+    found, hot = _found(seed, ids, chains, hashes)
     before: I64 = np.cumsum(found) - found
     hits = np.flatnonzero(found)
     request = of[hits]
@@ -45,11 +41,28 @@ def gains(seed: int, ids: I64, chains: Sequence[Chain], bounds: U64, hashes: I64
     accepted = np.zeros(len(hits), dtype=np.uint8)
     for place in range(bounds.shape[1]):
         accepted += draws < bounds[request, place]
-    if vain:
+    if found is not hot:
         accepted *= hot[hits]
     tokens = np.ones(len(of), dtype=np.uint8)
     tokens[hits] += accepted
     return tokens
+
+
+def found(seed: int, ids: I64, chains: Sequence[Chain], hashes: I64) -> npt.NDArray[np.bool_]:
+    """Returns whether each step finds drafts; arguments as `gains`."""
+    return _found(seed, ids, chains, hashes)[0]
+
+
+def _found(
+    seed: int, ids: I64, chains: Sequence[Chain], hashes: I64
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Returns whether each step finds drafts, and whether it copies; the same object where all finds copy."""
+    hot = _hot(seed, ids, chains, hashes)
+    if not max(chain.vain for chain in chains):
+        return hot, hot
+    of = np.repeat(np.arange(len(ids)), 2 * hashes)
+    in_vain = draws_each(seed, ids, VAIN, hashes) < np.array([c.vain * ONE for c in chains])[of]
+    return hot | in_vain, hot
 
 
 def _hot(seed: int, ids: I64, chains: Sequence[Chain], hashes: I64) -> npt.NDArray[np.bool_]:

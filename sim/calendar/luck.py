@@ -211,6 +211,16 @@ class Luck:
                 gains[of == number] = self._in_bursts(burst, ids[part], draws, rows, hashes[part], past)
         return gains
 
+    def found(self, ids: I64, hashes: I64) -> npt.NDArray[np.bool_]:
+        """Returns whether each step finds drafts; arguments as `gains`."""
+        found = np.ones(2 * int(hashes.sum()), dtype=np.bool_)
+        of = np.repeat(self.class_id[ids], 2 * hashes)
+        for number, part in self._by_class(ids):
+            if not _always_drafts(self.processes[number]):
+                chains = [self.chain(row) for row in ids[part].tolist()]
+                found[of == number] = lookups.found(self.seed, self._keys(ids[part]), chains, hashes[part])
+        return found
+
     def _looked_up(self, ids: I64, hashes: I64, skipped: I64 | None) -> U8:
         """As `gains`, for requests of a class whose look-ups may find nothing."""
         past = np.zeros_like(hashes) if skipped is None else skipped

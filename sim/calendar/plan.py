@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from specfleet.sim.calendar.drafting import drafting_of
 from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.luck import Luck
 from specfleet.sim.calendar.plans import Plans, plans_of
@@ -36,6 +37,7 @@ class CalendarRun:
     Attributes:
         served: rows that are not refused, in row order.
         refused: the other rows.
+        drafting: decides the drafts of single requests, where that is known before they run.
     """
 
     def __init__(
@@ -70,6 +72,9 @@ class CalendarRun:
             asked = lives.bounds, lives.chain, draw
             self.luck = Luck(table.class_id, each, k, seed, *asked, table.luck_id)
         self.policy = self.make_policy()
+        ahead, is_vllm = self.config.async_scheduling, self.config.sglang is None
+        own = drafting_of(self.policy, self.luck, lives, table, ahead) if is_vllm else None
+        self.drafting = None if own is not None and self.policy is None and self.shared else own
 
     def make_policy(self) -> Policy | None:
         """Returns the policy of one more engine; None is always K."""
@@ -122,6 +127,18 @@ class CalendarRun:
         return Footprints.of(self.config, self.longest_tokens, self.reads_kv, self.shared)
 
     @property
+    def outgrows_drafter(self) -> bool:
+        """Whether somebody may have more tokens than the drafter has positions for, with K drafts."""
+        limit, most = self.config.drafter_positions, 3 * (self.config.num_speculative_tokens + 1)
+        return bool(limit) and self.config.sglang is None and self.longest_tokens + most > limit
+
+    @property
+    def reaches(self) -> bool:
+        """Whether that is seen to on the calendar, where K drafts are void from then on, for a while."""
+        plain = self.luck is not None and self.policy is None and self.drafting is None
+        return plain and self.outgrows_drafter and not self.shared
+
+    @property
     def alone(self) -> bool:
         """Whether each replica's requests are known before anything runs."""
         deployment = self.scenario.deployment
@@ -142,6 +159,10 @@ class CalendarRun:
             slots = config.speculative.draft_slots
         rows = min(config.max_num_seqs, len(self.served))
         charge = 1 + config.num_speculative_tokens + slots
+        if self.drafting is not None:
+            return False
+        if self.reaches:
+            return True
         return self.policy is not None or rows * charge > config.max_num_batched_tokens
 
     def never_short(self, rules: Footprints) -> bool:

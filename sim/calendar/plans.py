@@ -25,12 +25,14 @@ class Plans:
         table, by_batch: K by batch size while nobody waits, as a list and as an array; empty if it changes.
         learns: it is told what every step showed (`note`, `hear`).
         reads_kv: it looks at the KV tokens of the batch.
+        reads_reach: K, or 0 for K void drafts, follows from whether somebody has outgrown the drafter.
     """
 
     table: list[int]
     by_batch: I64
     learns = False
     reads_kv = False
+    reads_reach = False
 
     def drafts(self, rows: int, waiting: int, kv_tokens: int) -> int:
         """Returns the drafts to propose after a step of so many rows."""
@@ -54,6 +56,15 @@ class ByBatchSize(Plans):
     def drafts(self, rows: int, waiting: int, kv_tokens: int) -> int:
         """As `Plans.drafts`."""
         return self.table[rows] if waiting < self.queue else 0
+
+
+class WithinReach(Plans):
+    """Drafts as long as the drafter has positions for the longest sequence, void ones otherwise."""
+
+    reads_reach = True
+
+    def __init__(self) -> None:
+        self.table, self.by_batch = [], np.zeros(0, dtype=np.int64)
 
 
 class Learner(Plans):

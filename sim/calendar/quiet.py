@@ -69,8 +69,9 @@ class Quiet:
         pack, calendar, log, lag = self.footprints.packing, self.calendar, self.log, self.footprints.lag
         block_bit, row_bit, block_mask, row_mask = pack.blocks, pack.rows, pack.blocks_mask, pack.rows_mask
         entry, unused, seconds, total = calendar.row.data, calendar.unused.data, self.cost.seconds, self.total
-        notes, low, passes = self.footprints.notes_unused, self.footprints.notes_low, self.passes_at[k]
-        wide, low_mask = pack.wide, self.footprints.low_mask
+        low, passes, (each, beyond_reach) = self.footprints.notes_low, self.passes_at[k], self._each(k)
+        notes = self.footprints.notes_unused and passes > 0
+        wide, low_mask, own = pack.wide, self.footprints.low_mask, len(calendar.drafts) > 0
         table = None if self.plans is None else self.plans.table
         first, stop, edge = it, min(self._stop(it), at.until), calendar.edge
         while now < limit and it < stop and i < edge:
@@ -87,8 +88,12 @@ class Quiet:
             n = (ahead >> row_bit) & row_mask
             if not n or (ahead >> block_bit) & block_mask > total or (table and table[n] != k):
                 break
+            if beyond_reach is not None and (beyond_reach[i] > 0) == (k > 0):
+                break
             acc = ahead
-            depth, beyond, context = passes, 0, acc & pack.context_mask
+            depth, beyond, context, drafts = passes, 0, acc & pack.context_mask, n * each
+            if own:
+                drafts, depth = log.own(*calendar.own_drafts(i, self.passes_at))
             if low:
                 calendar.side_sum += calendar.side.item(i)
                 beyond = calendar.side_sum & low_mask
@@ -99,7 +104,7 @@ class Quiet:
                 depth = 1
                 log.one_pass.append(it)
             begin = last_end if lag else now
-            numbers = shape_fields(n, n * k, context, context - beyond, 0, 0, 0, depth)
+            numbers = shape_fields(n, drafts, context, context - beyond, 0, 0, 0, depth)
             last_end = begin + seconds(new_shape(StepShape, numbers))
             log.end_s.append(last_end)
             log.sums.append(acc)
@@ -109,6 +114,12 @@ class Quiet:
         if it > first:
             self.ends.committed = it - 2 - lag
         at.acc, at.it, at.i, at.now, at.last_end = acc, it, i, now, last_end
+
+    def _each(self, k: int) -> tuple[int, memoryview | None]:
+        """Returns the drafts of a row, and the rows beyond the drafter's positions where they decide K."""
+        if self.plans is None or not self.plans.reads_reach:
+            return k, None
+        return self.footprints.k, self.calendar.beyond.data
 
     def _stop(self, it: int) -> int:
         """Returns the iteration before which a stretch that begins in `it` has to stop."""
@@ -125,22 +136,27 @@ class Quiet:
         Returns:
             How many ran, and then the running sum, the time of the next turn, and the last end.
         """
-        pack, rules, plans = self.footprints.packing, self.footprints, self.plans
+        pack, rules, plans, each = self.footprints.packing, self.footprints, self.plans, self._each(k)[0]
         most = min(most, self.reach)
         sums = self.calendar.row[i : i + most].copy()
         sums[0] += acc
         np.add.accumulate(sums, out=sums)
         n = (sums >> pack.rows) & pack.rows_mask
         stops = (n == 0) | ((sums >> pack.blocks) & pack.blocks_mask > self.total)
-        if plans is not None:
+        if plans is not None and plans.reads_reach:
+            stops |= (self.calendar.beyond[i : i + most] > 0) != (k == 0)
+        elif plans is not None:
             stops |= plans.by_batch[n] != k
         ahead = int(stops.argmax()) if stops.any() else most
         self.reach = min(max(2 * ahead, WINDOW), LONGEST_WINDOW)
         if not ahead:
             return 0, acc, now, last_end
         sums, n = sums[:ahead], n[:ahead]
-        depth = np.full(ahead, self.passes_at[k])
-        if rules.notes_unused:
+        drafts, depth = n * each, np.full(ahead, self.passes_at[k])
+        if own := len(self.calendar.drafts) > 0:
+            drafts, depth = self.calendar.all_own_drafts(i, ahead, self.passes_at)
+            planned = depth.copy()
+        if rules.notes_unused and self.passes_at[k]:
             depth[self.calendar.unused[i : i + ahead] == n] = 1
         times = np.empty(ahead + 1)
         times[0] = last_end
@@ -148,13 +164,16 @@ class Quiet:
         seen = context - (sides & rules.low_mask)
         if pack.wide:
             context = seen = sides
-        times[1:] = decode_prices(self.cost, n, n * k, context, seen, depth)
+        times[1:] = decode_prices(self.cost, n, drafts, context, seen, depth)
         np.add.accumulate(times, out=times)
         turns = times[:ahead] if not rules.lag else np.concatenate(([now], times[: ahead - 1]))
         done = int(np.searchsorted(turns, limit))
         if not done:
             return 0, acc, now, last_end
         self._note(it, times[1 : done + 1], sums[:done], sides[:done], depth[:done] == 1)
+        if own:
+            self.log.drafts.frombytes(drafts[:done].tobytes())
+            self.log.passes.frombytes(planned[:done].tobytes())
         end = float(times[done])
         return done, int(sums[done - 1]), float(times[done - 1]) if rules.lag else end, end
 

@@ -24,7 +24,7 @@ class Stay:
         blocks: held after a prefill in one piece.
         rounds, kept, gains: as in `LifeBatch`, from here to the end of the request.
         footprint, row, side: as in `LifeBatch`, this request's part; row is relative to `blocks`.
-        unused: as in `LifeBatch`.
+        unused, drafts, wants, spared, rows: as in `LifeBatch`; no drafts or wants after a preemption.
         last_emission: iteration of its last chunk before the preemption, or -1.
         extra: where this stay is noted among the stays after a preemption, or -1.
     """
@@ -42,6 +42,10 @@ class Stay:
     row: I64
     side: I64 | None
     unused: int
+    drafts: U8 | None = None
+    wants: I64 | None = None
+    spared: int = 0
+    rows: int = 0
     last_emission: int = -1
     extra: int = -1
 
@@ -63,6 +67,10 @@ class Stay:
             row=block.row[start:end],
             side=None if block.side is None else block.side[start:end],
             unused=block.unused[index] if block.unused else -1,
+            drafts=None if block.drafts is None else block.drafts[start:end],
+            wants=None if block.wants is None else block.wants[start:end],
+            spared=block.spared[index] if block.rows else 0,
+            rows=block.rows[index] if block.rows else 0,
         )
 
     @property
@@ -116,6 +124,7 @@ class Stay:
         before = (int(computed[rounds - 2]) + 1 if rounds > 1 else tokens) - self.prompt
         certain = reaches_max_tokens(known, 1, self.most)
         footprint = rules.footprint(computed, self.final, blocks, certain)
+        spared, rows = rules.outgrown_one(footprint, rounds, tokens)
         return replace(
             self,
             blocks=blocks,
@@ -126,6 +135,8 @@ class Stay:
             row=differences(rules.summed(footprint), rules.prefilling(blocks)),
             side=rules.sides(footprint, *np.array([[0], [tokens]])),
             unused=_unused(rules, rounds, known, before, self.most, certain),
+            spared=spared,
+            rows=rows,
         )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specfleet.sim.calendar.books.members import Drawn
+from specfleet.sim.calendar.drafting import OwnDrafts
 from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.luck import I64, U8
 from specfleet.sim.calendar.position import Position
@@ -31,17 +32,23 @@ class Calendar:
         footprints: of the engine's sequences.
         longest_row: most entries of one sequence.
         learns: what every step will have shown has to be known: to a policy, or to the price of the step.
+        drafting: decides the drafts of each life; None is always K.
 
     Attributes:
         row, side: differences of both packed words (`side` is empty where none is kept).
         side_sum: the running sum of `side`.
         unused: rows none of whose drafts can be used.
         outcomes: rounds by entry and tokens sampled, if that has to be known.
+        drafts: of all rows, where each life has its own. wants: bits of the numbers of drafts that a policy
+            wants of them next, then.
+        beyond: rows for which the drafter has no positions left, where there may be any.
         entry, unused_entry: `row` and `unused`, for single entries, which are read three times as fast so.
         edge: the last entry before the future has to move to the front.
     """
 
-    def __init__(self, footprints: Footprints, longest_row: int, learns: bool) -> None:
+    def __init__(
+        self, footprints: Footprints, longest_row: int, learns: bool, drafting: OwnDrafts | None = None
+    ) -> None:
         self.footprints = footprints
         self._longest_row = longest_row
         size = max(SHORTEST_CALENDAR, 3 * (longest_row + LONGEST_WINDOW))
@@ -50,6 +57,12 @@ class Calendar:
         self.side: I64 = np.zeros(size if footprints.has_side else 0, dtype=np.int64)
         self.side_sum = 0
         self.outcomes: I64 = np.zeros((size if learns else 0, footprints.k + 2), dtype=np.int64)
+        self.drafts: I64 = np.zeros(size if drafting is not None else 0, dtype=np.int64)
+        limited = footprints.scheduler.drafter_positions > 0
+        self.beyond: I64 = np.zeros(size if limited else 0, dtype=np.int64)
+        wants = drafting is not None and drafting.planned
+        self.wants: I64 = np.zeros(size if wants else 0, dtype=np.int64)
+        self._beside = self.drafts, self.wants, self.beyond
         self._flat: I64 = self.outcomes.reshape(-1)
         self._firsts: I64 = np.arange(0, self._flat.size, footprints.k + 2)
         self.entry, self.unused_entry = self.row.data, self.unused.data
@@ -61,6 +74,9 @@ class Calendar:
         if stay.side is not None:
             self.side[i : i + len(stay.row)] += stay.side
         self.expect_outcomes(i, stay.gains, stay.rounds)
+        if stay.drafts is not None:
+            self.expect_drafts(i, stay.drafts, stay.wants)
+        self.beyond[i + stay.spared : i + stay.rows] += 1
         if stay.unused >= 0:
             self.unused[i + stay.unused] += 1
 
@@ -78,6 +94,7 @@ class Calendar:
             rest = stay.side[done + 1 :]
             self.side[i + 1 : i + 1 + len(rest)] -= rest
             self.side_sum -= int(stay.side[: done + 1].sum())
+        self.beyond[i + max(stay.spared - done, 0) : i + max(stay.rows - done, 0)] -= 1
         if stay.unused >= done:
             self.unused[i + stay.unused - done] -= 1
         if len(self.outcomes):
@@ -91,6 +108,8 @@ class Calendar:
         entries = drawn.offsets + i
         np.add.at(self.row, entries, drawn.row)
         np.add.at(self.unused, drawn.unused + i, 1)
+        if drawn.beyond is not None:
+            np.add.at(self.beyond, drawn.beyond + i, 1)
         if drawn.side is not None:
             np.add.at(self.side, entries, drawn.side)
 
@@ -102,6 +121,22 @@ class Calendar:
             self.outcomes[i : i + rounds, 1] += 1
         elif rounds > 0:
             self._flat[self._firsts[i : i + rounds] + gains[:rounds]] += 1
+
+    def expect_drafts(self, i: int, drafts: U8, wants: I64 | None) -> None:
+        """Notes the drafts of a life's rows from entry `i` on, and what is wanted from the one before on."""
+        self.drafts[i : i + len(drafts)] += drafts
+        if wants is not None:
+            self.wants[i - 1 : i - 1 + len(wants)] |= wants
+
+    def own_drafts(self, i: int, passes_at: tuple[int, ...]) -> tuple[int, int]:
+        """Returns the drafts of entry `i`, and the passes after it, of those by the drafts wanted."""
+        wanted = self.wants.item(i).bit_length() - 1 if len(self.wants) else -1
+        return self.drafts.item(i), passes_at[wanted]
+
+    def all_own_drafts(self, i: int, most: int, passes_at: tuple[int, ...]) -> tuple[I64, I64]:
+        """As `own_drafts`, for `most` entries."""
+        wanted = np.frexp(self.wants[i : i + most])[1] - 1 if len(self.wants) else np.full(most, -1)
+        return self.drafts[i : i + most], np.array(passes_at, dtype=np.int64)[wanted]
 
     def expect_all(self, i: int, rounds: I64, tokens: npt.NDArray[np.integer]) -> None:
         """Notes what many rounds will show: the tokens sampled, by iterations after entry `i`."""
@@ -133,17 +168,23 @@ class Calendar:
         self.row[i] = 0
         if self.footprints.has_side:
             self.side[i] = 0
+        self.skip_beside(i)
+
+    def skip_beside(self, i: int) -> None:
+        """As `skip`, for what is not added up."""
+        for table in self._beside:
+            table[i : i + 1] = 0
 
     def clear(self, i: int) -> None:
         """Empties it from entry `i` on: whoever is in it has left after the longest row."""
-        for table in (self.row, self.unused, self.side, self.outcomes):
+        for table in (self.row, self.unused, self.side, self.outcomes, *self._beside):
             table[i : i + self._longest_row + 4] = 0
         self.side_sum = 0
 
     def move_to_front(self, at: Position) -> None:
         """Makes the entry of the next iteration the first."""
         i, at.i = at.i, 0
-        for table in (self.row, self.unused, self.side, self.outcomes):
+        for table in (self.row, self.unused, self.side, self.outcomes, *self._beside):
             future = table[i:].copy()
             table[: len(future)] = future
             table[len(future) :] = 0

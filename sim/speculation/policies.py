@@ -92,7 +92,10 @@ class EarlyStop(Silent, Columnwise):
         self._confident = FromRequest(self._drafts)
 
     def _drafts(self, request: Sequence) -> int:
-        confidence: tuple[float, ...] = getattr(request, "confidence", ())
+        return self.drafts_of(getattr(request, "confidence", ()))
+
+    def drafts_of(self, confidence: tuple[float, ...]) -> int:
+        """Returns the drafts of a request whose drafter expects such survival by position."""
         return sum(1 for survival in confidence[: self.k] if survival >= self.threshold)
 
     def plan_rows(self, batch: Batch, waiting: int, now: float) -> I64:
@@ -114,7 +117,11 @@ class TemperatureGate(Silent, Columnwise):
         self._cool = FromRequest(self._drafts)
 
     def _drafts(self, request: Sequence) -> int:
-        return self.k if getattr(request, "temperature", 0.0) <= self.limit else 0
+        return self.drafts_at(getattr(request, "temperature", 0.0))
+
+    def drafts_at(self, temperature: float) -> int:
+        """Returns the drafts of a request that is sampled at a temperature."""
+        return self.k if temperature <= self.limit else 0
 
     def plan_rows(self, batch: Batch, waiting: int, now: float) -> I64:
         """Returns K for cool requests, 0 for hot ones."""
@@ -135,7 +142,11 @@ class ByClass(Silent, Columnwise):
         self._own = FromRequest(self._drafts)
 
     def _drafts(self, request: Sequence) -> int:
-        return self.drafts.get(getattr(request, "traffic_class", ""), self.k)
+        return self.drafts_of(getattr(request, "traffic_class", ""))
+
+    def drafts_of(self, traffic_class: str) -> int:
+        """Returns the K of a class."""
+        return self.drafts.get(traffic_class, self.k)
 
     def plan_rows(self, batch: Batch, waiting: int, now: float) -> I64:
         """Returns the K of each row's class."""

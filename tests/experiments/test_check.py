@@ -165,11 +165,11 @@ LOOKED_UP = "acceptance: {conditional_acceptance: 0.6, proposal_probability: 0.4
 
 
 def test_what_will_be_stepped_is_said_before_it_runs_and_is(tmp_path: Path) -> None:
-    text, _ = check(tmp_path, f"{SERVE}, {SUFFIX}", more=LOOKED_UP)
-    said = "will be stepped, ten to twenty times as long: drafts that are not proposed every step"
+    text, _ = check(tmp_path, f"{SERVE}, scheduling_policy: priority, {SUFFIX}", more=LOOKED_UP)
+    said = "will be stepped, three to eight times as long: priority scheduling"
     assert said in text
     found = checked(tmp_path / "experiment.yaml", ())
-    assert found.points[0].facts()["stepped_because"] == "drafts that are not proposed every step"
+    assert found.points[0].facts()["stepped_because"] == "priority scheduling"
     config = found.points[0].point.config
     ran = simulate(build(config).scenario, requests(config, seed=0), 0)
     assert (ran.stepped_because, ran.stepped_share) == (found.points[0].stepped_because, 1.0)
@@ -177,6 +177,6 @@ def test_what_will_be_stepped_is_said_before_it_runs_and_is(tmp_path: Path) -> N
 
 def test_of_what_the_calendar_takes_nothing_is_said(tmp_path: Path) -> None:
     ngram = SUFFIX.replace("suffix", "ngram")
-    for serve, more in ((SERVE, ""), (f"{SERVE}, {ngram}", LOOKED_UP)):
+    for serve, more in ((SERVE, ""), (f"{SERVE}, {ngram}", LOOKED_UP), (f"{SERVE}, {SUFFIX}", LOOKED_UP)):
         text, _ = check(tmp_path, serve, more=more)
         assert "stepped" not in text

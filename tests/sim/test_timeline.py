@@ -30,7 +30,7 @@ from specfleet.sim.calendar import (
     watch,
 )
 from specfleet.sim.calendar.books import ledger, members, terms
-from specfleet.sim.calendar.kv import counted, pool, private
+from specfleet.sim.calendar.kv import counted, pool, victims
 from specfleet.sim.calendar.luck import Luck
 from specfleet.sim.calendar.packing import Packing
 from specfleet.sim.errors import Breach, Stall
@@ -358,20 +358,20 @@ FAULTS = {
     ),
     "whoever comes back finds nothing": (
         pool,
-        "self._idle[run] = keyed",
-        "self._idle[Cached(NOBODYS, 0)] = keyed",
+        "self._idle[run] = own",
+        "self._idle[Cached(NOBODYS, 0)] = own",
         ("tight",),
     ),
     "rounds in flight have their keys": (
-        private,
+        victims,
         "stay.footprint[done - rules.in_flight]",
         "stay.footprint[done]",
         ("tight",),
     ),
     "blocks thrown out queue behind those of the dead": (
         pool,
-        "self._idle[run] = keyed",
-        "self._idle[run] = keyed\n            self._idle.move_to_end(run, last=False)",
+        "self._idle[run] = own",
+        "self._idle[run] = own\n            self._idle.move_to_end(run, last=False)",
         ("tight",),
     ),
     "chunks ranked among the dead": (watch, "index + gone + 1", "index + 1", ("closed",)),
@@ -476,7 +476,10 @@ def test_it_says_what_it_cannot_do_and_steps() -> None:
             [5], [5], engine=replace(ENGINE, long_prefill_token_threshold=9)
         ),
         "drafts that are not proposed every step": World(
-            [5], [5], engine=drafting(2, "ngram"), classes={"": replace(LUCK[0], proposal_probability=0.5)}
+            [5],
+            [5],
+            engine=drafting(2, "ngram"),
+            classes={"": replace(LUCK[0], proposal_probability=0.5, burst=Burst(0.5, 0.7))},
         ),
     }
     for obstacle, world in cases.items():

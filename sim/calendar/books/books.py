@@ -49,6 +49,12 @@ class Books:
         self._done: dict[int, Counts] = {}
         self.passes_at = (lives.rules.scheduler.draft_passes,) * (1 + lives.rules.k)
         """The drafter's passes by the drafts that it proposes."""
+        if lives.drafting is not None:
+            self.verified, self.drafts = lives.verified, lives.drafted
+            if lives.drafting.planned:
+                self.passes_at = tuple(
+                    lives.rules.scheduler.passes(k, False) for k in range(1 + lives.rules.k)
+                )
 
     def counts(self, place: int) -> Counts:
         """Returns what a request had had when it was last taken out of the calendar."""
@@ -191,10 +197,16 @@ class Books:
     def finish(self, refs: Rows[StayRef]) -> None:
         """Books what is left to book at the end of the run: nothing here."""
 
+    def steps_without_drafter(self) -> int:
+        """Returns the iterations after which somebody had outgrown the drafter: here none."""
+        return 0
+
     def drafts_by_iteration(self) -> npt.NDArray[np.int32]:
         """Returns the drafts verified by each decoding row, by iteration (or one number for all)."""
         return np.array(self.lives.rules.k, dtype=np.int32)
 
     def passes_by_iteration(self) -> npt.NDArray[np.int32]:
         """Returns the drafter's passes after each iteration whose drafts might be used."""
+        if self.lives.drafting is not None:
+            return np.array(self.log.passes, dtype=np.int32)
         return np.full(len(self.log.end_s), self.lives.rules.scheduler.draft_passes, dtype=np.int32)

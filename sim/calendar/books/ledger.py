@@ -74,6 +74,7 @@ class Ledger:
         live = np.repeat(np.tile(np.array([1, 0], dtype=np.uint8), len(rounds)), runs)
         gains = block.gains * live
         sampled = self._by_tokens(gains)
+        idle = None if block.drafts is None else (block.drafts == 0) & (live > 0)
         gains[last] = block.kept[some]
         self.reserve(int(first.max()) + int(lengths.max()) + 2)
         origin = first + 1 - self.base - starts
@@ -86,6 +87,9 @@ class Ledger:
             sampled = self._by_tokens(gains[counted])
             np.subtract.at(sampled, block.kept[some & ~warm], 1)
             np.add.at(sampled, block.gains[(starts + rounds - 1)[some & ~warm]], 1)
+            idle = None if idle is None else idle[counted]
+        if idle is not None:
+            sampled[1] -= np.count_nonzero(idle)  # without drafts nothing is verified
         keys = np.repeat(origin * self.width, lengths)
         keys += np.arange(0, places * self.width, self.width)
         keys += gains

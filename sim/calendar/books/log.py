@@ -20,6 +20,8 @@ class Log:
             one token (priced as decode rows), their context, pairs.
         padded: 2 numbers for each iteration with placeholder drafts: iteration, drafts.
         cached: 2 numbers for each hit in the prefix cache: place, tokens.
+        drafts, passes: of the rows of each iteration, and of the drafter after it if any draft might be used;
+            where lives have drafts of their own.
         one_pass: iterations none of whose drafts could be used. rerolled: those run again for a rejection.
         waiting: 2 numbers for each iteration with a queue: iteration, length.
         wakes, wake_s: iterations scheduled while nothing was in flight, and when.
@@ -44,6 +46,7 @@ class Log:
         self.padded = array("q")
         self.cached = array("q")
         self.one_pass = array("q")
+        self.drafts, self.passes = array("q"), array("q")
         self.rerolled = array("q")
         self.waiting = array("q")
         self.wakes = array("q")
@@ -61,6 +64,12 @@ class Log:
         self.skipped: dict[int, int] = {}
         self.preemptions: dict[int, int] = {}
 
+    def own(self, drafts: int, passes: int) -> tuple[int, int]:
+        """Notes the drafts of an iteration's rows and the drafter's passes after it, and returns them."""
+        self.drafts.append(drafts)
+        self.passes.append(passes)
+        return drafts, passes
+
     def blocks_used(self, it: int) -> int:
         """Returns the blocks held in an iteration that is over."""
         pack = self._packing
@@ -73,6 +82,7 @@ class Log:
         self.sums, self.prefills, self.one_pass = array("q"), array("q"), array("q")
         self.beyond, self.waiting, self.padded = array("q"), array("q"), array("q")
         self.rerolled = array("q")
+        self.drafts, self.passes = array("q"), array("q")
 
     @property
     def is_eventful(self) -> bool:

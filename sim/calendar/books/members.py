@@ -98,12 +98,14 @@ class Drawn(NamedTuple):
     Attributes:
         offsets, row, side: places, and what they get of both packed words.
         unused: places of rows none of whose drafts can be used.
+        beyond: places of rows for which the drafter has no positions left, where there may be any.
     """
 
     offsets: I64
     row: I64
     side: I64 | None
     unused: I64
+    beyond: I64 | None = None
 
     @classmethod
     def nobody(cls) -> Drawn:
@@ -316,7 +318,13 @@ class Members:
             unused = unused_places(lag, rounds, known_last, known_earlier, most, certain)
         kept = final - contexts[last]
         term = Term(now, standing, rounds, starts, whole, gains, footprint, kept, unused)
-        drawn = Drawn(offsets, row[places], None if side is None else side[places], unused[unused >= 0])
+        beyond = None
+        if rules.scheduler.drafter_positions:
+            spared, among = rules.outgrown(footprint, ends, rounds, asked)
+            late, of = _runs(among - spared)
+            beyond = late + spared[of]
+        sides = None if side is None else side[places]
+        drawn = Drawn(offsets, row[places], sides, unused[unused >= 0], beyond)
         return term, drawn
 
     def outcomes(self) -> tuple[I64, I64 | U8]:
@@ -336,6 +344,7 @@ class Members:
         who, computed, _, _, blocks = (int(column[j]) for column in term.standing)
         here = slice(start, start + rounds + rules.lag + 1)
         footprint = term.footprint[here]
+        spared, among = rules.outgrown_one(footprint, rounds, int(term.standing.asked[j]))
         return Stay(
             place=who,
             prompt=int(self.prompt[who]),
@@ -350,6 +359,8 @@ class Members:
             row=differences(rules.summed(footprint), rules.prefilling(blocks)),
             side=None if side is None else side[here],
             unused=int(term.unused[j]),
+            spared=spared,
+            rows=among,
         )
 
     def rounds_of(self, stay: Stay, k: int) -> tuple[I64, U8 | None]:

@@ -24,7 +24,7 @@ class TermBooks(Books):
     """Books that are written when a term ends.
 
     Args:
-        by_k: the requests' lives by K.
+        by_k: the requests' lives by K; where somebody outgrows the drafter, 0 stands for K void drafts.
         engine, log: as in `Books`.
         members: the sequences running, term by term.
 
@@ -42,6 +42,9 @@ class TermBooks(Books):
         self.until = NEVER
         passes = by_k[-1].rules.scheduler
         self.passes_at = tuple(passes.passes(k, False) for k in range(len(by_k)))
+        self._void = by_k[0].rules.k > 0
+        if self._void:
+            self.passes_at = (0, *self.passes_at[1:])
         self._stay_of: dict[int, int] = {}
         self._planned = array("q")
         """2 numbers for each change of K: the iteration that decided it, drafts from the next one on."""
@@ -233,8 +236,14 @@ class TermBooks(Books):
         plans[len(plans) - int(lasts.sum()) :] = np.repeat(changes[:, 1], lasts)
         return plans
 
+    def steps_without_drafter(self) -> int:
+        """As `Books.steps_without_drafter`."""
+        return int(np.count_nonzero(self._plans() == 0)) if self._void else 0
+
     def drafts_by_iteration(self) -> npt.NDArray[np.int32]:
         """As `Books.drafts_by_iteration`."""
+        if self._void:
+            return super().drafts_by_iteration()
         return np.concatenate([[np.int32(self.lives.rules.k)], self._plans()[:-1]]).astype(np.int32)
 
     def passes_by_iteration(self) -> npt.NDArray[np.int32]:

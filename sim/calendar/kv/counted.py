@@ -75,17 +75,18 @@ class CountedKV:
     def emptied(self, it: int) -> None:
         """Learns that the last have ended before iteration `it`, perhaps before they were to leave."""
 
-    def give_up(self, stay: Stay, done: int) -> None:
-        """Takes the blocks of somebody who is thrown out after `done` rounds."""
-        self._refuse_caches()
+    def give_up(self, stay: Stay, done: int) -> int:
+        """Takes the blocks of somebody who is thrown out after `done` rounds; returns those still held."""
+        return self._refuse_caches()
 
-    def give_up_begun(self, begun: Begun) -> None:
-        """Takes the blocks of a begun prompt that is thrown out."""
-        self._refuse_caches()
+    def give_up_begun(self, begun: Begun) -> int:
+        """Takes the blocks of a begun prompt that is thrown out; returns those still held."""
+        return self._refuse_caches()
 
-    def _refuse_caches(self) -> None:
+    def _refuse_caches(self) -> int:
         if self.crowd.config.enable_prefix_caching:
             raise Unsuited("a preempted sequence may find its own blocks again")
+        return 0
 
     def make_room(self, acc: int, it: int, i: int) -> int:
         """Throws sequences out from the tail until the growth of the others fits; returns the sum.

@@ -77,12 +77,12 @@ class KV(Protocol):
         """Learns that the last have ended before iteration `it`, perhaps before they were to leave."""
         ...
 
-    def give_up(self, stay: Stay, done: int) -> None:
-        """Takes the blocks of somebody who is thrown out after `done` rounds."""
+    def give_up(self, stay: Stay, done: int) -> int:
+        """Takes the blocks of somebody who is thrown out after `done` rounds; returns those still held."""
         ...
 
-    def give_up_begun(self, begun: Begun) -> None:
-        """Takes the blocks of a begun prompt that is thrown out."""
+    def give_up_begun(self, begun: Begun) -> int:
+        """Takes the blocks of a begun prompt that is thrown out; returns those still held."""
         ...
 
     def make_room(self, acc: int, it: int, i: int) -> int:

@@ -47,14 +47,16 @@ class Holder:
         blocks: those of its prompt that are computed, or found.
         before: while it computes its prompt in pieces, when the blocks it found were to be given back, 0
             where nobody held them.
+        own: blocks behind them that it finds, since they were its own before it was thrown out.
         unkeyed, private: its other blocks when it leaves: without a key, and with one.
         until: the iteration in which it leaves. number: of those who leave together, the lower goes first.
     """
 
-    __slots__ = ("before", "blocks", "keys", "number", "place", "private", "unkeyed", "until")
+    __slots__ = ("before", "blocks", "keys", "number", "own", "place", "private", "unkeyed", "until")
 
-    def __init__(self, place: int, keys: list[int], hit: list[Cached]) -> None:
+    def __init__(self, place: int, keys: list[int], hit: list[Cached], own: int = 0) -> None:
         self.place = place
+        self.own = own
         self.keys = keys
         self.blocks = hit
         self.before: list[int] = []
@@ -83,6 +85,7 @@ class Pool:
         self._idle: OrderedDict[Cached, int] = OrderedDict()
         self._with: dict[int, list[Cached]] = {}
         self._thrown_out: dict[int, Cached] = {}
+        self._left_over: dict[int, Cached] = {}
         self._leavers: dict[int, list[Holder]] = {}
         self._due: list[int] = []
 
@@ -142,27 +145,91 @@ class Pool:
         """Takes back what was expected of a request."""
         self._leavers[holder.until].remove(holder)
 
-    def throw_out(self, place: int, keyed: int, held: int) -> None:
+    def let_go(self, holder: Holder) -> dict[int, int]:
+        """Says what others hold is theirs alone: a request is thrown out before it was to leave.
+
+        Returns:
+            As `hold`: what it answered for this request is taken back.
+        """
+        kept: dict[int, int] = {}
+        until, last = holder.until, set()
+        for block in holder.blocks:
+            if block.users > 1 and block.until == until:
+                last.add(block)
+            elif block.users > 1:
+                kept[until] = kept.get(until, 0) - 1
+        for at in sorted(self._leavers, reverse=True) if last else ():
+            for other in self._leavers[at]:
+                for block in last.intersection(other.blocks):
+                    last.remove(block)
+                    block.until = at
+                    kept[at] = kept.get(at, 0) - 1
+            if not last:
+                break
+        return kept
+
+    def let_go_begun(self, holder: Holder) -> dict[int, int]:
+        """As `let_go`, for who has not computed its prompt: nobody has come since who holds what it does."""
+        kept: dict[int, int] = {}
+        for block, at in zip(holder.blocks, holder.before, strict=False):
+            if block.users > 1:
+                block.until = at
+                kept[at] = kept.get(at, 0) - 1
+        return kept
+
+    def throw_out(self, holder: Holder, keyed: int, held: int) -> int:
         """Takes the blocks of a request back that may ask for them again.
 
         Args:
-            place: of the request.
+            holder: the request.
             keyed: blocks from its first on that have a key.
             held: blocks in all.
+
+        Returns:
+            How many of them others still hold.
         """
-        self.used -= held
+        own = keyed - len(holder.blocks)
         self._unkeyed += held - keyed
-        self._thrown_out[place] = run = Cached(ITS_OWNERS, 0)
-        if keyed:
-            self._idle[run] = keyed
+        self._thrown_out[holder.place] = run = Cached(ITS_OWNERS, 0)
+        if own:
+            self._idle[run] = own
+        still_held = len(holder.blocks) - self._drop(holder)
+        self.used -= held - still_held
+        return still_held
+
+    def _drop(self, holder: Holder) -> int:
+        """Takes back what others may ask for, its tail first; returns how many blocks nobody holds now."""
+        idle, free = self._idle, 0
+        for block in reversed(holder.blocks):
+            block.users -= 1
+            if not block.users:
+                idle[block] = 1
+                free += 1
+        return free
 
     def left_of(self, place: int) -> int:
-        """Returns how many of its blocks, from the first on, a request would find that was thrown out."""
+        """Returns how many of the blocks that nobody else asks for a request would find that was thrown out.
+
+        They are its first ones behind those that others may ask for.
+        """
         return self._idle.get(self._thrown_out[place], 0)
 
-    def take_back(self, place: int) -> None:
-        """Gives a request what it finds."""
-        self.used += self._idle.pop(self._thrown_out.pop(place))
+    def take_back(self, place: int, count: int) -> None:
+        """Gives a request that was thrown out the first `count` of them; the others will not be asked for."""
+        run, idle = self._thrown_out.pop(place), self._idle
+        left = idle.pop(run, 0) if count == idle.get(run, 0) else idle[run]
+        self.used += count
+        if left > count:
+            idle[run] = left - count
+            run.key = NOBODYS
+            self._left_over[place] = run
+
+    def has_left_over(self, place: int) -> bool:
+        """Whether blocks are still there that a request computed, was thrown out with and did not ask for.
+
+        It has computed the same again: what it would find if it were thrown out once more is not known here.
+        """
+        return self._left_over.get(place) in self._idle
 
     def take(self, count: int) -> None:
         """Hands out blocks from the front of the free list; their contents are gone."""
@@ -319,23 +386,17 @@ class Pool:
 
     def _free(self, holder: Holder) -> None:
         """Takes a request's blocks back: its tail first, what has no key to the front."""
-        idle, known = self._idle, len(holder.blocks)
         self._unkeyed += holder.unkeyed
-        free = holder.unkeyed + holder.private
+        known = len(holder.blocks)
         written = holder.keys[known : known + holder.private]
         if holder.private > len(written):
             self._append_run(holder.private - len(written))
         for key in reversed(written):
             block = Cached(key, 0)
             block.users = 0
-            idle[block] = 1
+            self._idle[block] = 1
             self._with.setdefault(key, []).append(block)
-        for block in reversed(holder.blocks):
-            block.users -= 1
-            if not block.users:
-                idle[block] = 1
-                free += 1
-        self.used -= free
+        self.used -= holder.unkeyed + holder.private + self._drop(holder)
 
     def _append_run(self, count: int) -> None:
         idle = self._idle

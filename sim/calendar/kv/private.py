@@ -11,6 +11,7 @@ from specfleet.sim.calendar.crowd import CalendarCrowd
 from specfleet.sim.calendar.kv.counted import CountedKV
 from specfleet.sim.calendar.kv.interface import Entrant, Fresh
 from specfleet.sim.calendar.kv.pool import Holder, Pool
+from specfleet.sim.calendar.kv.victims import keyed_and_held, make_room_in_turn
 from specfleet.sim.calendar.stay import Begun, Stay, StayRef
 from specfleet.sim.calendar.trajectories import BLOCK
 from specfleet.sim.errors import Unsuited
@@ -47,8 +48,6 @@ class PrivateKV(CountedKV):
         self._bring_to(step, it)
         left = self.pool.left_of(stay.place)
         found = rules.usable_hit(min(left, findable_blocks(stay.tokens, rules.block_size)))
-        if left > found:
-            raise Unsuited("blocks of its own are left over")
         past = found * rules.block_size
         return Entrant(stay, past), stay.tokens, past, found, found, 0
 
@@ -57,8 +56,8 @@ class PrivateKV(CountedKV):
 
     def entered(self, who: Entrant, stay: Stay, blocks: int, done: int, it: int, i: int) -> None:
         """As in `CountedKV`."""
-        if who.past:
-            self.pool.take_back(stay.place)
+        if stay.place in self.crowd.log.preemptions:
+            self.pool.take_back(stay.place, who.past // self.crowd.rules.block_size)
 
     def padded(self, stay: Stay, drafts: int) -> Stay:
         """As in `CountedKV`."""
@@ -85,58 +84,24 @@ class PrivateKV(CountedKV):
         self.pool.release(it, self.crowd.log.blocks_used, everybody=True)
 
     def make_room(self, acc: int, it: int, i: int) -> int:
-        """As in `CountedKV`, in vLLM's order: each takes its blocks in turn; the tail goes when they end."""
-        crowd, pool, pack = self.crowd, self.pool, self.crowd.pack
-        pool.catch_up(it, crowd.log.blocks_used)
-        crowd.forget_dead(it)
-        free, taken, turn = crowd.rules.usable_blocks - pool.used, 0, 0
-        growth = self._growth(it)
-        while turn < len(crowd.refs):
-            wanted = growth[turn]
-            if wanted <= free:
-                free -= wanted
-                taken += wanted
-                turn += 1
-                continue
-            pool.take(taken)
-            taken, before = 0, pool.used
-            acc -= crowd.evict(crowd.refs.pop(), it, i) if crowd.begun is None else crowd.evict_begun()
-            free += before - pool.used
-        pool.take(taken)
-        assert pool.used == (acc >> pack.blocks) & pack.blocks_mask, "the pool and the calendar disagree"
-        return acc
+        """As in `CountedKV`, in vLLM's order."""
+        return make_room_in_turn(self.crowd, self.pool, acc, it, i)
 
-    def _growth(self, it: int) -> list[int]:
-        """Returns the blocks that each running sequence takes in iteration `it`: read off its row."""
-        bit, mask, growth = self.crowd.pack.blocks, self.crowd.pack.blocks_mask, []
-        for _, first, place, source in self.crowd.refs:
-            start = 0 if isinstance(source, Stay) else source.start[place % BLOCK]
-            change = source.row.item(start + it - first - 1)
-            growth.append((change >> bit) & mask if change > 0 else 0)  # below 0: its end was certain
-        return growth
+    def _refuse_left_over(self, place: int) -> None:
+        if self.pool.has_left_over(place):
+            raise Unsuited("blocks of its own are left over")
 
-    def give_up(self, stay: Stay, done: int) -> None:
+    def give_up(self, stay: Stay, done: int) -> int:
         """As in `CountedKV`: they go into the free list."""
-        self.pool.withdraw(self._holders.pop(stay.place))
-        self.pool.throw_out(stay.place, self._keyed(stay, done), self._held(stay, done))
+        self._refuse_left_over(stay.place)
+        self.pool.withdraw(self._holders[stay.place])
+        keyed, held = keyed_and_held(self.crowd, stay, done)
+        self.pool.throw_out(self._holders.pop(stay.place), keyed, held)
+        return 0
 
-    def _keyed(self, stay: Stay, done: int) -> int:
-        """Returns the blocks of a sequence that have a key after `done` rounds: of tokens known by then."""
-        rules, footprints = self.crowd.rules, self.crowd.footprints
-        if rules.in_flight and not done:  # the step in flight computes the end of its prompt
-            return rules.keyed_blocks(stay.tokens, stay.tokens)
-        assert stay.footprint is not None
-        word = int(stay.footprint[done - rules.in_flight])
-        computed = (word & footprints.packing.context_mask) - footprints.query
-        return rules.keyed_blocks(computed, computed + 1)
-
-    def _held(self, stay: Stay, done: int) -> int:
-        """Returns the blocks that a sequence holds after `done` rounds."""
-        assert stay.footprint is not None
-        pack = self.crowd.pack
-        return (int(stay.footprint[done - 1]) >> pack.blocks) & pack.blocks_mask if done else stay.blocks
-
-    def give_up_begun(self, begun: Begun) -> None:
+    def give_up_begun(self, begun: Begun) -> int:
         """As in `CountedKV`: they go into the free list."""
+        self._refuse_left_over(begun.stay.place)
         keyed = self.crowd.rules.keyed_blocks(begun.done, begun.stay.tokens)
-        self.pool.throw_out(begun.stay.place, keyed, begun.held)
+        self.pool.throw_out(Holder(begun.stay.place, [], []), keyed, begun.held)
+        return 0

@@ -30,7 +30,7 @@ class Prompts:
 
     Attributes:
         shareable: blocks at the beginning of each prompt, and of its output behind it, that another prompt
-            may begin with, by row.
+            may begin with, by row. with_outputs: it may be one of an output.
     """
 
     def __init__(self, table: RequestTable, rows: I64, block_size: int, ahead: int) -> None:
@@ -39,6 +39,7 @@ class Prompts:
         self._chains: dict[tuple[int, int, int], Chain] = {}
         self._num_keys = 0
         self._last: tuple[int, list[int]] = (-1, NO_KEYS)
+        self.with_outputs = table.output_stream is not None
         offset, streams, tokens = _with_outputs(table)
         shared = _shared_tokens(len(table), rows, offset, streams, tokens)
         blocks = np.maximum(shared - ahead, 0) // block_size

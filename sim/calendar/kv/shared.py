@@ -19,6 +19,7 @@ from specfleet.sim.calendar.kv.counted import CountedKV
 from specfleet.sim.calendar.kv.interface import Entrant, Fresh
 from specfleet.sim.calendar.kv.pool import Holder, Pool
 from specfleet.sim.calendar.kv.prompts import Prompts
+from specfleet.sim.calendar.kv.victims import keyed_and_held, make_room_in_turn
 from specfleet.sim.calendar.stay import Begun, Stay
 from specfleet.sim.errors import Unsuited
 from specfleet.sim.rules import NEVER, findable_blocks
@@ -43,18 +44,23 @@ class SharedKV(CountedKV):
         self.prompts = prompts
         self.pool = Pool(crowd.rules.usable_blocks)
         self._rows = crowd.lives.now.order.data
+        self._holders: dict[int, Holder] = {}
+        """Of those who decode, by place; with some who have ended."""
         self._begun: Holder | None = None
         """Of the prompt that is computed in pieces."""
-        self._blocked: tuple[int, int] = (-1, NEVER)
-        """A request whose blocks were not free, and the iteration before which they will not be."""
+        self._blocked: tuple[int, int, int] = (-1, 0, NEVER)
+        """A request whose blocks were not free, those thrown out then, and the iteration before which they
+        will not be."""
 
     def in_turn(self, step: Step, it: int) -> Iterator[Candidate[Fresh | Entrant]]:
         """As in `CountedKV`: each begins where what it finds ends."""
         waiting, pool, rules, lives = self.crowd.waiting, self.pool, self.crowd.rules, self.crowd.lives
         used, leave = rules.usable_blocks - step.free_blocks, pool.next_leave
-        if used and it < leave and self._blocked == (waiting.head, leave):
+        if used and it < leave and self._blocked == (waiting.head, len(waiting.preempted), leave):
             return
         pool.advance(it, used, self.crowd.log.blocks_used)
+        while waiting.preempted:
+            yield self.returning(waiting.preempted[-1], step, it)
         while waiting.head < waiting.visible:
             place = waiting.inbox[waiting.head]
             stay, keys = lives.fresh(place), self.prompts.keys(self._rows[place])
@@ -63,9 +69,30 @@ class SharedKV(CountedKV):
             past, idle = len(hit) * rules.block_size, sum([1 for block in hit if not block.users])
             yield Entrant(stay, past, Holder(place, keys, hit)), stay.prompt, past, len(hit), idle, 0
 
+    def returning(self, stay: Stay, step: Step, it: int) -> Candidate[Fresh | Entrant]:
+        """As in `CountedKV`: it may find what prompts share, and behind that blocks of its own."""
+        rules, pool, place = self.crowd.rules, self.pool, stay.place
+        keys = self.prompts.keys(self._rows[place])
+        hit = pool.lookup(keys, len(keys))
+        own = pool.left_of(place) if len(hit) == len(keys) else 0
+        found = rules.usable_hit(min(len(hit) + own, findable_blocks(stay.tokens, rules.block_size)))
+        del hit[found:]
+        own = found - len(hit)
+        idle = own + sum([1 for block in hit if not block.users])
+        holder = Holder(place, keys, hit, own)
+        return (
+            Entrant(stay, found * rules.block_size, holder),
+            stay.tokens,
+            found * rules.block_size,
+            found,
+            idle,
+            0,
+        )
+
     def refused(self, step: Step) -> None:
         """As in `CountedKV`: nobody looks again before blocks come back."""
-        self._blocked = self.crowd.waiting.head, self.pool.next_leave
+        waiting = self.crowd.waiting
+        self._blocked = waiting.head, len(waiting.preempted), self.pool.next_leave
 
     def padded(self, stay: Stay, drafts: int) -> Stay:
         """As in `CountedKV`."""
@@ -75,15 +102,17 @@ class SharedKV(CountedKV):
         """As in `CountedKV`."""
         holder, pool = who.holder, self.pool
         assert holder is not None
-        whole = done == stay.prompt
+        whole, log = done == stay.tokens, self.crowd.log
         until = it + len(stay.row) if whole else NEVER
         if not whole:
             holder.note_others()
             self._begun = holder
+        if stay.place in log.preemptions:
+            pool.take_back(stay.place, holder.own)
         self.crowd.calendar.keep_blocks(pool.hold(holder, blocks, until), i - it)
         pool.register(holder, self._keyed(stay, done), until)
-        if who.past:
-            self.crowd.log.cached.extend((stay.place, who.past))
+        if who.past and stay.place not in log.preemptions:
+            log.cached.extend((stay.place, who.past))
         if whole:
             self._expect(holder, stay, until)
 
@@ -94,6 +123,7 @@ class SharedKV(CountedKV):
     def _expect(self, holder: Holder, stay: Stay, until: int) -> None:
         """Tells the pool when a request will leave, and with which blocks."""
         pack, rules = self.crowd.pack, self.crowd.rules
+        self._holders[stay.place] = holder
         held = (-int(stay.row[-1]) >> pack.blocks) & pack.blocks_mask
         self.pool.expect(holder, until, held, rules.keyed_blocks(stay.final, stay.final + 1))
 
@@ -108,13 +138,47 @@ class SharedKV(CountedKV):
             self.crowd.calendar.keep_blocks(self.pool.settle(holder, until), i - it)
             self._expect(holder, stay, until)
 
-    def give_up_begun(self, begun: Begun) -> None:
+    def stuck(self, step: Step, it: int) -> None:
+        """As in `CountedKV`: the others have taken their blocks before it gives its own back."""
+        used = self.crowd.rules.usable_blocks - step.free_blocks
+        self.pool.advance(it, used, self.crowd.log.blocks_used)
+
+    def _refuse_changes(self) -> None:
+        """Somebody has to be thrown out.
+
+        Raises:
+            Unsuited: K changes, or others may ask for what it has written, once it has ended.
+        """
+        if self.crowd.books.k_varies or self.prompts.with_outputs:
+            raise Unsuited("a preempted sequence may find its own blocks again")
+
+    def _refuse_left_over(self, place: int) -> None:
+        if self.pool.has_left_over(place):
+            raise Unsuited("blocks of its own are left over")
+
+    def give_up(self, stay: Stay, done: int) -> int:
+        """As in `CountedKV`: what nobody else holds goes into the free list."""
+        self._refuse_left_over(stay.place)
+        holder, at = self._holders.pop(stay.place), self.crowd.at
+        self.pool.withdraw(holder)
+        self.crowd.calendar.keep_blocks(self.pool.let_go(holder), at.i - at.it)
+        return self.pool.throw_out(holder, *keyed_and_held(self.crowd, stay, done))
+
+    def give_up_begun(self, begun: Begun) -> int:
         """As in `CountedKV`."""
-        self._refuse_caches()
+        holder, at = self._begun, self.crowd.at
+        self._refuse_changes()
+        assert holder is not None
+        self._begun = None
+        self._refuse_left_over(begun.stay.place)
+        self.crowd.calendar.keep_blocks(self.pool.let_go_begun(holder), at.i - at.it)
+        keyed = self.crowd.rules.keyed_blocks(begun.done, begun.stay.tokens)
+        return self.pool.throw_out(holder, keyed, begun.held)
 
     def make_room(self, acc: int, it: int, i: int) -> int:
-        """As in `CountedKV`."""
-        raise Unsuited("a preempted sequence may find its own blocks again")
+        """As in `CountedKV`, in vLLM's order."""
+        self._refuse_changes()
+        return make_room_in_turn(self.crowd, self.pool, acc, it, i)
 
     def before_change(self, it: int) -> None:
         """As in `CountedKV`."""
@@ -140,7 +204,7 @@ def _padded(stay: Stay, drafts: int, footprints: Footprints) -> Stay:
     decodes = (begun >> pack.rows) & pack.rows_mask
     if not rules.in_flight or not decodes[0]:
         return stay
-    end = stay.prompt + footprints.query
+    end = stay.tokens + footprints.query
     more = (rules.blocks(end + drafts) - rules.blocks(end)) << pack.blocks
     ends = 1 if decodes[1] or not begun[1] else 2  # no row follows a certain end, but its blocks stay
     row = stay.row.copy()

@@ -102,7 +102,7 @@ class SglangTrajectories(Trajectories):
         rules, pack, low = self.sglang, self.layout, number * BLOCK
         ids, prompt, output, most = self._requests(low)
         wanted, query = output - 1, 1 + rules.num_speculative_tokens
-        gains, starts, before, rounds = self._rounds(ids, wanted)
+        gains, _, starts, before, rounds = self._rounds(ids, wanted)
         lengths = np.diff(starts, append=len(before) - 1)
         base, ends = before[starts], starts + rounds
         computed = before[:-1] + np.repeat(prompt - base, lengths)
@@ -123,6 +123,8 @@ class SglangTrajectories(Trajectories):
             side=None,
             footprint=None,
             gains=gains,
+            drafts=None,
+            wants=None,
             kept=wanted - (before[last] - base),
             starts=starts,
             rounds_column=rounds,
@@ -135,6 +137,8 @@ class SglangTrajectories(Trajectories):
             start=starts.tolist(),
             end=(ends + 1).tolist(),
             unused=[],
+            spared=[],
+            rows=[],
             left=left_row,
             context=context,
             leave=leave,

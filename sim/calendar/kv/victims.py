@@ -1,0 +1,60 @@
+"""Who goes when KV blocks run short, where a pool knows their order, and what whoever goes leaves behind."""
+
+from __future__ import annotations
+
+from specfleet.sim.calendar.crowd import CalendarCrowd
+from specfleet.sim.calendar.kv.pool import Pool
+from specfleet.sim.calendar.stay import Stay
+from specfleet.sim.calendar.trajectories import BLOCK
+
+
+def make_room_in_turn(crowd: CalendarCrowd, pool: Pool, acc: int, it: int, i: int) -> int:
+    """Throws sequences out until the growth of the others fits; returns the running sum.
+
+    In vLLM's order: each takes its blocks in turn; the tail goes when they end.
+
+    Args:
+        crowd, pool: who runs, and their blocks.
+        acc: the running sum. it, i: the iteration and its entry.
+    """
+    pack = crowd.pack
+    pool.catch_up(it, crowd.log.blocks_used)
+    crowd.forget_dead(it)
+    free, taken, turn = crowd.rules.usable_blocks - pool.used, 0, 0
+    growth = growth_each(crowd, it)
+    while turn < len(crowd.refs):
+        wanted = growth[turn]
+        if wanted <= free:
+            free -= wanted
+            taken += wanted
+            turn += 1
+            continue
+        pool.take(taken)
+        taken, before = 0, pool.used
+        acc -= crowd.evict(crowd.refs.pop(), it, i) if crowd.begun is None else crowd.evict_begun()
+        free += before - pool.used
+    pool.take(taken)
+    assert pool.used == (acc >> pack.blocks) & pack.blocks_mask, "the pool and the calendar disagree"
+    return acc
+
+
+def growth_each(crowd: CalendarCrowd, it: int) -> list[int]:
+    """Returns the blocks that each running sequence takes in iteration `it`: read off its row."""
+    bit, mask, growth = crowd.pack.blocks, crowd.pack.blocks_mask, []
+    for _, first, place, source in crowd.refs:
+        start = 0 if isinstance(source, Stay) else source.start[place % BLOCK]
+        change = source.row.item(start + it - first - 1)
+        growth.append((change >> bit) & mask if change > 0 else 0)  # below 0: its end was certain
+    return growth
+
+
+def keyed_and_held(crowd: CalendarCrowd, stay: Stay, done: int) -> tuple[int, int]:
+    """Returns the blocks of a sequence that have a key after `done` rounds, and all that it holds."""
+    rules, footprints, pack = crowd.rules, crowd.footprints, crowd.pack
+    assert stay.footprint is not None
+    held = (int(stay.footprint[done - 1]) >> pack.blocks) & pack.blocks_mask if done else stay.blocks
+    # keys are of tokens that are known by then
+    if rules.in_flight and not done:  # the step in flight computes the end of its prompt
+        return rules.keyed_blocks(stay.tokens, stay.tokens), held
+    computed = (int(stay.footprint[done - rules.in_flight]) & pack.context_mask) - footprints.query
+    return rules.keyed_blocks(computed, computed + 1), held

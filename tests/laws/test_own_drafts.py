@@ -1,0 +1,130 @@
+"""Drafts that a request alone decides: on the calendar the same run as stepped, to the last bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sim_toys import World, drafting
+from test_timeline import HUNT, LAWS, SEEDS, choosing, plant, prove, roomy, small_windows_and_blocks
+from timeline_worlds import LOOKED_UP, LUCK, both, differences, sharing, worlds
+
+from specfleet.sim.calendar import drafting as drafts_of_lives
+from specfleet.sim.errors import Breach
+from specfleet.sim.speculation.policy import PolicySpec
+from specfleet.sim.speculation.spec import AcceptanceSpec
+
+__all__ = ["small_windows_and_blocks"]
+
+LOOPS = ("open", "balanced", "closed", "capped")
+
+
+@st.composite
+def own_drafts(draw: st.DrawFn) -> PolicySpec:
+    """A policy that looks at single requests, and at nothing that others do."""
+    each = {
+        "early_stop": {"threshold": draw(st.sampled_from([0.2, 0.6]))},
+        "acceptance_gate": {
+            "window": draw(st.integers(1, 4)),
+            "threshold": draw(st.sampled_from([0.3, 0.6])),
+            "cooldown": draw(st.integers(0, 4)),
+        },
+        "temperature_gate": {"limit": 0.5},
+        "by_class": {"drafts": {"a": draw(st.integers(0, 2))}},
+        "oracle": {},
+    }
+    name = draw(st.sampled_from(sorted(each)))
+    return PolicySpec(name, each[name] | draw(st.sampled_from([{}, {}, {"k": 1}])))
+
+
+def looking_up(world: World, luck: AcceptanceSpec) -> World:
+    """The same with look-ups that may find nothing, no step scheduled ahead."""
+    speculative = world.engine.speculative
+    if speculative is None:
+        return world
+    engine = replace(world.engine, speculative=replace(speculative, method="ngram"), async_scheduling=False)
+    return replace(world, engine=engine, classes={"": luck})
+
+
+@LAWS
+@given(worlds(LOOPS, 2), own_drafts(), SEEDS)
+def test_drafts_of_single_requests_equal_stepping(world: World, policy: PolicySpec, seed: int) -> None:
+    prove(roomy(world), seed, policy)
+
+
+@LAWS
+@given(worlds(LOOPS, 2, tight=True), own_drafts(), SEEDS)
+def test_they_do_where_kv_or_budget_run_short(world: World, policy: PolicySpec, seed: int) -> None:
+    prove(choosing(world), seed, policy)
+
+
+@LAWS
+@given(sharing(LOOPS, 2), own_drafts(), SEEDS)
+def test_they_do_behind_shared_prefixes(world: World, policy: PolicySpec, seed: int) -> None:
+    prove(roomy(world), seed, policy)
+
+
+@LAWS
+@given(worlds(LOOPS, 2), st.sampled_from(LOOKED_UP), SEEDS)
+def test_look_ups_that_find_nothing_equal_stepping(world: World, luck: AcceptanceSpec, seed: int) -> None:
+    prove(looking_up(roomy(world), luck), seed)
+
+
+POLICIES = {
+    "temperature_gate": {"limit": 0.5},
+    "early_stop": {"threshold": 0.3},
+    "acceptance_gate": {"threshold": 0.4, "cooldown": 8},
+    "oracle": {},
+}
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("name", [*POLICIES, None])
+def test_none_of_their_iterations_is_stepped(name: str | None, ahead: bool) -> None:
+    method, luck = ("eagle3", LUCK[3]) if name else ("ngram", LOOKED_UP[0])
+    engine = replace(drafting(4, method), async_scheduling=ahead, num_gpu_blocks=5000)
+    world = World([30] * 60, [90] * 60, engine=engine, classes={"": luck})
+    ours, theirs = both(world, 0, PolicySpec(name, POLICIES[name]) if name else None)
+    assert (ours.stepped_share, ours.stepped_because) == (0.0, "")
+    drafts = ours.requests["draft_tokens"]
+    assert 0 < drafts.sum() < 4 * (ours.requests["chunks"] - 1).sum() or (ahead and not name)
+    assert not differences(ours, theirs)
+
+
+def test_who_has_to_be_thrown_out_is_stepped_with_drafts_of_its_own() -> None:
+    small = replace(drafting(3), num_gpu_blocks=31, max_num_seqs=8)
+    world = World([20] * 30, [60] * 30, engine=small, classes={"": LUCK[0]})
+    ours, theirs = both(world, 0, PolicySpec("oracle"))
+    assert ours.requests["preemptions"].sum() > 0
+    assert ours.stepped_because == "KV short where drafts differ from request to request"
+    assert not differences(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("return np.minimum(gains, drafts + np.uint8(1)), drafts", "return gains, drafts"),
+        ("useful = np.repeat(before[starts] + wanted - 1,", "useful = np.repeat(before[starts] + wanted,"),
+        ("known = step - 1 - self.lag", "known = step - 1"),
+        ("seen.clear()", "pass"),
+        ("return gains, self.luck.found(ids, hashes) * np.uint8(self.k)", "return gains, 0 * gains + self.k"),
+    ],
+)
+def test_a_fault_in_whose_drafts_are_how_many_is_found(
+    old: str, new: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, drafts_of_lives, old, new)
+
+    @HUNT
+    @given(worlds(("open", "closed")), own_drafts(), st.sampled_from([None, *LOOKED_UP]), SEEDS)
+    def hunt(world: World, policy: PolicySpec, luck: AcceptanceSpec, seed: int) -> None:
+        world = roomy(world)
+        if luck is not None:
+            prove(looking_up(world, luck), seed)
+        else:
+            prove(world, seed, policy)
+
+    with pytest.raises((AssertionError, Breach)):
+        hunt()

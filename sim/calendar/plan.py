@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from specfleet.sim.calendar.drafting import drafting_of
+from specfleet.sim.calendar.drafts.own import drafting_of
 from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.luck import Luck
 from specfleet.sim.calendar.plans import Plans, plans_of

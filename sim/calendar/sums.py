@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specfleet.sim.calendar.books.members import Drawn
-from specfleet.sim.calendar.drafting import OwnDrafts
+from specfleet.sim.calendar.drafts.own import OwnDrafts
 from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.luck import I64, U8
 from specfleet.sim.calendar.position import Position

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from specfleet.sim.calendar.drafting import OwnDrafts
+from specfleet.sim.calendar.drafts.own import OwnDrafts
 from specfleet.sim.calendar.footprints import Footprints, differences, unused_places
 from specfleet.sim.calendar.luck import I64, U8, Luck
 from specfleet.sim.rules import leaves_drafts_unused, reaches_max_tokens

@@ -11,7 +11,7 @@ from sim_toys import World, drafting
 from test_timeline import HUNT, LAWS, SEEDS, choosing, plant, prove, roomy, small_windows_and_blocks
 from timeline_worlds import LOOKED_UP, LUCK, both, differences, sharing, worlds
 
-from specfleet.sim.calendar import drafting as drafts_of_lives
+from specfleet.sim.calendar.drafts import own as drafts_of_lives
 from specfleet.sim.errors import Breach
 from specfleet.sim.speculation.policy import PolicySpec
 from specfleet.sim.speculation.spec import AcceptanceSpec
@@ -24,7 +24,7 @@ LOOPS = ("open", "balanced", "closed", "capped")
 @st.composite
 def own_drafts(draw: st.DrawFn) -> PolicySpec:
     """A policy that looks at single requests, and at nothing that others do."""
-    each = {
+    each: dict[str, dict[str, object]] = {
         "early_stop": {"threshold": draw(st.sampled_from([0.2, 0.6]))},
         "acceptance_gate": {
             "window": draw(st.integers(1, 4)),

@@ -1,0 +1,1 @@
+"""Drafts that are not K in each round: who decides them."""

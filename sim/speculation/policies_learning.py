@@ -225,14 +225,18 @@ class SloBudget(Columnwise):
         self._started.cover(ids)
         self._started.of[ids] = started = np.minimum(self._started.of[ids], now)
         behind = now - started > batch.written() * self.tpot_s
-        before = self.k * (np.cumsum(behind) - behind)
-        drafts: I64 = np.where(behind, np.clip(self.budget - before, 0, self.k), 0)
-        left = self.budget - int(drafts.sum())
+        drafts: I64 = np.zeros(len(ids), dtype=np.int64)
+        if behind.any():
+            before = self.k * (np.cumsum(behind) - behind)
+            drafts = np.where(behind, np.clip(self.budget - before, 0, self.k), drafts)
+        left = self.budget - int(np.add.reduce(drafts))
         survival = self._survival.of(batch)
         for position in range(self.k):
-            rows = np.flatnonzero(drafts == position)
+            if not left:
+                break
+            rows = (drafts == position).nonzero()[0]
             if len(rows) > left:  # the most confident, of equal ones the last
-                rows = rows[np.argsort(survival[rows, position], kind="stable")[len(rows) - left :]]
+                rows = rows[survival[rows, position].argsort(kind="stable")[len(rows) - left :]]
             drafts[rows] += 1
             left -= len(rows)
         return drafts

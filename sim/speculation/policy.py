@@ -179,10 +179,12 @@ class FromRequest:
         ids = batch.ids()
         self._asked.cover(ids)
         self._said.cover(ids)
-        new = np.flatnonzero(~self._asked.of[ids]) if len(ids) else ids
-        for row in new.tolist():
-            self._said.of[ids[row]] = self.ask(batch.member(row))
-        self._asked.of[ids[new]] = True
+        asked = self._asked.of[ids]
+        if not asked.all():
+            new = np.flatnonzero(~asked)
+            for row in new.tolist():
+                self._said.of[ids[row]] = self.ask(batch.member(row))
+            self._asked.of[ids[new]] = True
         said: npt.NDArray[Any] = self._said.of[ids]
         return said
 

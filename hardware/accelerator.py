@@ -14,6 +14,7 @@ OVERRIDABLE = (
     "p2p",
     "link_gpus",
     "network_bytes_per_s",
+    "tdp_w",
     "price_per_hour_usd",
     "price_date",
     "constants",
@@ -40,6 +41,7 @@ class Accelerator:
     `constants` names the entry of `measured/constants.json` whose kernels the GPU runs,
     `attention` the rows its decode attention is fitted on ("all", or "cold": KV beyond the L2 only).
     `compute_capability` is CUDA's, Hopper's if left out: kernels of MXFP4 experts go by it.
+    `tdp_w` is what the board may draw, watts; without it no energy is told.
     `price_per_hour_usd` is a default to edit, as of `price_date`. `source` says where each value comes from.
     """
 
@@ -56,6 +58,7 @@ class Accelerator:
     network_bytes_per_s: float = 50e9
     attention: str = "all"
     compute_capability: float = 9.0
+    tdp_w: float | None = None
     price_per_hour_usd: float | None = None
     price_date: str | None = None
     aliases: tuple[str, ...] = ()

@@ -10,7 +10,9 @@ from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.words.answer import Compared, compared, lead, load_said, not_asked
 from specfleet.experiments.words.band import banded
 from specfleet.experiments.words.by_class import class_answer
+from specfleet.experiments.words.energy import energy_said
 from specfleet.experiments.words.verdict import judged, questions, reach
+from specfleet.sim.statistics.verdict import LEAST_GAIN
 
 
 def headline(run: Finished) -> str:
@@ -62,6 +64,12 @@ def interruption(run: Finished) -> str | None:
         f"Interrupted: {whole} of {tried} simulations are whole, and nothing is concluded from them; "
         "go on with --resume."
     )
+
+
+def energy(run: Finished) -> list[str]:
+    """What drafting does to the energy of a token, by choice; nothing where points are compared with none."""
+    least = run.experiment.report.least_gain if run.experiment else LEAST_GAIN
+    return energy_said([group for part in run.slices for group in _groups(part)], least)
 
 
 def _groups(part: Slice) -> list[Compared]:

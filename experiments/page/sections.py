@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from specfleet.experiments.page.answer import (
+    energy,
     headline,
     highest_load,
     interruption,
@@ -58,7 +59,8 @@ def answer(run: Finished) -> Html:
         return tag("section", lead, id="answer", aria_label="Answer")
     crowded = (tag("p", _unbroken(said)) for said in saturation(run.rows, run.shown.axes, run.shown.along))
     met = tag("p", _unbroken(slo)) if slo else None
-    parts = [lead, *crowded, met, *_verdicts(run), *_claim(run)]
+    joules = (tag("p", _unbroken(said)) for said in energy(run))
+    parts = [lead, *crowded, met, *_verdicts(run), *joules, *_claim(run)]
     return tag("section", *parts, id="answer", aria_label="Answer")
 
 

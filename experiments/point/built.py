@@ -43,6 +43,8 @@ class BuiltPool:
         replicas: schedulers, each rank of data parallelism one.
         gpus: of all of them.
         per_hour_usd: what these cost; None without a price in the catalogue.
+        tdp_w: board power of one; None where it is not known.
+        busy_gpus: of a replica's GPUs, how many work at a time: those of one stage of a pipeline.
         slowed: prices of replicas whose kernels take longer, with drafts and without, by number.
     """
 
@@ -57,6 +59,8 @@ class BuiltPool:
     replicas: int
     gpus: int
     per_hour_usd: float | None
+    tdp_w: float | None
+    busy_gpus: float
     slowed: Mapping[int, tuple[StepCost, StepCost]]
 
 
@@ -138,6 +142,8 @@ def _built_pool(name: str, config: Experiment) -> BuiltPool:
         ranks,
         gpus,
         None if dollars is None else gpus * dollars,
+        place.accelerator.tdp_w,
+        gpus / ranks / place.pipeline_parallel_size,
         slowed,
     )
 

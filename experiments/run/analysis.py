@@ -33,12 +33,19 @@ class StepTotals:
     Args:
         cost: prices a step.
         plain_cost: prices the same engine without a drafter; None: overheads are not asked for.
+
+    Attributes:
+        busy_s: seconds of all steps by term, those in which nobody decodes included.
+        tokens: that they brought.
+        from_s, to_s: begin of the first and end of the last; inf and 0 without any.
     """
 
     def __init__(self, cost: StepCost, plain_cost: StepCost | None = None) -> None:
         self._cost, self._plain_cost = cost, plain_cost
         self._steps = self._decoding = 0
         self._terms = dict.fromkeys(TERMS, 0.0)
+        self.busy_s = dict.fromkeys(TERMS, 0.0)
+        self.tokens, self.from_s, self.to_s = 0, np.inf, 0.0
         # seconds of a plain step, of verification and of drafting: without a prompt chunk, and of all steps
         self._pure, self._all = np.zeros(3), np.zeros(3)
         self._any_pure = False
@@ -50,7 +57,13 @@ class StepTotals:
 
     def add(self, iterations: Columns) -> None:
         """Takes in iterations (columns as `RunResult.iterations`)."""
+        if not len(iterations["start_s"]):
+            return
         decoding = iterations["decode_sequences"] > 0
+        self.tokens += int(iterations["output_tokens"].sum(dtype=np.int64))
+        self.from_s = min(self.from_s, float(iterations["start_s"].min()))
+        self.to_s = max(self.to_s, float(iterations["end_s"].max()))
+        self._add_prompts(iterations, ~decoding)
         if not decoding.any():
             return
         self._steps += int(np.count_nonzero(decoding))
@@ -58,6 +71,7 @@ class StepTotals:
         terms, plain = self._priced(iterations, decoding)
         for name in TERMS:
             self._terms[name] += float(terms[name].sum())
+            self.busy_s[name] += float(terms[name].sum())
         if plain is not None:
             pure = iterations["prefill_sequences"][decoding] == 0
             self._any_pure |= bool(pure.any())
@@ -66,12 +80,24 @@ class StepTotals:
                 *({name: side[name][pure] for name in TERMS} for side in (terms, plain))
             )
 
+    def _add_prompts(self, iterations: Columns, chosen: Chosen) -> None:
+        """Takes in the time of steps in which nobody decodes."""
+        for start in range(0, len(chosen), BLOCK):
+            here = np.flatnonzero(chosen[start : start + BLOCK]) + start
+            if len(here):
+                shapes = {name: iterations[name][here].astype(np.int64) for name in StepShape._fields}
+                for name, seconds in self._cost.terms(shapes).items():
+                    self.busy_s[name] += float(seconds.sum())
+
     def take(self, other: StepTotals) -> None:
         """Takes in the steps of other engines, whose prices may be others. Overheads are of each alone."""
         self._steps += other._steps
         self._decoding += other._decoding
         for name in TERMS:
             self._terms[name] += other._terms[name]
+            self.busy_s[name] += other.busy_s[name]
+        self.tokens += other.tokens
+        self.from_s, self.to_s = min(self.from_s, other.from_s), max(self.to_s, other.to_s)
         self._pure += other._pure
         self._all += other._all
         self._any_pure |= other._any_pure

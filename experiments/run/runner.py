@@ -23,6 +23,7 @@ from specfleet.experiments.point.build import counted_requests, requests, source
 from specfleet.experiments.point.built import Built, build
 from specfleet.experiments.run.analysis import StepTotals, intervals, tpot_splits
 from specfleet.experiments.run.columnfiles import write_json, write_requests
+from specfleet.experiments.run.energy import energy_of
 from specfleet.experiments.run.files import naming
 from specfleet.experiments.run.pools import flat, pools_of, steps_of
 from specfleet.experiments.run.processes import Workers
@@ -162,6 +163,7 @@ def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> F
         **intervals(result),
         "slo_attainment": figures.slo_attainment,
         **_rates(figures, load, built),
+        **energy_of(built, steps),
         "steps": len(result.iterations["start_s"]),
         **_by_class(figures_of),
         **_tasks(config, result, built),
@@ -227,6 +229,7 @@ def _summed_up(config: Experiment, built: Built, seed: int, every_turn: bool) ->
         **totals.overheads(summary.all.accepted, summary.all.verifications),
         "slo_attainment": figures.slo_attainment,
         **_rates(figures, load, built),
+        **energy_of(built, {built.pools[0].name: totals}),
         "steps": summary.steps,
         **_by_class(summary.by_class()),
         "refusals": dict(summary.refusals),

@@ -12,6 +12,7 @@ from specfleet.experiments.words.backing import backing
 from specfleet.experiments.words.band import BANDS, has_bands, settling
 from specfleet.experiments.words.by_class import class_answer
 from specfleet.experiments.words.claims import claim_text, judge
+from specfleet.experiments.words.energy import energy_said
 from specfleet.experiments.words.known import known_sentences
 from specfleet.experiments.words.saturation import saturation
 from specfleet.experiments.words.summary import class_table, pool_table, summary_table
@@ -49,6 +50,10 @@ def run_text(run: Run, rows: Sequence[Row]) -> str:
     if said := [sentence for group in groups for sentence in in_words(group)]:
         unsettled = any("not settled" in sentence for sentence in said)
         parts += [*said, *(settling(rows, list(questions(rows))) if unsettled else []), ""]
+    if "energy_x_plain" in experiment.report.y or any(
+        key.startswith("energy_j") for key in experiment.report.y
+    ):
+        parts += [*energy_said(groups, experiment.report.least_gain), ""]
     by_line = baseline and x and lines and lines in baseline and x != lines
     if x and lines and by_line and all(is_number(row.get(x)) for row in rows):
         parts += [*at_highest_load(run.folder, list(rows), x, lines), ""]
@@ -88,6 +93,7 @@ def run_facts(run: Run, rows: Sequence[Row]) -> dict[str, object]:
         "verdicts": [sentence for group in groups for sentence in in_words(group)],
         "requests": known_sentences(rows, axes, experiment.run.precision),
         "saturation": saturation(rows, axes, experiment.report.x),
+        "energy": energy_said(groups, experiment.report.least_gain),
         "claim_reproduced": None if claim is None else all(v.holds for v in judge(claim, rows)),
         "warnings": _warnings(run, rows),
         "backing": backing(run.points, rows),

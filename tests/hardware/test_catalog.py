@@ -94,7 +94,7 @@ def test_every_promised_gpu_has_a_dated_price_and_a_source_for_every_value(name:
     gpu = catalog.accelerator(name)
     assert gpu.price_per_hour_usd and gpu.price_date == "2026-11"
     values = {"hbm_bytes", "hbm_bytes_per_s", "flops_per_s", "sms", "p2p", "link", "constants", "attention"}
-    more = {"l2_bytes", "compute_capability", "price_per_hour_usd", "network_bytes_per_s"}
+    more = {"l2_bytes", "compute_capability", "price_per_hour_usd", "network_bytes_per_s", "tdp_w"}
     assert set(gpu.source) == values | more
 
 

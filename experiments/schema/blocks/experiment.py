@@ -129,6 +129,9 @@ _FIGURES = """
     speedup_output_throughput speedup_mean_tpot speedup_p99_tpot offered_per_s served_per_s
     step_ms step_weights_ms step_kv_ms step_compute_ms step_communication_ms step_launch_ms step_host_ms
     step_drafter_ms
+    energy_j_per_output_token energy_low_j_per_output_token energy_high_j_per_output_token mean_gpu_w
+    gpu_ms_per_output_token gpu_memory_share gpu_compute_share gpu_waiting_share
+    cost_usd_per_million_output_tokens energy_x_plain
 """
 _LATENCIES = ("ttft", "tpot", "itl", "itl_per_token", "e2el")
 _STATISTICS = ("mean", "median", "std", "p90", "p95", "p99")

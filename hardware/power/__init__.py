@@ -1,0 +1,1 @@
+"""What GPUs draw, watts and joules."""

@@ -10,7 +10,7 @@ from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.words.answer import Compared, compared, lead, load_said, not_asked
 from specfleet.experiments.words.band import banded
 from specfleet.experiments.words.by_class import class_answer
-from specfleet.experiments.words.energy import energy_said
+from specfleet.experiments.words.costs.energy import energy_said
 from specfleet.experiments.words.verdict import judged, questions, reach
 from specfleet.sim.statistics.verdict import LEAST_GAIN
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeGuard
 from specfleet.experiments.load.sweep import Point, with_ends
 from specfleet.experiments.run.band import bands
 from specfleet.experiments.run.cells import cell_text, text_cell
-from specfleet.experiments.run.energy_ratio import energy_against
+from specfleet.experiments.run.costs.ratio import energy_against
 from specfleet.experiments.run.files import FolderFault, read_object, read_table
 from specfleet.experiments.run.folder import check_whole, located, manifest_of, stale
 from specfleet.experiments.run.gains import columns, of_replications

@@ -23,7 +23,7 @@ from specfleet.experiments.point.build import counted_requests, requests, source
 from specfleet.experiments.point.built import Built, build
 from specfleet.experiments.run.analysis import StepTotals, intervals, tpot_splits
 from specfleet.experiments.run.columnfiles import write_json, write_requests
-from specfleet.experiments.run.energy import energy_of
+from specfleet.experiments.run.costs.energy import energy_of
 from specfleet.experiments.run.files import naming
 from specfleet.experiments.run.pools import flat, pools_of, steps_of
 from specfleet.experiments.run.processes import Workers

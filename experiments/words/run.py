@@ -12,7 +12,7 @@ from specfleet.experiments.words.backing import backing
 from specfleet.experiments.words.band import BANDS, has_bands, settling
 from specfleet.experiments.words.by_class import class_answer
 from specfleet.experiments.words.claims import claim_text, judge
-from specfleet.experiments.words.energy import energy_said
+from specfleet.experiments.words.costs.energy import energy_said
 from specfleet.experiments.words.known import known_sentences
 from specfleet.experiments.words.saturation import saturation
 from specfleet.experiments.words.summary import class_table, pool_table, summary_table

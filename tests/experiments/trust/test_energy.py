@@ -14,12 +14,12 @@ from specfleet.experiments.load.config import load_experiment
 from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.point.build import requests
 from specfleet.experiments.point.built import build
-from specfleet.experiments.run.energy import COST, GPU_MS, RANGE, energy_of
-from specfleet.experiments.run.energy_ratio import ENERGY, energy_against, energy_ratio
+from specfleet.experiments.run.costs.energy import COST, GPU_MS, RANGE, energy_of
+from specfleet.experiments.run.costs.ratio import ENERGY, energy_against, energy_ratio
 from specfleet.experiments.run.pools import steps_of
 from specfleet.experiments.run.results import Row
 from specfleet.experiments.words.answer import Compared
-from specfleet.experiments.words.energy import FROM, energy_said
+from specfleet.experiments.words.costs.energy import FROM, energy_said
 from specfleet.hardware.power.draw import IDLE_SHARE, KINDS, SHARES
 from specfleet.sim.simulation import simulate
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specfleet.experiments.run.energy_ratio import X_PLAIN
+from specfleet.experiments.run.costs.ratio import X_PLAIN
 from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.words.answer import Compared
 from specfleet.experiments.words.values import text

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from specfleet.experiments.point.built import Built
 from specfleet.experiments.run.analysis import StepTotals
-from specfleet.experiments.run.energy_ratio import ENERGY
+from specfleet.experiments.run.costs.ratio import ENERGY
 from specfleet.hardware.power.draw import KIND_OF, KINDS, Energy, energy_j
 
 RANGE = ("energy_low_j_per_output_token", ENERGY, "energy_high_j_per_output_token")

@@ -7,17 +7,18 @@ at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from specfleet.sim.clients import Client, Sends
+from specfleet.sim.clients import Answer, Client, Sends
 from specfleet.sim.environment import Environment
+from specfleet.sim.fleet.views import Clock, View
 from specfleet.sim.lockstep import Rank, ranks_of
 from specfleet.sim.replica import Replica, Server
-from specfleet.sim.router import ROUTERS, Blind, Router
+from specfleet.sim.router import ROUTERS, Blind, Router, Told
 from specfleet.sim.scenario import Scenario
 from specfleet.sim.stepped import EngineServer
 from specfleet.workloads.requests import RequestTable
@@ -52,6 +53,10 @@ class Cluster:
         seed: of random routing.
         servers: what the replicas run.
         router: chooses among them; None is made as the deployment says.
+
+    Attributes:
+        views: of every replica, as the router sees it.
+        gateway: holds requests before the router; None where nothing does.
     """
 
     def __init__(
@@ -64,9 +69,15 @@ class Cluster:
     ) -> None:
         self.env = Environment()
         self.servers = servers
-        self.router: Router = router or ROUTERS[scenario.deployment.router](seed)
+        self.router: Router = router or made_router(scenario, table, seed)
         self.client = Client(self.env, table, scenario.client, scenario.load, self._arrive)
         self.replicas = self._replicas(scenario)
+        self.clock = Clock()
+        refresh_s = scenario.deployment.refresh_s
+        self.views = [View(self.clock, refresh_s, _kv_usage(server)) for server in servers.servers]
+        self._tokens = table.prompt_tokens.tolist()
+        self._where: dict[int, int] = {}
+        self.gateway: Gatekeeper | None = None
 
     def _replicas(self, scenario: Scenario) -> Sequence[Replica | Rank]:
         """A replica a server, or the ranks of groups that step together; in order of their numbers."""
@@ -78,25 +89,69 @@ class Cluster:
             mine = [servers[member] for member in members]
             found: Sequence[Replica | Rank]
             if lockstep == 1:
-                found = [Replica(self.env, server, self.client.answered) for server in mine]
+                found = [Replica(self.env, server, self._answered) for server in mine]
             else:
                 engines = [server for server in mine if isinstance(server, EngineServer)]
-                found = ranks_of(self.env, engines, cost, lockstep, self.client.answered)
+                found = ranks_of(self.env, engines, cost, lockstep, self._answered)
             replicas |= zip(members, found, strict=True)
         return [replicas[number] for number in every]
 
     def _arrive(self, row: int, now: float) -> None:
-        """A request has reached the cluster: it is refused, or goes to a replica."""
+        """A request has reached the cluster: it is refused, goes to a replica, or to the gateway."""
         if not self.servers.accepts(row, now):
             self.client.refused(row, now)
             return
-        chosen = self.router.pick(row, self.replicas)
-        self.servers.assign(row, chosen)
-        self.replicas[chosen].submit(row, now)
+        self.clock.now = now
+        if self.gateway is not None:
+            self.gateway.arrive(row, now)
+        else:
+            self.send(row, self.router.pick(row, self.views), now)
+
+    def send(self, row: int, replica: int, now: float) -> None:
+        """Hands a request to a replica at `now`."""
+        if self.gateway is not None:
+            self.servers.accepts(row, now)  # it arrives there when it is let in
+        self.servers.assign(row, replica)
+        self._where[row] = replica
+        self.views[replica].sent(self._tokens[row], now)
+        self.replicas[replica].submit(row, now)
+
+    def _answered(self, answer: Answer) -> None:
+        """A request has ended: client, router and gateway learn of it."""
+        row = answer.row
+        self.views[self._where.pop(row)].ended(self._tokens[row], answer.finished_s)
+        self.client.answered(answer)
+        if self.gateway is not None:
+            self.gateway.answered(answer)
 
     def run(self) -> None:
         """Runs until nothing is due any more."""
         self.env.run()
+
+
+class Gatekeeper(Protocol):
+    """What may stand before the router (`sim.fleet.gateway`)."""
+
+    def arrive(self, row: int, now: float) -> None:
+        """Takes a request that may be served: sends it on, holds it, or turns it away."""
+        ...
+
+    def answered(self, answer: Answer) -> None:
+        """Learns of an end."""
+        ...
+
+
+def made_router(scenario: Scenario, table: RequestTable, seed: int) -> Router:
+    """Returns the router that a deployment names, told what it wants to know of requests."""
+    made: Router = ROUTERS[scenario.deployment.router](seed)
+    if isinstance(made, Told):
+        made.told(table)
+    return made
+
+
+def _kv_usage(server: Server) -> Callable[[], float] | None:
+    """Returns what asks an engine for its share of KV blocks in use; None of one that does not show it."""
+    return server.kv_usage if isinstance(server, EngineServer) else None
 
 
 class OpenArrivals:

@@ -310,9 +310,33 @@ class RoutingConfig:
 
     Args:
         by_class: traffic class -> pool; the key `""` is of classes that are not named. Empty: all pools.
+        spill: pool -> (requests outstanding a replica from which on its requests go elsewhere, the pool they
+            go to).
     """
 
     by_class: Mapping[str, str] = field(default_factory=dict)
+    spill: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    """What stands before the router: it lets so many requests in, and holds or turns away the others.
+
+    Args:
+        max_outstanding: requests outstanding at a replica at most; None is no limit, and nobody is held.
+        queue: requests held at most, in order of arrival; who comes then is turned away. None: any number.
+        timeout_s: who is held so long is given up; None: never.
+        admit_ttft_s: who is predicted to wait longer for its first token is turned away; None: nobody.
+        retries: how often a client sends again what was turned away.
+        backoff_s: before the first time; twice as long before each further one.
+    """
+
+    max_outstanding: int | None = None
+    queue: int | None = None
+    timeout_s: float | None = None
+    admit_ttft_s: float | None = None
+    retries: int = 0
+    backoff_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,12 +349,16 @@ class DeploymentConfig:
         lockstep: so many successive replicas are data-parallel ranks that share experts: a step of theirs
             begins and ends together.
         routing: between pools, where there are several.
+        refresh_s: what a router sees of replicas is as it was at the last multiple of this; 0: as it is.
+        gateway: before the router, if any.
     """
 
     replicas: int = 1
     router: str = "round_robin"
     lockstep: int = 1
     routing: RoutingConfig = field(default_factory=RoutingConfig)
+    refresh_s: float = 0.0
+    gateway: GatewayConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,17 +89,13 @@ class Rank:
         replica: the group on the cluster's clock.
         group: the group.
         number: of the rank in it.
-        ranks: the rank of each request that is out; added to.
     """
 
-    def __init__(self, replica: Replica, group: LockstepGroup, number: int, ranks: dict[int, Rank]) -> None:
-        self.outstanding = 0
-        self._replica, self._group, self._number, self._ranks = replica, group, number, ranks
+    def __init__(self, replica: Replica, group: LockstepGroup, number: int) -> None:
+        self._replica, self._group, self._number = replica, group, number
 
     def submit(self, row: int, now: float) -> None:
         """Takes a request at `now`."""
-        self.outstanding += 1
-        self._ranks[row] = self
         self._group.rank = self._number
         self._replica.submit(row, now)
 
@@ -112,15 +108,9 @@ def ranks_of(
     answered: Callable[[Answer], None],
 ) -> list[Rank]:
     """The ranks of all groups of `lockstep` successive servers, for a router."""
-    of_row: dict[int, Rank] = {}
-
-    def done(answer: Answer) -> None:
-        of_row.pop(answer.row).outstanding -= 1
-        answered(answer)
-
     ranks: list[Rank] = []
     for first in range(0, len(servers), lockstep):
         group = LockstepGroup(servers[first : first + lockstep], cost)
-        replica = Replica(env, group, done)
-        ranks += [Rank(replica, group, number, of_row) for number in range(lockstep)]
+        replica = Replica(env, group, answered)
+        ranks += [Rank(replica, group, number) for number in range(lockstep)]
     return ranks

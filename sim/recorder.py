@@ -23,8 +23,9 @@ ITERATION_COLUMNS = (
     "chunks",
     "output_tokens",
 )
-FINISHED, REJECTED, ABORTED = 0, 1, 2
-"""Values of the request column `status`: served; refused on arrival; begun, and ended with an error."""
+FINISHED, REJECTED, ABORTED, TIMED_OUT = 0, 1, 2, 3
+"""Values of the request column `status`: served; refused on arrival; begun, and ended with an error; held at
+the gateway for too long."""
 
 REQUEST_TIMES = (
     "sent_s",

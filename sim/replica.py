@@ -48,13 +48,11 @@ class Replica:
     def __init__(self, env: Environment, server: Server, answered: Callable[[Answer], None]) -> None:
         self.env = env
         self.server = server
-        self.outstanding = 0
         self._answered = answered
         self._asleep = True
 
     def submit(self, row: int, now: float) -> None:
         """Takes a request at `now`; an idle server wakes at that time."""
-        self.outstanding += 1
         self.server.submit(row, now)
         if self._asleep:
             self._asleep = False
@@ -70,7 +68,6 @@ class Replica:
             # the turn that woke it is taken whatever else is due now
             due = server.advance(now, max(env.peek(), nextafter(now, inf)))
             for answer in server.answers():
-                self.outstanding -= 1
                 self._answered(answer)
             if due == inf:
                 self._asleep = True

@@ -60,6 +60,11 @@ class EngineServer:
             self.check()
         return due
 
+    def kv_usage(self) -> float:
+        """Returns the share of the engine's KV blocks in use."""
+        kv = self.engine.scheduler.kv
+        return 1.0 - kv.free_blocks / kv.total_blocks
+
     def settle(self, now: float) -> None:
         """The first half of a turn: takes in what ended at `now`, and the inbox."""
         self._now = now

@@ -63,6 +63,8 @@ def summarise(
         SimulationError: the run would have to be held as a whole, and is too large for that; or as
             `simulate`.
     """
+    if scenario.pools:
+        raise SimulationError("figures alone are kept of equal replicas: simulate several pools as a whole")
     given: Source = Table(source) if isinstance(source, RequestTable) else source
     replicas = scenario.deployment.replicas
     size = portion or max(PORTION, 1024 * replicas)

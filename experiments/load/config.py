@@ -31,6 +31,7 @@ from specfleet.experiments.point.plugins import content, load_plugins
 from specfleet.experiments.schema import class_names, lookups, sglang_names, trtllm_names
 from specfleet.experiments.schema.blocks.acceptance import Process, processes
 from specfleet.experiments.schema.blocks.base import Block
+from specfleet.experiments.schema.blocks.deployment import Routing
 from specfleet.experiments.schema.blocks.experiment import Experiment, Report
 from specfleet.experiments.schema.blocks.own import Plugin
 from specfleet.experiments.schema.blocks.serve import SpeculativeConfig, from_json
@@ -148,12 +149,17 @@ def resolved(experiment: Experiment) -> str:
 def _deployment(experiment: Experiment) -> dict[str, object]:
     """The deployment: of a pool what it says itself, for what it leaves out is as at the top."""
     deployment = experiment.deployment
-    said = deployment.model_dump(exclude={"pools", "slow"})
+    said = deployment.model_dump(exclude={"pools", "slow", "gateway"})
+    if isinstance(deployment.router, Routing):
+        said["router"] = deployment.router.model_dump(exclude_none=True)
+    if deployment.gateway is not None:
+        said["gateway"] = deployment.gateway.model_dump()
     if deployment.slow:
         said["slow"] = deployment.model_dump(include={"slow"}, exclude_none=True)["slow"]
     if deployment.pools:
         pools = {name: pool.model_dump(exclude_unset=True) for name, pool in deployment.pools.items()}
-        said = {"router": said["router"], "pools": pools}
+        del said["replicas"]
+        said["pools"] = pools
     return said
 
 

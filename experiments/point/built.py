@@ -27,6 +27,7 @@ from specfleet.hardware.placement import Placement
 from specfleet.hardware.stepcost import StepCost
 from specfleet.sim import config as sim_config
 from specfleet.sim.scenario import ReplicaPool, Scenario
+from specfleet.sim.speculation.acceptance import survival_table
 from specfleet.sim.speculation.policy import PolicySpec
 from specfleet.sim.speculation.spec import AcceptanceSpec
 
@@ -96,13 +97,14 @@ def build(config: Experiment) -> Built:
     load_plugins(config.plugins)
     pools = tuple(_built_pool(name, one) for name, one in pool_experiments(config).items())
     first = pools[0]
-    deployment = deployment_config(config, sum(pool.replicas for pool in pools), first.lockstep)
+    deployment = deployment_config(config, pools, first.lockstep)
     client = client_config(config)
     load = sim_config.LoadConfig(
         config.workload.max_concurrency, requests_asked(config.workload, config.workload.num_warmups)
     )
     kinds = simulated_pools(pools)
-    if len(kinds) == 1 and not kinds[0][0].name:
+    plain = deployment.gateway is None and not deployment.refresh_s
+    if len(kinds) == 1 and not kinds[0][0].name and plain:
         scenario = Scenario(
             first.engine, first.cost, first.acceptance, deployment, client, load, first.policy
         )
@@ -165,15 +167,58 @@ def simulated_pools(pools: Sequence[BuiltPool]) -> list[tuple[ReplicaPool, StepC
     return found
 
 
-def deployment_config(config: Experiment, replicas: int, lockstep: int) -> sim_config.DeploymentConfig:
+def deployment_config(
+    config: Experiment, pools: Sequence[BuiltPool], lockstep: int
+) -> sim_config.DeploymentConfig:
     """Returns how many schedulers there are, and who gets a request."""
-    routing = config.deployment.routing
-    by_class = dict(routing.by_class or {})
-    if routing.otherwise is not None:
-        by_class[""] = routing.otherwise
+    routing, asked = config.deployment.routing, config.deployment.gateway
+    spill = {name: (rule.above, rule.to) for name, rule in (routing.spill or {}).items()}
+    gateway = None
+    if asked is not None:
+        gateway = sim_config.GatewayConfig(
+            asked.max_outstanding,
+            asked.queue,
+            _seconds(asked.timeout_ms),
+            _seconds(asked.admit_ttft_ms),
+            asked.retries,
+            asked.backoff_ms / 1e3,
+        )
     return sim_config.DeploymentConfig(
-        replicas, routing.then, lockstep, sim_config.RoutingConfig(by_class=by_class)
+        sum(pool.replicas for pool in pools),
+        routing.then,
+        lockstep,
+        sim_config.RoutingConfig(pool_of_class(config, pools), spill),
+        routing.refresh_ms / 1e3,
+        gateway,
     )
+
+
+def pool_of_class(config: Experiment, pools: Sequence[BuiltPool]) -> dict[str, str]:
+    """Returns the pool of each traffic class, `""` of those not named; nothing where all may go anywhere."""
+    routing = config.deployment.routing
+    rule, found = routing.by_acceptance, dict(routing.by_class or {})
+    if rule is not None:
+        drafts = next(pool for pool in pools if pool.name == rule.to)
+        found = {name: rule.to for name, length in _lengths(drafts).items() if length >= rule.at_least}
+    if routing.otherwise is not None and (found.get("") is None):
+        found[""] = routing.otherwise
+    return found if routing.by_class or rule is not None else {}
+
+
+def expected_lengths(config: Experiment, pool: str) -> dict[str, float]:
+    """Returns the acceptance length that each traffic class of a point is expected to have at a pool."""
+    return _lengths(next(one for one in build(config).pools if one.name == pool))
+
+
+def _lengths(pool: BuiltPool) -> dict[str, float]:
+    """Returns the mean acceptance length of each traffic class, `""` of those not named."""
+    k = pool.engine.num_speculative_tokens
+    if not k:
+        return {}
+    return {
+        name: 1.0 + float(survival_table(spec, k).mean(axis=0).sum())
+        for name, spec in pool.acceptance.items()
+    }
 
 
 @lru_cache(maxsize=16)

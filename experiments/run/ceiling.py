@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from specfleet.experiments.point.bounds import SLACK, MeanLengths, mean_length, most
 from specfleet.experiments.point.build import requests
-from specfleet.experiments.point.built import BuiltPool, build
+from specfleet.experiments.point.built import BuiltPool, build, pool_of_class
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.hardware.pipeline.cost import PipelineCost, SlowestStage
 from specfleet.hardware.stepcost import StepCost
@@ -48,13 +49,13 @@ def ceiling(config: Experiment, seed: int) -> Ceiling:
     """
     table = requests(config, seed)
     built = build(config)
+    chosen = {} if config.deployment.routing.spill else pool_of_class(config, built.pools)
     tops = []
     for pool in built.pools:
-        mine = _sent_to(config, pool.name, table)
+        mine = _sent_to(chosen, pool.name, table)
         if len(mine):
             tops.append((pool.name, len(mine) / len(table), _of_pool(pool, mine)))
-    split = bool(config.deployment.routing.by_class)
-    if not split:
+    if not chosen:
         name, _, least = max(tops, key=lambda top: top[2].per_s)
         total = sum(top.per_s for _, _, top in tops)
     else:
@@ -64,12 +65,11 @@ def ceiling(config: Experiment, seed: int) -> Ceiling:
     return Ceiling(total, total * SLACK, binds)
 
 
-def _sent_to(config: Experiment, pool: str, table: RequestTable) -> RequestTable:
-    """Returns the requests that may go to a pool, by their class."""
-    routing = config.deployment.routing
-    if not routing.by_class:
+def _sent_to(chosen: Mapping[str, str], pool: str, table: RequestTable) -> RequestTable:
+    """Returns the requests that may go to a pool, by their class; `chosen`: class -> pool, empty for all."""
+    if not chosen:
         return table
-    mine = [routing.by_class.get(name, routing.otherwise) == pool for name in table.class_names]
+    mine = [chosen.get(name, chosen.get("")) == pool for name in table.class_names]
     return some_rows(table, np.flatnonzero(np.array(mine)[table.class_id]))
 
 

@@ -33,6 +33,9 @@ class Requests:
             return {}
         changing = point.config.workload.arrivals is not None
         offered, served = over_all(runs) if changing else offered_and_served(runs)
+        rate = point.config.workload.request_rate
+        if point.config.deployment.gateway is not None and rate is not None and rate < inf:
+            offered = rate  # what the gateway turned away is not among the requests served
         row: dict[str, object] = {"offered_per_s": offered, "served_per_s": served}
         row["state"] = self._states[point.id] = "changing" if changing else state(runs)
         top = ceiling(point.config, seeds[0])

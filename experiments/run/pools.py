@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from specfleet.experiments.point.built import Built, BuiltPool
 from specfleet.experiments.run.analysis import StepTotals
 from specfleet.sim.metrics.figures import Figures, Value
 from specfleet.sim.metrics.pools import by_pool
+from specfleet.sim.recorder import FINISHED, REJECTED, TIMED_OUT
 from specfleet.sim.scenario import RunResult
 
 FLAT = (
@@ -70,6 +73,24 @@ def pools_of(
             }
         )
     return found
+
+
+def gateway_of(result: RunResult) -> dict[str, object]:
+    """Returns what became of counted requests at the gateway; nothing where there is none."""
+    if result.scenario.deployment.gateway is None:
+        return {}
+    requests = result.requests
+    counted = requests["counted"] == 1
+    served = counted & (requests["status"] == FINISHED)
+    client = result.scenario.client
+    held_ms = 1e3 * (requests["arrived_s"] - requests["sent_s"] - client.send_s)[served]
+    return {
+        "gateway_rejected": int((counted & (requests["status"] == REJECTED)).sum()),
+        "gateway_timed_out": int((counted & (requests["status"] == TIMED_OUT)).sum()),
+        "gateway_turned_away": int(requests["turned_away"][counted].sum()),
+        "gateway_mean_held_ms": float(held_ms.mean()) if len(held_ms) else 0.0,
+        "gateway_p99_held_ms": float(np.percentile(held_ms, 99.0)) if len(held_ms) else 0.0,
+    }
 
 
 def _cost(pool: BuiltPool, duration_s: float, output_tokens: int) -> dict[str, Value]:

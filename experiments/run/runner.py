@@ -25,7 +25,7 @@ from specfleet.experiments.run.analysis import StepTotals, intervals, tpot_split
 from specfleet.experiments.run.columnfiles import write_json, write_requests
 from specfleet.experiments.run.costs.energy import energy_of
 from specfleet.experiments.run.files import naming
-from specfleet.experiments.run.pools import flat, pools_of, steps_of
+from specfleet.experiments.run.pools import flat, gateway_of, pools_of, steps_of
 from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.run.sglang_bench import sglang_bench_json
 from specfleet.experiments.schema.blocks.experiment import Experiment
@@ -205,8 +205,11 @@ def _pools(
         return {"replicas": replicas}
     names = {member: pool.name for pool in result.scenario.pools for member in pool.members}
     found = pools_of(result, built, figures, steps)
+    gateway = gateway_of(result)
+    if [*steps] == [""]:
+        return {**gateway, "replicas": replicas}
     named = [{"pool": names[number], **replica} for number, replica in enumerate(replicas)]
-    return {**flat(found), "pools": found, "replicas": named}
+    return {**gateway, **flat(found), "pools": found, "replicas": named}
 
 
 def _summed_up(config: Experiment, built: Built, seed: int, every_turn: bool) -> Files:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from specfleet.experiments.load.sweep import expand
+from specfleet.experiments.point.built import expected_lengths
 from specfleet.experiments.run.check import POOL, CheckedFile, CheckedPoint
+from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.words.values import counted, named, text
 from specfleet.hardware.memory import GIB
 
@@ -19,7 +22,39 @@ def check_text(found: CheckedFile) -> str:
     size = f"{counted(points, 'point')} x {counted(replications, 'replication')}"
     parts = [f"{found.name}: {size}"]
     parts += [f"note: {notice}" for notice in found.loaded.notices]
-    return "\n".join([*parts, "", *_points(found.points), "", *_memory(found.points)])
+    ways = routing_lines(found.loaded.experiment)
+    return "\n".join([*parts, "", *_points(found.points), *ways, "", *_memory(found.points)])
+
+
+def routing_lines(experiment: Experiment) -> Iterator[str]:
+    """Where requests go, and what holds them, where that is more than the name of a router."""
+    deployment, routing = experiment.deployment, experiment.deployment.routing
+    ways = [f"{name} to {pool}" for name, pool in (routing.by_class or {}).items()]
+    if (rule := routing.by_acceptance) is not None:
+        for name, length in expected_lengths(expand(experiment)[0].config, rule.to).items():
+            pool = rule.to if length >= rule.at_least else routing.otherwise
+            ways.append(f"{name or 'all'} ({length:.2f} tokens a round at {rule.to}) to {pool}")
+    if routing.otherwise is not None:
+        ways.append(f"others to {routing.otherwise}")
+    for name, spill in (routing.spill or {}).items():
+        ways.append(f"past {name} to {spill.to} from {spill.above:g} outstanding a replica on")
+    if routing.refresh_ms:
+        ways.append(f"replicas seen as they were up to {routing.refresh_ms:g} ms ago")
+    if ways:
+        yield f"  router: {', '.join(ways)}; then {routing.then}"
+    gateway = deployment.gateway
+    if gateway is None:
+        return
+    said = [f"at most {gateway.max_outstanding} outstanding a replica"] if gateway.max_outstanding else []
+    said += [f"{gateway.queue} held"] if gateway.queue is not None else []
+    said += [f"for {gateway.timeout_ms:g} ms"] if gateway.timeout_ms is not None else []
+    if gateway.admit_ttft_ms is not None:
+        said.append(f"nobody predicted to wait more than {gateway.admit_ttft_ms:g} ms for a first token")
+    if gateway.retries:
+        said.append(
+            f"sent again {counted(gateway.retries, 'time')} after {gateway.backoff_ms:g} ms and longer"
+        )
+    yield f"  gateway: {', '.join(said)}"
 
 
 def _points(points: Sequence[CheckedPoint]) -> Iterator[str]:

@@ -26,7 +26,20 @@ from specfleet.sim.config import (
     SpeculativeConfig,
 )
 from specfleet.sim.kvlayout import KvLayout
-from specfleet.sim.router import ROUTERS, LeastOutstanding, Random, RoundRobin
+from specfleet.sim.router import (
+    ROUTERS,
+    Dynamo,
+    LeastKv,
+    LeastOutstanding,
+    LeastTokens,
+    LlmD,
+    Looking,
+    PowerOfTwo,
+    PrefixAffinity,
+    Random,
+    RoundRobin,
+    Sticky,
+)
 from specfleet.sim.scenario import Scenario
 from specfleet.sim.sglang.rules import SglangRules
 from specfleet.sim.speculation.acceptance import Acceptance
@@ -150,8 +163,11 @@ UNDERSTOOD: dict[type, tuple[str, ...]] = {
 
 METHODS = ("eagle", "eagle3", "mtp", "dflash", "dspark", "draft_model", "medusa", "ngram", "suffix")
 """Drafting methods that the calendar knows."""
-UNDERSTOOD_ROUTERS = (RoundRobin, Random, LeastOutstanding)
-"""Classes of routers that look at the number of requests outstanding at most."""
+UNDERSTOOD_ROUTERS = (
+    *(RoundRobin, Random, LeastOutstanding, PowerOfTwo, LeastTokens, Sticky, PrefixAffinity, LlmD, Dynamo),
+    LeastKv,
+)
+"""Classes of routers that look at requests and at who is outstanding; or which a rule below refuses."""
 UNDERSTOOD_POLICIES = (Static, BatchSizeSchedule, DisableAboveQueue, Goodput, AdaptiveTiers, Bandit)
 """Classes of policies that choose one number of drafts for all, and are asked as the engine asks them."""
 PICKY_POLICIES = (EarlyStop, AcceptanceGate, TemperatureGate, ByClass, SloBudget, Oracle)
@@ -268,6 +284,18 @@ REFUSED = (
         ("routing",),
         lambda run: run.scenario.deployment.routing != RoutingConfig(),
         "routing between pools",
+    ),
+    Refusal(
+        DeploymentConfig,
+        ("refresh_s", "gateway"),
+        lambda run: run.scenario.deployment.refresh_s > 0.0 or run.scenario.deployment.gateway is not None,
+        "old views, or a gateway, before a pool seen as one",
+    ),
+    Refusal(
+        DeploymentConfig,
+        (),
+        lambda run: issubclass(ROUTERS[run.scenario.deployment.router], Looking),
+        "a router that looks into engines",
     ),
     Refusal(
         DeploymentConfig,

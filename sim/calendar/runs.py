@@ -18,7 +18,7 @@ from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.sglang.runs import sglang_apart, sglang_on_the_calendar
 from specfleet.sim.calendar.taken import taken
 from specfleet.sim.cluster import Cluster, OpenArrivals
-from specfleet.sim.router import Counting
+from specfleet.sim.router import ROUTERS, Counting
 from specfleet.sim.scenario import Ran, Scenario
 from specfleet.sim.speculation.lives import Lives
 from specfleet.workloads.requests import RequestTable
@@ -43,7 +43,8 @@ def on_the_calendar(scenario: Scenario, table: RequestTable, seed: int, lives: L
         return apart(run, rules, times, loop.replicas(run.served) if replicas > 1 else None)
     if rules is None:
         return sglang_on_the_calendar(run)
-    return _clocked(run, rules) if run.waits_for_answers else _counted(run, rules)
+    counts = not run.waits_for_answers and issubclass(ROUTERS[scenario.deployment.router], Counting)
+    return _counted(run, rules) if counts else _clocked(run, rules)
 
 
 def _clocked(run: CalendarRun, rules: Footprints) -> Ran:

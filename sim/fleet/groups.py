@@ -15,7 +15,7 @@ import numpy.typing as npt
 from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.engine import Engine
 from specfleet.sim.recorder import Recorder
-from specfleet.sim.router import ROUTERS, Blind, Counting, Replicas, Router
+from specfleet.sim.router import ROUTERS, Blind, Counting, Looking, Replicas, Router, Told
 from specfleet.sim.scenario import Scenario
 from specfleet.sim.sequence import Sequence as Tokens
 from specfleet.workloads.requests import RequestTable
@@ -35,7 +35,8 @@ class Groups:
     Attributes:
         of: group of each request, or `REFUSED`.
         members: numbers of the replicas of each group, rising.
-        pools: which of `scenario.pools` those are in.
+        pools: which of `scenario.pools` those are in, and those that they spill to.
+        spills: of each group, from how many outstanding a replica on requests go to which others; or None.
         pool_of: which of `scenario.pools` each replica is in.
         local: number of each replica within its pool.
     """
@@ -47,29 +48,49 @@ class Groups:
         for index, pool in enumerate(scenario.pools):
             self.pool_of[list(pool.members)] = index
             self.local[list(pool.members)] = np.arange(len(pool.members))
-        allowed = self._allowed()
-        served = np.zeros((len(scenario.pools), len(table)), dtype=bool)
+        names = np.array([pool.name for pool in scenario.pools])
+        allowed = self._allowed(names)
+        served = np.zeros((len(names), len(table)), dtype=bool)
         for index, pool in enumerate(scenario.pools):
             served[index, CalendarRun(scenario.part(pool), table, 0, None).served] = True
+        self._allowed_pools = allowed
         self.of = np.full(len(table), REFUSED, dtype=np.int64)
         self.members: list[tuple[int, ...]] = []
         self.pools: list[tuple[int, ...]] = []
-        patterns, which = np.unique((allowed & served).T, axis=0, return_inverse=True)
+        self.spills: list[tuple[float, tuple[int, ...]] | None] = []
+        first, second = allowed & served, self._elsewhere(allowed, names) & served
+        patterns, which = np.unique(np.concatenate([first, second]).T, axis=0, return_inverse=True)
         for number, pattern in enumerate(patterns):
-            if pattern.any():
-                self.of[which.reshape(-1) == number] = len(self.members)
-                self.members.append(tuple(np.flatnonzero(pattern[self.pool_of]).tolist()))
-                self.pools.append(tuple(np.flatnonzero(pattern).tolist()))
-        self._allowed_pools = allowed
+            here, there = pattern[: len(names)], pattern[len(names) :]
+            if not pattern.any():
+                continue
+            self.of[which.reshape(-1) == number] = len(self.members)
+            both = bool(here.any()) and bool(there.any())
+            self.members.append(self._members(here if here.any() else there))
+            self.pools.append(tuple(np.flatnonzero(here | there).tolist()))
+            limit = scenario.deployment.routing.spill.get(str(names[here.argmax()]), (0.0, ""))[0]
+            self.spills.append((limit, self._members(there)) if both else None)
 
-    def _allowed(self) -> npt.NDArray[np.bool_]:
+    def _members(self, pools: npt.NDArray[np.bool_]) -> tuple[int, ...]:
+        return tuple(np.flatnonzero(pools[self.pool_of]).tolist())
+
+    def _allowed(self, names: npt.NDArray[np.str_]) -> npt.NDArray[np.bool_]:
         """Returns what the routing says, shape `(pools, requests)`."""
         by_class = self.scenario.deployment.routing.by_class
-        names = np.array([pool.name for pool in self.scenario.pools])
         if not by_class:
             return np.ones((len(names), len(self.table)), dtype=bool)
         chosen = [by_class.get(name, by_class.get("", "")) for name in self.table.class_names]
         return np.asarray(names[:, None] == np.array(chosen)[self.table.class_id][None, :])
+
+    def _elsewhere(
+        self, allowed: npt.NDArray[np.bool_], names: npt.NDArray[np.str_]
+    ) -> npt.NDArray[np.bool_]:
+        """Returns where requests go when their pool is loaded, shape as `allowed`."""
+        found = np.zeros_like(allowed)
+        for name, (_, other) in self.scenario.deployment.routing.spill.items():
+            here = allowed[names == name].all(axis=0) & ~allowed[names != name].any(axis=0)
+            found |= (names == other)[:, None] & here[None, :]
+        return found
 
     def rows_of(self, pool: int) -> I64:
         """Returns the requests that may go to a pool, rising."""
@@ -90,13 +111,30 @@ class Groups:
 
     @property
     def blind(self) -> bool:
-        """Whether the router asks the replicas nothing."""
-        return issubclass(ROUTERS[self.scenario.deployment.router], Blind)
+        """Whether nothing is asked of the replicas."""
+        return issubclass(self._router, Blind) and not self._looks
 
     @property
     def counts(self) -> bool:
-        """Whether the router asks the replicas for the number of requests outstanding, and nothing else."""
-        return issubclass(ROUTERS[self.scenario.deployment.router], Counting)
+        """Whether replicas are asked for the number of requests outstanding now, and nothing else."""
+        fresh = self.scenario.deployment.refresh_s == 0.0
+        return issubclass(self._router, Counting) and fresh and not self._looks
+
+    @property
+    def looks(self) -> bool:
+        """Whether the router looks into engines."""
+        return issubclass(self._router, Looking)
+
+    @property
+    def _router(self) -> type:
+        """The class of the router."""
+        found: type = ROUTERS[self.scenario.deployment.router]
+        return found
+
+    @property
+    def _looks(self) -> bool:
+        """Whether a gateway, or a pool that spills, counts requests."""
+        return self.scenario.deployment.gateway is not None or any(self.spills)
 
 
 class GroupRouter:
@@ -109,19 +147,43 @@ class GroupRouter:
 
     def __init__(self, groups: Groups, seed: int) -> None:
         self._groups = groups
-        make = ROUTERS[groups.scenario.deployment.router]
-        self.routers: list[Router] = [make(seed) for _ in groups.members]
+        self.routers = [self._made(seed) for _ in groups.members]
+        self._others = [None if spill is None else self._made(seed) for spill in groups.spills]
         self._of = groups.of.tolist()
-        self._replicas: dict[int, Replicas] = {}
+        self._replicas: dict[tuple[int, ...], Replicas] = {}
         self._counts = [itemgetter(*members) for members in groups.members]
+
+    def _made(self, seed: int) -> Router:
+        made: Router = ROUTERS[self._groups.scenario.deployment.router](seed)
+        if isinstance(made, Told):
+            made.told(self._groups.table)
+        return made
 
     def pick(self, request_id: int, replicas: Replicas) -> int:
         """Returns the replica that gets a request; `replicas` are always the same ones."""
         group = self._of[request_id]
-        members = self._groups.members[group]
-        if group not in self._replicas:
-            self._replicas[group] = [replicas[member] for member in members]
-        return members[self.routers[group].pick(request_id, self._replicas[group])]
+        members, router, spill = self.members_of(group, replicas), self.routers[group], self._others[group]
+        if spill is not None and members is not self._groups.members[group]:
+            router = spill
+        return members[router.pick(request_id, self._among(members, replicas))]
+
+    def members_of(self, group: int, replicas: Replicas) -> tuple[int, ...]:
+        """Returns the replicas that requests of a group may go to now: others, where its own are loaded."""
+        members, spill = self._groups.members[group], self._groups.spills[group]
+        if spill is not None:
+            there = sum(replica.outstanding for replica in self._among(members, replicas))
+            if there >= spill[0] * len(members):
+                return spill[1]
+        return members
+
+    def group_of(self, request_id: int) -> int:
+        """Returns the group of a request."""
+        return self._of[request_id]
+
+    def _among(self, members: tuple[int, ...], replicas: Replicas) -> Replicas:
+        if members not in self._replicas:
+            self._replicas[members] = [replicas[member] for member in members]
+        return self._replicas[members]
 
     def choose(self, request_id: int, outstanding: list[int]) -> int:
         """Returns the replica that gets a request, by the number outstanding at each of the cluster."""

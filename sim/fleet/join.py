@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,12 +29,18 @@ class Ways:
         sent_s, arrived_s: on the client's and the cluster's clock.
         replica: number in the cluster, of those that were served; -1 of the others.
         refusals: reasons for which requests went nowhere, with counts.
+        status: of those that ended at the gateway.
+        attempts: how often each that was turned away there was.
+        gateway: whether there is one.
     """
 
     sent_s: F64
     arrived_s: F64
     replica: I64
-    refusals: dict[str, int]
+    refusals: Mapping[str, int]
+    status: Mapping[int, int] = field(default_factory=dict)
+    attempts: Mapping[int, int] = field(default_factory=dict)
+    gateway: bool = False
 
 
 def joined(groups: Groups, seed: int, rans: Sequence[Ran], ways: Ways, because: str) -> RunResult:
@@ -55,6 +61,7 @@ def joined(groups: Groups, seed: int, rans: Sequence[Ran], ways: Ways, because: 
     requests = _nothing(n) | {"sent_s": ways.sent_s, "arrived_s": ways.arrived_s}
     noted = [name for name in (*REQUEST_TIMES, *REQUEST_COUNTS) if name not in ("sent_s", "arrived_s")]
     requests["status"][:] = REJECTED
+    requests["status"][[*ways.status]] = [*ways.status.values()]
     counted = np.arange(n) >= scenario.load.num_warmups
     parts = []
     names = list(dict.fromkeys(pool.name for pool in scenario.pools))
@@ -75,6 +82,9 @@ def joined(groups: Groups, seed: int, rans: Sequence[Ran], ways: Ways, because: 
         parts.append(part)
     requests |= {"request_id": np.arange(n), "class_id": table.class_id, "counted": counted}
     requests |= {"prompt_tokens": table.prompt_tokens, "max_tokens": table.max_tokens}
+    if ways.gateway:
+        requests["turned_away"] = np.zeros(n, dtype=np.int64)
+        requests["turned_away"][[*ways.attempts]] = [*ways.attempts.values()]
     widest = max(part.iterations["gaps_by_tokens"].shape[1] for part in parts)
     members = [np.array(pool.members) for pool in scenario.pools]
     steps = [len(part.iterations["end_s"]) for part in parts]
@@ -135,7 +145,7 @@ def _sums(rows: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(sum(row[at] for row in rows if at < len(row)) for at in range(most))
 
 
-def _counts(tables: Sequence[dict[str, int] | Any]) -> dict[str, int]:
+def _counts(tables: Sequence[Mapping[str, int]]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for table in tables:
         for reason, count in table.items():

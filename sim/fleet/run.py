@@ -17,6 +17,7 @@ from specfleet.sim.calendar.sglang.runs import SglangLanes
 from specfleet.sim.calendar.taken import taken
 from specfleet.sim.cluster import Cluster, OpenArrivals
 from specfleet.sim.errors import Unsuited
+from specfleet.sim.fleet.gateway import Gateway
 from specfleet.sim.fleet.groups import REFUSED, GroupRouter, Groups
 from specfleet.sim.fleet.join import Ways, joined
 from specfleet.sim.fleet.servers import PoolServers
@@ -136,6 +137,9 @@ class PooledRun:
         lives = self._lives(part)
         if not len(rows):
             return PartRun(part, lives, rows, None, None, "")
+        if self.groups.looks:
+            because = f"the router {self.scenario.deployment.router} looks into engines"
+            return PartRun(part, lives, rows, None, None, because)
         try:
             run, rules = taken(part, self.table, self.seed, lives, rows)
         except Unsuited as unsuited:
@@ -220,6 +224,7 @@ class PooledRun:
         servers = PoolServers(self.groups, inside)
         router = GroupRouter(self.groups, self.seed)
         cluster = Cluster(self.scenario, self.table, self.seed, servers, router)
+        gateway = self._gateway(cluster, servers, router)
         cluster.run()
         sent_s = cluster.client.times()["sent_s"]
         chosen = np.array(servers.replica_of)
@@ -230,8 +235,35 @@ class PooledRun:
                 rans.append(mine.ran(cluster.client))
             else:
                 rans.append(mine.ran(sent_s) if index in went else _idle(part, len(self.table)))
-        ways = Ways(sent_s, np.array(servers.arrived_s), chosen, self.groups.refusals())
+        refusals = self.groups.refusals()
+        ways = Ways(sent_s, np.array(servers.arrived_s), chosen, refusals)
+        if gateway is not None:
+            refusals |= gateway.refusals
+            ways = replace(ways, status=gateway.status, attempts=gateway.attempts, gateway=True)
         return joined(self.groups, self.seed, rans, ways, self._because(parts))
+
+    def _gateway(self, cluster: Cluster, servers: PoolServers, router: GroupRouter) -> Gateway | None:
+        """Puts the gateway before the router, if the deployment has one."""
+        config = self.scenario.deployment.gateway
+        if config is None:
+            return None
+
+        def ended(row: int, now: float) -> None:
+            servers.send_away(row, now)
+            cluster.client.refused(row, now)
+
+        cluster.gateway = gateway = Gateway(
+            cluster.env,
+            config,
+            self.scenario.client,
+            self.groups,
+            router,
+            cluster.views,
+            cluster.clock,
+            cluster.send,
+            ended,
+        )
+        return gateway
 
     def _because(self, parts: Sequence[PartRun]) -> str:
         """Why pools are stepped, by name; once where all are for one reason."""

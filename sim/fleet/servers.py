@@ -56,3 +56,9 @@ class PoolServers:
             if other != pool:
                 self._parts[other].send_away(row)
         self.replica_of[row] = replica
+
+    def send_away(self, row: int, now: float) -> None:
+        """Notes that a request goes nowhere, and when that was known."""
+        self.arrived_s[row] = now
+        for pool in self._pools[self._group_of[row]]:
+            self._parts[pool].send_away(row)

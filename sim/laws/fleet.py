@@ -8,7 +8,7 @@ import numpy as np
 from specfleet.sim.errors import Breach
 from specfleet.sim.laws.names import CAUSES, ENDS_ONCE, first, request_breach
 from specfleet.sim.laws.whole import check_due, check_in_flight
-from specfleet.sim.recorder import REJECTED
+from specfleet.sim.recorder import REJECTED, TIMED_OUT
 from specfleet.sim.scenario import RunResult
 from specfleet.workloads.requests import RequestTable
 
@@ -29,7 +29,7 @@ def check_fleet(result: RunResult, table: RequestTable) -> None:
     for part in result.parts:
         ends[part.requests["request_id"]] += 1
         given_up += sum(part.refusals.values())
-    nowhere = (requests["status"] == REJECTED) & ~np.isfinite(requests["finished_s"])
+    nowhere = np.isin(requests["status"], (REJECTED, TIMED_OUT)) & ~np.isfinite(requests["finished_s"])
     ends[nowhere] += 1
     if (ends != 1).any():
         at = first(ends != 1)

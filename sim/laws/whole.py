@@ -13,7 +13,7 @@ from specfleet.sim.errors import Breach
 from specfleet.sim.laws.names import BUSY, CAUSES, ENDS_ONCE, IN_FLIGHT, LITTLE, TOKENS, first, request_breach
 from specfleet.sim.laws.requests import aborted, check_emitted, check_requests
 from specfleet.sim.laws.steps import CLOCK_ROUNDING, ROUNDING, StepLaws
-from specfleet.sim.recorder import ABORTED, REJECTED, Columns, alone_s
+from specfleet.sim.recorder import ABORTED, REJECTED, TIMED_OUT, Columns, alone_s
 from specfleet.sim.scenario import RunResult, Scenario
 from specfleet.sim.sglang.rules import SglangRules
 from specfleet.workloads.requests import RequestTable
@@ -247,7 +247,8 @@ def check_due(requests: Columns, table: RequestTable) -> None:
 
 def _over_s(requests: Columns) -> npt.NDArray[np.float64]:
     """Returns when each request was answered, or refused, or given up."""
-    over = np.where(requests["status"] == REJECTED, requests["arrived_s"], requests["last_chunk_s"])
+    refused = np.isin(requests["status"], (REJECTED, TIMED_OUT))
+    over = np.where(refused, requests["arrived_s"], requests["last_chunk_s"])
     return np.where(requests["status"] == ABORTED, requests["finished_s"], over)
 
 

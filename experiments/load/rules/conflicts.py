@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 from specfleet.experiments.load.defaults import longest_of
 from specfleet.experiments.load.rules.base import Conflict
+from specfleet.experiments.load.rules.gateway import gateway_conflicts
 from specfleet.experiments.load.rules.memory import running_conflicts
 from specfleet.experiments.load.rules.own import own_conflicts
 from specfleet.experiments.load.rules.parallel import parallel_conflicts, stage_conflicts
@@ -64,6 +65,7 @@ def _without_running(config: Experiment) -> Iterator[Conflict]:
     yield from speculation_conflicts(config)
     yield from own_conflicts(config)
     yield from slow_conflicts(config)
+    yield from gateway_conflicts(config)
     yield from workload_conflicts(config)
     yield from session_conflicts(config)
     yield from slo_conflicts(config)

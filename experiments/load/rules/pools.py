@@ -9,9 +9,10 @@ from pydantic import ValidationError
 from specfleet.experiments.load.defaults import filled
 from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.load.rules.conflicts import conflicts
+from specfleet.experiments.load.rules.gateway import gateway_conflicts
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import did_you_mean
-from specfleet.experiments.schema.pools import pool_data, written_path
+from specfleet.experiments.schema.pools import pool_data, pool_experiments, written_path
 from specfleet.experiments.schema.structure import check
 from specfleet.experiments.schema.yamlfile import KeyPath, Value
 
@@ -54,7 +55,7 @@ def pooled_conflicts(
             inside = paths[0][:3] == ("deployment", "pools", name)
             said = conflict.message if shared or inside else f"pool {name}: {conflict.message}"
             found.append(Conflict(tuple(paths), said))
-    return [*found, *_routing(config)], unsound
+    return [*found, *_routing(config), *_between_pools(config), *gateway_conflicts(config)], unsound
 
 
 def classes_of(config: Experiment) -> tuple[str, ...] | None:
@@ -86,8 +87,13 @@ def _routing(config: Experiment) -> Iterator[Conflict]:
             yield Conflict.at(
                 f"{pool!r} is no pool; {did_you_mean(pool, list(pools))}", key, "deployment.pools"
             )
+    if config.report.requests == "none":
+        message = "figures alone are kept of equal replicas; remove deployment.pools, or keep all requests"
+        yield Conflict.at(message, "report.requests", "deployment.pools")
     classes = classes_of(config)
     if not by_class:
+        if routing.by_acceptance is not None:
+            return
         if routing.otherwise is not None:
             message = "says where classes go that by_class does not name; give by_class, or remove it"
             yield Conflict.at(message, "deployment.router.otherwise", "deployment.router")
@@ -103,3 +109,35 @@ def _routing(config: Experiment) -> Iterator[Conflict]:
             f"does not say where {which} goes; name a pool for it, or add otherwise: {next(iter(pools))}"
         )
         yield Conflict.at(message, "deployment.router.by_class", "deployment.router")
+
+
+def _between_pools(config: Experiment) -> Iterator[Conflict]:
+    """By expected acceptance requests go to a pool that drafts; a pool spills to another one."""
+    routing, pools = config.deployment.routing, config.deployment.pools or {}
+    rule = routing.by_acceptance
+    if rule is not None:
+        key = "deployment.router.by_acceptance"
+        if routing.by_class:
+            message = "and by_class both say where a class goes; keep one"
+            yield Conflict.at(message, key, "deployment.router.by_class")
+        if rule.to not in pools:
+            message = f"{rule.to!r} is no pool; {did_you_mean(rule.to, list(pools))}"
+            yield Conflict.at(message, f"{key}.to", "deployment.pools")
+        elif not drafts_of(filled(pool_experiments(config)[rule.to])):
+            message = f"pool {rule.to} drafts nothing; name one with a speculative_config"
+            yield Conflict.at(message, f"{key}.to", "deployment.pools")
+        if routing.otherwise is None:
+            message = f"does not say where other classes go; add otherwise: {list(pools)[-1]}"
+            yield Conflict.at(message, key, "deployment.router")
+    sent = {*(routing.by_class or {}).values(), routing.otherwise, rule.to if rule else None}
+    for name, spill in (routing.spill or {}).items():
+        key = f"deployment.router.spill.{name}"
+        for pool, where in ((name, key), (spill.to, f"{key}.to")):
+            if pool not in pools:
+                message = f"{pool!r} is no pool; {did_you_mean(pool, list(pools))}"
+                yield Conflict.at(message, where, "deployment.pools")
+        if spill.to == name:
+            yield Conflict.at("a pool cannot spill to itself; name another", f"{key}.to")
+        elif name in pools and name not in sent:
+            message = f"no class is sent to {name} alone; give by_class, or by_acceptance"
+            yield Conflict.at(message, key, "deployment.router")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.point.build import counted_requests, requests_asked
 from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.sim.router import ROUTERS, Blind
 from specfleet.sim.source import FITS
 
 
@@ -19,12 +20,10 @@ def held_because(config: Experiment) -> tuple[str, str] | None:
         return None
     workload, deployment, serve = config.workload, config.deployment, config.serve
     speculative = serve.speculative_config
-    if deployment.pools or deployment.slow:
-        key = "pools" if deployment.pools else "slow"
-        return f"deployment.{key}", "each kind of replica is added up for itself"
     if workload.max_concurrency is not None:
         return "workload.max_concurrency", "an answer lets the next request go"
-    if deployment.replicas > 1 and deployment.routing.then == "least_outstanding":
+    router = ROUTERS.get(deployment.routing.then)
+    if deployment.replicas > 1 and router is not None and not issubclass(router, Blind):
         return "deployment.router", "the router looks at the replicas"
     if serve.data_parallel_size > 1:
         return "serve.data_parallel_size", "ranks step together"
@@ -42,6 +41,11 @@ def held_because(config: Experiment) -> tuple[str, str] | None:
 
 def summary_conflicts(config: Experiment) -> Iterator[Conflict]:
     """A run that has to be held in memory must fit there."""
+    deployment = config.deployment
+    kept = {"slow": bool(deployment.slow), "gateway": deployment.gateway is not None}
+    for key in (key for key, there in kept.items() if there and config.report.requests == "none"):
+        message = f"figures alone are kept of equal replicas; remove deployment.{key}, or keep all requests"
+        yield Conflict.at(message, "report.requests", f"deployment.{key}")
     held = held_because(config)
     if held is None or config.workload.trace is not None:
         return

@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
 from specfleet.experiments.schema.blocks.acceptance import Acceptance
-from specfleet.experiments.schema.blocks.base import Block, Factor, Fraction
+from specfleet.experiments.schema.blocks.base import Block, CountOrNone, Factor, Fraction, Milliseconds
 from specfleet.experiments.schema.blocks.own import RouterName
 
 MOST_REPLICAS = 16_384
@@ -52,6 +52,25 @@ def _name_or_routing(value: object) -> str:
     return "<mapping>" if isinstance(value, dict | Routing) else "<text>"
 
 
+class ByAcceptance(Block):
+    """Which traffic classes go to the pool that drafts: by the mean that `acceptance` states, not by luck."""
+
+    to: PoolName
+    """The pool that drafts."""
+    at_least: Annotated[float, Field(ge=1.0, le=1000.0)]
+    """Acceptance length, tokens a round at the pool's own K, from which on a class goes there; others go to
+    `otherwise`."""
+
+
+class Spill(Block):
+    """When requests go past their pool."""
+
+    above: Annotated[float, Field(ge=0.0, le=1e6)]
+    """From so many requests outstanding a replica of the pool on, as the router sees them."""
+    to: PoolName
+    """The pool that they go to."""
+
+
 class Routing(Block):
     """How a request chooses its replica: the pools that it may go to, then a router among their replicas."""
 
@@ -59,14 +78,37 @@ class Routing(Block):
     """Traffic class -> pool. Requests of other classes go to `otherwise`."""
     otherwise: PoolName | None = None
     """The pool of classes that `by_class` does not name."""
+    by_acceptance: ByAcceptance | None = None
+    """In place of `by_class`: classes of which a drafter is expected to have enough accepted go to it."""
+    spill: dict[PoolName, Spill] | None = None
+    """Pool -> when its requests go past it to another: drafting switched by load."""
     then: RouterName = "round_robin"
     """Chooses among the replicas that a request may go to."""
+    refresh_ms: Milliseconds = 0.0
+    """How old what it sees of replicas may be: counts are those of the last multiple of this; 0 is now."""
 
 
 Router: TypeAlias = Annotated[
     Annotated[RouterName, Tag("<text>")] | Annotated[Routing, Tag("<mapping>")],
     Discriminator(_name_or_routing),
 ]
+
+
+class Gateway(Block):
+    """What stands before the router: it holds requests, turns them away, and lets clients send again."""
+
+    max_outstanding: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Requests outstanding at a replica at most; the others are held, by priority and then in turn."""
+    queue: CountOrNone | None = None
+    """Requests held at most; who comes then is turned away. Null: any number."""
+    timeout_ms: Annotated[float, Field(gt=0, le=3_600_000)] | None = None
+    """Who is held so long is given up; null: never."""
+    admit_ttft_ms: Annotated[float, Field(gt=0, le=3_600_000)] | None = None
+    """Who is predicted to wait longer for its first token is turned away; null: nobody."""
+    retries: Annotated[int, Field(ge=0, le=100)] = 0
+    """How often a client sends again what was turned away or given up."""
+    backoff_ms: Milliseconds = 1000.0
+    """Before the first time; twice as long before each further one."""
 
 
 class Deployment(Block):
@@ -79,6 +121,8 @@ class Deployment(Block):
     pools."""
     slow: tuple[Slow, ...] = ()
     """Stragglers among the replicas."""
+    gateway: Gateway | None = None
+    """Before the router; left out, every request goes to a replica when it comes."""
     pools: Annotated[dict[PoolName, ReplicaPool], Field(min_length=1)] | None = None
     """Several kinds of replicas, by name, in place of `replicas`."""
 

@@ -82,7 +82,7 @@ def _pool(point: CheckedPoint) -> str:
     """What a pool is made of."""
     serve, replicas = point.serve, point.point.config.deployment.replicas
     gpu = serve.gpu if isinstance(serve.gpu, str) else str(serve.gpu.get("base", "an inline GPU"))
-    each = serve.tensor_parallel_size * serve.data_parallel_size
+    each = serve.tensor_parallel_size * serve.data_parallel_size * serve.pipeline_parallel_size
     speculative = serve.speculative_config
     drafts = f"{speculative.method}, K = {speculative.num_speculative_tokens}" if speculative else "no drafts"
     name = point.point.axes[POOL]

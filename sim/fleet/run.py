@@ -62,11 +62,14 @@ def simulate_pools(
     pools = [replace(pool, cost=foreseen(scenario.part(pool)).cost) for pool in scenario.pools]
     scenario = replace(scenario, pools=tuple(pools))
     fleet = PooledRun(scenario, table, seed)
-    result = None
+    because, result = ASKED_FOR, None
     if engine == "auto":
-        result = fleet.run()
+        try:
+            result = fleet.run()
+        except Unsuited as unsuited:  # what only a run can show: all pools are stepped then
+            because = str(unsuited)
     if result is None or (every_turn and result.stepped_share < 1.0):
-        stepped = fleet.stepped(ASKED_FOR, every_turn)
+        stepped = fleet.stepped(because, every_turn)
         if result is None:
             return stepped
         check_alike(result, stepped)

@@ -99,6 +99,18 @@ def by_replica(result: RunResult) -> list[ReplicaFigures]:
     """Returns what each replica did."""
     replicas, stages = result.scenario.deployment.replicas, result.scenario.engine.pipeline_parallel_size
     duration_s = RequestSums.of(result.requests, Counted.of(result.requests)).duration_s
+    if result.parts:
+        own = [by_replica(part) for part in result.parts]
+        numbered = zip(result.scenario.pools, own, strict=True)
+        every = {n: one for pool, mine in numbered for n, one in zip(pool.members, mine, strict=True)}
+        return [
+            replace(
+                every[n],
+                replica=n,
+                output_throughput=every[n].output_tokens / duration_s if duration_s else 0.0,
+            )
+            for n in range(replicas)
+        ]
     times = {name: result.iterations[name] for name in ("replica", "start_s", "end_s")}
     found = []
     for index, (mine, steps) in enumerate(

@@ -11,7 +11,7 @@ from specfleet.sim.config import Slo
 from specfleet.sim.metrics.columns import engine_load
 from specfleet.sim.metrics.samples import F64, Samples
 from specfleet.sim.metrics.sums import Counted, RequestSums
-from specfleet.sim.recorder import Columns
+from specfleet.sim.recorder import alone_s
 from specfleet.sim.scenario import RunResult
 
 
@@ -85,7 +85,7 @@ def _figures(result: RunResult, name: str, duration_s: float, span_s: float, slo
         sums.add(part.requests, counted)
     ttft = Samples.of(_joined([counted.ttft_s for counted in several]))
     tpot = Samples.of(_joined([counted.tpot_sample_s for counted in several]))
-    seconds = [_seconds(part.iterations) for part in parts]
+    seconds = [_seconds(part) for part in parts]
     whole_s = replicas * span_s
     busy, running, waiting = (sum(one[i] for one in seconds) / whole_s if whole_s else 0.0 for i in range(3))
     loads = [load for part in parts if (load := engine_load(part)) is not None]
@@ -109,9 +109,10 @@ def _figures(result: RunResult, name: str, duration_s: float, span_s: float, slo
     )
 
 
-def _seconds(rows: Columns) -> tuple[float, float, float]:
+def _seconds(part: RunResult) -> tuple[float, float, float]:
     """Returns the seconds of iterations, and these times the requests running and waiting."""
-    took = rows["end_s"] - rows["start_s"]
+    rows, stages = part.iterations, part.scenario.engine.pipeline_parallel_size
+    took = alone_s(rows) if stages > 1 else rows["end_s"] - rows["start_s"]
     return float(took.sum()), float((took * rows["running"]).sum()), float((took * rows["waiting"]).sum())
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from specfleet.sim.clients import Answer, Client, Sends
 from specfleet.sim.environment import Environment
-from specfleet.sim.fleet.views import Clock, View
+from specfleet.sim.fleet.views import DeskClock, View
 from specfleet.sim.lockstep import Rank, ranks_of
 from specfleet.sim.replica import Replica, Server
 from specfleet.sim.router import ROUTERS, Blind, Router, Told
@@ -72,7 +72,7 @@ class Cluster:
         self.router: Router = router or made_router(scenario, table, seed)
         self.client = Client(self.env, table, scenario.client, scenario.load, self._arrive)
         self.replicas = self._replicas(scenario)
-        self.clock = Clock()
+        self.clock = DeskClock()
         refresh_s = scenario.deployment.refresh_s
         self.views = [View(self.clock, refresh_s, _kv_usage(server)) for server in servers.servers]
         self._tokens = table.prompt_tokens.tolist()

@@ -29,7 +29,7 @@ class Candidate(Protocol):
         ...
 
 
-class Loaded(Candidate, Protocol):
+class Weighed(Candidate, Protocol):
     """What a router may ask besides."""
 
     @property
@@ -167,7 +167,7 @@ class LeastTokens:
     def __init__(self, seed: int) -> None:
         pass
 
-    def pick(self, request_id: int, replicas: Sequence[Loaded]) -> int:
+    def pick(self, request_id: int, replicas: Sequence[Weighed]) -> int:
         """Returns the least loaded replica."""
         tokens = [replica.prompt_tokens for replica in replicas]
         return tokens.index(min(tokens))
@@ -183,7 +183,7 @@ class LeastKv(Looking):
     def __init__(self, seed: int) -> None:
         pass
 
-    def pick(self, request_id: int, replicas: Sequence[Loaded]) -> int:
+    def pick(self, request_id: int, replicas: Sequence[Weighed]) -> int:
         """Returns the replica with the most room."""
         shares = [(replica.kv_usage, replica.outstanding) for replica in replicas]
         return shares.index(min(shares))
@@ -280,7 +280,7 @@ class PrefixAffinity:
         """Takes what prompts are made of."""
         self._prefixes.told(table)
 
-    def pick(self, request_id: int, replicas: Sequence[Loaded]) -> int:
+    def pick(self, request_id: int, replicas: Sequence[Weighed]) -> int:
         """Returns the replica with the best score within the bound."""
         keys = self._prefixes.blocks(request_id)
         outstanding = [replica.outstanding for replica in replicas]
@@ -293,7 +293,7 @@ class PrefixAffinity:
         self._prefixes.note(found, keys)
         return found
 
-    def _score(self, replica: Loaded, matched: int, keys: Sequence[object]) -> tuple[float, ...]:
+    def _score(self, replica: Weighed, matched: int, keys: Sequence[object]) -> tuple[float, ...]:
         return (matched, -replica.outstanding)
 
 
@@ -307,7 +307,7 @@ class LlmD(PrefixAffinity):
 
     PREFIX, LOAD, FULL = 2.0, 1.0, 128
 
-    def _score(self, replica: Loaded, matched: int, keys: Sequence[object]) -> tuple[float, ...]:
+    def _score(self, replica: Weighed, matched: int, keys: Sequence[object]) -> tuple[float, ...]:
         share = matched / len(keys) if keys else 0.0
         return (self.PREFIX * share + self.LOAD * 0.5 * max(1.0 - replica.outstanding / self.FULL, 0.0),)
 
@@ -320,11 +320,16 @@ class Dynamo(PrefixAffinity):
     `prefix_affinity`. Blocks of outputs under way are left out: the router is told of ends alone.
     """
 
-    def _score(self, replica: Loaded, matched: int, keys: Sequence[object]) -> tuple[float, ...]:
+    def _score(self, replica: Weighed, matched: int, keys: Sequence[object]) -> tuple[float, ...]:
         prefill = len(keys) - matched
         return (-(prefill + replica.prompt_tokens / Prefixes.BLOCK + len(keys)),)
 
 
+SHIPPED = (
+    *(RoundRobin, Random, LeastOutstanding, PowerOfTwo, LeastTokens, LeastKv, Sticky),
+    *(PrefixAffinity, LlmD, Dynamo),
+)
+"""Classes that stand here; whoever takes a new one in has looked at what it asks."""
 ROUTERS: dict[str, Any] = {
     "round_robin": RoundRobin,
     "random": Random,

@@ -67,7 +67,17 @@ LONG_FUNCTIONS: dict[str, str] = {}
 BLOCKS_BY_THE_NAME_OF_WHAT_THEY_DESCRIBE = {
     *("AcceptanceGate", "AdaptiveTiers", "Bandit", "DisableAboveQueue", "EarlyStop", "Goodput", "Oracle"),
     *("SloBudget", "TemperatureGate", "Burst", "HotCold", "LowAtom", "Overlap", "SpeculativeConfig"),
-    *("Client", "Experiment", "LogNormal", "Phase", "ReplicaPool", "Slo", "TrafficClass", "Uniform"),
+    *(
+        "Client",
+        "Experiment",
+        "Gateway",
+        "LogNormal",
+        "Phase",
+        "ReplicaPool",
+        "Slo",
+        "TrafficClass",
+        "Uniform",
+    ),
     *("Cut", "LogNormalPause", "Tools", "UniformPause"),
 }
 NAMES_OF_TWO_THINGS = {"Candidate"}

@@ -31,7 +31,6 @@ from specfleet.experiments.point.plugins import content, load_plugins
 from specfleet.experiments.schema import class_names, lookups, sglang_names, trtllm_names
 from specfleet.experiments.schema.blocks.acceptance import Process, processes
 from specfleet.experiments.schema.blocks.base import Block
-from specfleet.experiments.schema.blocks.deployment import Routing
 from specfleet.experiments.schema.blocks.experiment import Experiment, Report
 from specfleet.experiments.schema.blocks.own import Plugin
 from specfleet.experiments.schema.blocks.serve import SpeculativeConfig, from_json
@@ -41,7 +40,7 @@ from specfleet.experiments.schema.faults import NO_FILES, Fault, InputFaults, Us
 from specfleet.experiments.schema.given import Given
 from specfleet.experiments.schema.given import document as read_given
 from specfleet.experiments.schema.overrides import Override, overridden
-from specfleet.experiments.schema.pools import pool_experiments
+from specfleet.experiments.schema.pools import deployment_said, pool_experiments
 from specfleet.experiments.schema.yamlfile import Document, KeyPath, Value, dumper_resolvers
 from specfleet.sim.config import ON_HOST
 from specfleet.sim.speculation.spec import UNFIT_FOR_TAILS
@@ -130,7 +129,7 @@ def resolved(experiment: Experiment) -> str:
         data["acceptance"] = _said(said, own)
     if data["sweep"]["load"] is None:
         del data["sweep"]["load"]
-    data["deployment"] = _deployment(experiment)
+    data["deployment"] = deployment_said(experiment)
     if (mix := experiment.workload.mix) is not None:
         data["workload"]["mix"] = {
             name: each.model_dump(exclude_none=True) if isinstance(each, TrafficClass) else each
@@ -144,23 +143,6 @@ def resolved(experiment: Experiment) -> str:
         if speculative[key] == SpeculativeConfig.model_fields[key].default:
             del speculative[key]
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
-
-
-def _deployment(experiment: Experiment) -> dict[str, object]:
-    """The deployment: of a pool what it says itself, for what it leaves out is as at the top."""
-    deployment = experiment.deployment
-    said = deployment.model_dump(exclude={"pools", "slow", "gateway"})
-    if isinstance(deployment.router, Routing):
-        said["router"] = deployment.router.model_dump(exclude_none=True)
-    if deployment.gateway is not None:
-        said["gateway"] = deployment.gateway.model_dump()
-    if deployment.slow:
-        said["slow"] = deployment.model_dump(include={"slow"}, exclude_none=True)["slow"]
-    if deployment.pools:
-        pools = {name: pool.model_dump(exclude_unset=True) for name, pool in deployment.pools.items()}
-        del said["replicas"]
-        said["pools"] = pools
-    return said
 
 
 def _said(process: Process, data: dict[str, object]) -> dict[str, object]:

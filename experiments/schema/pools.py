@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
+from specfleet.experiments.schema.blocks.deployment import Routing
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.yamlfile import KeyPath, Value
 
@@ -55,3 +56,20 @@ def written_path(path: KeyPath, name: str, written: Container[KeyPath]) -> KeyPa
             if pool_path(path[:length], name) in written:
                 return pool_path(path, name)
     return path
+
+
+def deployment_said(experiment: Experiment) -> dict[str, object]:
+    """The deployment: of a pool what it says itself, for what it leaves out is as at the top."""
+    deployment = experiment.deployment
+    said = deployment.model_dump(exclude={"pools", "slow", "gateway"})
+    if isinstance(deployment.router, Routing):
+        said["router"] = deployment.router.model_dump(exclude_none=True)
+    if deployment.gateway is not None:
+        said["gateway"] = deployment.gateway.model_dump()
+    if deployment.slow:
+        said["slow"] = deployment.model_dump(include={"slow"}, exclude_none=True)["slow"]
+    if deployment.pools:
+        pools = {name: pool.model_dump(exclude_unset=True) for name, pool in deployment.pools.items()}
+        del said["replicas"]
+        said["pools"] = pools
+    return said

@@ -26,20 +26,7 @@ from specfleet.sim.config import (
     SpeculativeConfig,
 )
 from specfleet.sim.kvlayout import KvLayout
-from specfleet.sim.router import (
-    ROUTERS,
-    Dynamo,
-    LeastKv,
-    LeastOutstanding,
-    LeastTokens,
-    LlmD,
-    Looking,
-    PowerOfTwo,
-    PrefixAffinity,
-    Random,
-    RoundRobin,
-    Sticky,
-)
+from specfleet.sim.router import ROUTERS, SHIPPED, Looking
 from specfleet.sim.scenario import Scenario
 from specfleet.sim.sglang.rules import SglangRules
 from specfleet.sim.speculation.acceptance import Acceptance
@@ -163,10 +150,7 @@ UNDERSTOOD: dict[type, tuple[str, ...]] = {
 
 METHODS = ("eagle", "eagle3", "mtp", "dflash", "dspark", "draft_model", "medusa", "ngram", "suffix")
 """Drafting methods that the calendar knows."""
-UNDERSTOOD_ROUTERS = (
-    *(RoundRobin, Random, LeastOutstanding, PowerOfTwo, LeastTokens, Sticky, PrefixAffinity, LlmD, Dynamo),
-    LeastKv,
-)
+UNDERSTOOD_ROUTERS = SHIPPED
 """Classes of routers that look at requests and at who is outstanding; or which a rule below refuses."""
 UNDERSTOOD_POLICIES = (Static, BatchSizeSchedule, DisableAboveQueue, Goodput, AdaptiveTiers, Bandit)
 """Classes of policies that choose one number of drafts for all, and are asked as the engine asks them."""

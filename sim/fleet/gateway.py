@@ -10,7 +10,7 @@ from specfleet.sim.clients import Answer
 from specfleet.sim.config import ClientConfig, GatewayConfig
 from specfleet.sim.environment import Environment
 from specfleet.sim.fleet.groups import GroupRouter, Groups
-from specfleet.sim.fleet.views import Clock, View
+from specfleet.sim.fleet.views import DeskClock, View
 from specfleet.sim.recorder import REJECTED, TIMED_OUT
 
 FULL = "the gateway's queue was full"
@@ -48,7 +48,7 @@ class Gateway:
         groups: Groups,
         router: GroupRouter,
         views: Sequence[View],
-        clock: Clock,
+        clock: DeskClock,
         send: Callable[[int, int, float], None],
         ended: Callable[[int, float], None],
     ) -> None:

@@ -58,14 +58,11 @@ def joined(groups: Groups, seed: int, rans: Sequence[Ran], ways: Ways, because: 
     """
     scenario, table = groups.scenario, groups.table
     n = len(table)
-    requests = _nothing(n) | {"sent_s": ways.sent_s, "arrived_s": ways.arrived_s}
+    requests = _before(ways, n)
     noted = [name for name in (*REQUEST_TIMES, *REQUEST_COUNTS) if name not in ("sent_s", "arrived_s")]
-    requests["status"][:] = REJECTED
-    requests["status"][[*ways.status]] = [*ways.status.values()]
     counted = np.arange(n) >= scenario.load.num_warmups
     parts = []
     names = list(dict.fromkeys(pool.name for pool in scenario.pools))
-    requests["pool"] = np.full(n, -1)
     went = np.where(ways.replica >= 0, groups.pool_of[ways.replica], -1)
     for index, (pool, ran) in enumerate(zip(scenario.pools, rans, strict=True)):
         rows = np.flatnonzero(went == index)
@@ -82,9 +79,6 @@ def joined(groups: Groups, seed: int, rans: Sequence[Ran], ways: Ways, because: 
         parts.append(part)
     requests |= {"request_id": np.arange(n), "class_id": table.class_id, "counted": counted}
     requests |= {"prompt_tokens": table.prompt_tokens, "max_tokens": table.max_tokens}
-    if ways.gateway:
-        requests["turned_away"] = np.zeros(n, dtype=np.int64)
-        requests["turned_away"][[*ways.attempts]] = [*ways.attempts.values()]
     widest = max(part.iterations["gaps_by_tokens"].shape[1] for part in parts)
     members = [np.array(pool.members) for pool in scenario.pools]
     steps = [len(part.iterations["end_s"]) for part in parts]
@@ -106,9 +100,17 @@ def joined(groups: Groups, seed: int, rans: Sequence[Ran], ways: Ways, because: 
     return whole
 
 
-def _nothing(n: int) -> Columns:
-    times: Columns = {name: np.full(n, np.nan) for name in REQUEST_TIMES}
-    return times | {name: np.zeros(n, dtype=np.int64) for name in REQUEST_COUNTS}
+def _before(ways: Ways, n: int) -> Columns:
+    """Returns the columns of requests of which no pool has said anything: those that ended before one."""
+    requests: Columns = {name: np.full(n, np.nan) for name in REQUEST_TIMES}
+    requests |= {name: np.zeros(n, dtype=np.int64) for name in REQUEST_COUNTS}
+    requests |= {"sent_s": ways.sent_s, "arrived_s": ways.arrived_s, "pool": np.full(n, -1)}
+    requests["status"][:] = REJECTED
+    requests["status"][[*ways.status]] = [*ways.status.values()]
+    if ways.gateway:
+        requests["turned_away"] = np.zeros(n, dtype=np.int64)
+        requests["turned_away"][[*ways.attempts]] = [*ways.attempts.values()]
+    return requests
 
 
 def _result(part: Any, seed: int, ran: Ran, requests: Columns) -> RunResult:

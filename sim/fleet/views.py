@@ -35,7 +35,7 @@ class Gauge:
         return self.value
 
 
-class Clock:
+class DeskClock:
     """What time it is for those who look.
 
     Attributes:
@@ -56,7 +56,7 @@ class View:
 
     __slots__ = ("_desk", "_kv", "_kv_at", "_kv_seen", "_outstanding", "_refresh_s", "_tokens")
 
-    def __init__(self, desk: Clock, refresh_s: float, kv: Callable[[], float] | None) -> None:
+    def __init__(self, desk: DeskClock, refresh_s: float, kv: Callable[[], float] | None) -> None:
         self._desk, self._refresh_s, self._kv = desk, refresh_s, kv
         self._outstanding, self._tokens = Gauge(refresh_s), Gauge(refresh_s)
         self._kv_at, self._kv_seen = -1, 0.0

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
+from specfleet.experiments.load.bill import switched_off
 from specfleet.experiments.load.defaults import filled
 from specfleet.experiments.schema.blocks.acceptance import Process, processes
 from specfleet.experiments.schema.blocks.experiment import Experiment
@@ -31,6 +32,10 @@ ENDS = ("widest", "narrowest")
 """Of a range of spreads between requests."""
 SPREAD_END = "spread"
 """What a point's name ends in at an end of its range of spreads."""
+
+
+WITHOUT = "without"
+"""What a point's name ends in where one class does not draft."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,14 @@ class Point:
             replace(self, id=f"{self.id},{SPREAD_END}={label}", config=config)
             for label, config in at_ends(self.config)
         )
+
+    @cached_property
+    def switched_off(self) -> dict[str, Point]:
+        """The point without the drafts of each class, where its bill is asked for; empty else."""
+        return {
+            name: replace(self, id=f"{self.id},{WITHOUT}={_label(name)}", config=config)
+            for name, config in switched_off(self.config).items()
+        }
 
     def at_end_of(self, other: Point) -> Point:
         """Returns this point at the end of its range at which another one stands; itself without a range."""
@@ -100,8 +113,9 @@ def _end_of(given: Process | dict[str, Process] | None, end: int) -> Process | d
 
 
 def with_ends(points: Sequence[Point]) -> tuple[Point, ...]:
-    """Points, and what bounds the P99 of those whose spread between requests is not known."""
-    return tuple(one for point in points for one in (point, *point.ends))
+    """Points, what bounds the P99 of those whose spread between requests is not known, and what a bill is
+    made of."""
+    return tuple(one for point in points for one in (point, *point.ends, *point.switched_off.values()))
 
 
 def expand(experiment: Experiment) -> tuple[Point, ...]:

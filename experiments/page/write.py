@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from specfleet.experiments.page.bill import bill_section
 from specfleet.experiments.page.data import Finished, payload, read
 from specfleet.experiments.page.figures import Figure, controls, figures_of, frame, interval_text
 from specfleet.experiments.page.html import Html, join, listed, page, section, tag
@@ -77,6 +78,7 @@ def report_page(run: Finished) -> str:
                 sections["points"],
                 points_table(run.rows, run.shown.axes),
                 classes_table(run.rows, run.shown.axes),
+                bill_section(run.rows, run.shown.axes),
                 pools_table(run.rows, run.shown.axes),
                 _known(run),
             ),

@@ -7,6 +7,8 @@ from math import inf
 from pathlib import Path
 
 from specfleet.experiments.load.sweep import Point
+from specfleet.experiments.point.build import class_names_of
+from specfleet.experiments.run.bill import entries
 from specfleet.experiments.run.ceiling import ceiling
 from specfleet.experiments.run.gains import THROUGHPUT, gains
 from specfleet.experiments.run.traffic import Served, is_open, offered_and_served, over_all, state
@@ -62,6 +64,23 @@ class Requests:
         saturated = "saturated" in (self._states.get(point.id), self._states.get(other.id))
         found = gains(mine, theirs, _classes(row), open_loop, saturated, least_gain)
         return {f"{THROUGHPUT}_verdict": None} | found if open_loop else found
+
+    def bill(self, point: Point, seeds: Sequence[int], least_gain: float) -> dict[str, object]:
+        """Returns what the drafts of each class do to the P99 of each; empty where no bill is asked for.
+
+        Args:
+            point: of which all is simulated.
+            seeds: that are finished.
+            least_gain: what a ratio must differ from 1 by to count.
+        """
+        names, having = class_names_of(point.config.workload), self.runs(point, seeds)
+        found: dict[str, object] = {}
+        for whose, without in point.switched_off.items():
+            lacking = self.runs(without, seeds)
+            if having is not None and lacking is not None:
+                for entry in entries(whose, names, having, lacking, least_gain):
+                    found |= entry.columns()
+        return found
 
     def runs(self, point: Point, seeds: Sequence[int]) -> list[Served] | None:
         """Returns the requests of a point, a simulation a seed; None if any kept none."""

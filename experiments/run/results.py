@@ -147,8 +147,14 @@ def summarise(
             if all((end.id, seed) in found for seed in finished):
                 at = means([found[end.id, seed] for seed in finished])
                 ends.append(at if other is None else at | ratios(end, other.at_end_of(end), at))
-        rows.append(row | bands(row, ends))
+        billed = [seed for seed in finished if _all_there(point, seed, found)]
+        rows.append(row | bands(row, ends) | (read.bill(point, billed, least_gain) if billed else {}))
     return rows
+
+
+def _all_there(point: Point, seed: int, found: Mapping[tuple[str, int], object]) -> bool:
+    """Whether all that a point's bill is made of is finished at a seed."""
+    return all((one.id, seed) in found for one in (point, *point.switched_off.values()))
 
 
 def _known(read: Requests, point: Point, seeds: Sequence[int], state: object) -> Row:

@@ -180,11 +180,17 @@ class Run:
             "axes": {key: list(values) for key, values in experiment.sweep.axes.items()},
             "report": experiment.report.model_dump(),
             "points": [point.id for point in self.points],
-            **({"ends": ends} if (ends := [end.id for point in self.points for end in point.ends]) else {}),
+            **({"ends": ends} if (ends := _besides(self.points)) else {}),
             "failures": dict(self.failures),
             "notices": list(self.loaded.notices),
             **({"own": own} if own else {}),
         }
+
+
+def _besides(points: Sequence[Point]) -> list[str]:
+    """Names what is simulated besides the points themselves."""
+    mine = {point.id for point in points}
+    return [one.id for one in with_ends(points) if one.id not in mine]
 
 
 def _repeated(given: Given) -> tuple[Given, tuple[str, ...]]:

@@ -10,7 +10,7 @@ from specfleet.experiments.schema.pools import pool_experiments
 from specfleet.experiments.words.answer import Compared, compared, lead, load_said, not_asked
 from specfleet.experiments.words.backing import backing
 from specfleet.experiments.words.band import BANDS, has_bands, settling
-from specfleet.experiments.words.by_class import class_answer
+from specfleet.experiments.words.by_class import bill_sentences, bill_table, class_answer
 from specfleet.experiments.words.claims import claim_text, judge
 from specfleet.experiments.words.costs.energy import energy_said
 from specfleet.experiments.words.known import known_sentences
@@ -43,6 +43,8 @@ def run_text(run: Run, rows: Sequence[Row]) -> str:
     parts += [table, *([BANDS] if has_bands(rows) else []), *known, ""]
     if by_class := class_table(rows, axes, lines):
         parts += [by_class, ""]
+    if bill := bill_table(rows, axes, lines):
+        parts += [bill, "", *bill_sentences(rows, axes), ""]
     if pools := pool_table(rows, axes, lines):
         parts += [pools, ""]
     if by_task := task_table(rows, axes, lines):
@@ -90,6 +92,7 @@ def run_facts(run: Run, rows: Sequence[Row]) -> dict[str, object]:
     claim = experiment.claim
     return found | {
         "answer_by_class": class_answer(groups) or None,
+        "bill": bill_sentences(rows, axes),
         "verdicts": [sentence for group in groups for sentence in in_words(group)],
         "requests": known_sentences(rows, axes, experiment.run.precision),
         "saturation": saturation(rows, axes, experiment.report.x),

@@ -502,6 +502,7 @@ OTHER_CASES = {
     "run.precision.p90": Case("5 %", seen=RESOLVED),
     "run.precision.p95": Case("5 %", seen=RESOLVED),
     "run.precision.p99": Case("10 %", seen=RESOLVED),
+    "run.bill": Case(True, MIX, RESOLVED),
     "run.at_most": Case(20_000, seen=RESOLVED),
     "report.x": Case("output_throughput", SWEPT, RESOLVED),
     "report.lines": Case(f"{WL}.max_concurrency", {**SWEPT, "report.x": "output_throughput"}, RESOLVED),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.load.rules.sglang import is_sglang
+from specfleet.experiments.point.build import class_names_of
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.workload import LENGTHS, TrafficClass, Workload
 
@@ -17,6 +18,7 @@ _SUM = 1e-6
 def mix_conflicts(config: Experiment) -> Iterator[Conflict]:
     """Everything wrong with a mix, but for the lengths of its classes."""
     workload = config.workload
+    yield from _bill(config)
     if workload.mix is None:
         return
     if workload.trace is not None:
@@ -32,6 +34,29 @@ def mix_conflicts(config: Experiment) -> Iterator[Conflict]:
     yield from _own_lengths(workload)
     if not is_sglang(config.serve):
         yield from _priorities(config)
+
+
+def _bill(config: Experiment) -> Iterator[Conflict]:
+    """A bill is between several classes, each with one K for life, and read off the requests."""
+    if not config.run.bill:
+        return
+    serve = config.serve
+    if len(class_names_of(config.workload)) < 2:
+        message = "is between traffic classes, and there is one; give workload.mix, or remove it"
+        yield Conflict.at(message, "run.bill", "workload.mix")
+    if config.report.requests == "none":
+        message = "is read off the requests; set report.requests: all, or remove it"
+        yield Conflict.at(message, "run.bill", "report.requests")
+    by_batch = serve.speculative_config and serve.speculative_config.num_speculative_tokens_per_batch_size
+    if by_batch or (serve.draft_policy is not None and serve.draft_policy.by_class is None):
+        message = "switches drafts off class by class, and a policy chooses K here; use by_class, or none"
+        yield Conflict.at(message, "run.bill", "serve.draft_policy")
+    if serve.draft_tree is not None:
+        message = "switches chains of drafts off; remove it, or the tree"
+        yield Conflict.at(message, "run.bill", "serve.draft_tree")
+    if config.deployment.pools:
+        message = "looks at replicas that are alike; remove it, or the pools"
+        yield Conflict.at(message, "run.bill", "deployment.pools")
 
 
 def _shares(shares: list[float]) -> Iterator[Conflict]:

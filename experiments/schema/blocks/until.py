@@ -44,8 +44,12 @@ class HalfWidths(Block):
 
 
 class Until(Block):
-    """Until when a run goes on where `workload.num_prompts` is left out: until its answer is settled."""
+    """Until when a run goes on where `workload.num_prompts` is left out: until its answer is settled; and
+    what is simulated besides."""
 
     precision: HalfWidths = HalfWidths()
     at_most: Annotated[int, Field(ge=1000, le=MOST)] = 50_000
     """Requests of the longest simulation; what is not settled then is said to be not settled."""
+    bill: bool = False
+    """Who pays for whom: each point again without the drafts of each traffic class, on the same requests and
+    luck; P99 of every class with and without them."""

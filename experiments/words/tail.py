@@ -17,7 +17,7 @@ WORDS = {
     "verify_ms": "verification",
     "draft_ms": "drafting",
     "host_ms": "host time",
-    "paused_ms": "steps it had no part in (preempted, or left out of a batch)",
+    "paused_ms": "steps it had no part in (preempted, left out of a batch, or waiting for a stage)",
 }
 
 Split = Mapping[str, Mapping[str, float]]

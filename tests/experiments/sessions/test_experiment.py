@@ -78,7 +78,7 @@ def test_check_says_which_sessions_are_stepped_and_a_run_says_the_same(file: Pat
     assert "will be stepped" not in check_text(check(file, []))
     sglang = ["serve.engine=sglang", "workload.num_prompts=40"]
     said = check_text(check(file, sglang))
-    assert "will be stepped, ten to twenty times as long: prompts that share" in said
+    assert "will be stepped, three to eight times as long: prompts that share" in said
     _, rows = ran(file, sglang, tmp_path / "out")
     (engine, *_) = sorted((tmp_path / "out").rglob("engine.json"))
     assert "radix tree" in json.loads(engine.read_text())["stepped"]["because"]

@@ -101,6 +101,12 @@ class Scenario:
         )
 
     @property
+    def stages(self) -> int:
+        """Most stages of a pipeline that any replica has."""
+        engines = [pool.engine for pool in self.pools] or [self.engine]
+        return max(engine.pipeline_parallel_size for engine in engines)
+
+    @property
     def drafts(self) -> bool:
         """Whether any replica drafts."""
         engines = [pool.engine for pool in self.pools] or [self.engine]

@@ -76,7 +76,7 @@ def _peaks(result: RunResult, counted: Counted) -> tuple[int, int]:
 def engine_load(result: RunResult) -> EngineLoad | None:
     """Returns how busy the engines were; None if nothing ran."""
     requests = RequestSums.of(result.requests, Counted.of(result.requests))
-    iterations = IterationSums(result.scenario.engine.pipeline_parallel_size)
+    iterations = IterationSums(result.scenario.stages)
     busy_s = iterations.add(result.iterations)
     load = EngineLoad.of(result.scenario, requests, iterations, busy_s, result.steps_without_drafter)
     fullest = [part.peak_kv_usage for run in result.parts if (part := engine_load(run)) is not None]
@@ -97,7 +97,7 @@ def by_class(
 
 def by_replica(result: RunResult) -> list[ReplicaFigures]:
     """Returns what each replica did."""
-    replicas, stages = result.scenario.deployment.replicas, result.scenario.engine.pipeline_parallel_size
+    replicas, stages = result.scenario.deployment.replicas, result.scenario.stages
     duration_s = RequestSums.of(result.requests, Counted.of(result.requests)).duration_s
     if result.parts:
         own = [by_replica(part) for part in result.parts]

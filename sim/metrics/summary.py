@@ -55,7 +55,7 @@ class Summary:
         self._replicas = [RequestSums() for _ in range(replicas)] if replicas > 1 else [self.all]
         self._latencies = {name: Tally() for name in LATENCIES}
         self._seconds: Seconds | None = None
-        self._iterations = IterationSums(scenario.engine.pipeline_parallel_size)
+        self._iterations = IterationSums(scenario.stages)
         self._busy_s, self._steps = [0.0] * replicas, [0] * replicas
         self.rounds_by_accepted: tuple[int, ...] = ()
         self.refusals: Mapping[str, int] = {}

@@ -37,6 +37,9 @@ def logged(world: World, seed: int) -> tuple[RunResult, Chunks]:
     def commit(self: Engine, flight: Flight) -> None:
         before = [(sequence, sequence.num_tokens) for sequence in flight.batch.sequences]
         original(self, flight)
+        refresh = getattr(getattr(self.scheduler, "crowd", None), "refresh", None)
+        if refresh is not None:
+            refresh()  # counts of those aboard are columns until somebody asks
         for sequence, tokens in before:
             if sequence.num_tokens > tokens:
                 chunks[sequence.id].append((flight.end_s, sequence.num_tokens - tokens))

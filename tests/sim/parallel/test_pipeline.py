@@ -17,11 +17,14 @@ from specfleet.sim.config import NO_CLIENT, DeploymentConfig, EngineConfig
 from specfleet.sim.laws.steps import PipelineOrder
 from specfleet.sim.metrics.columns import by_replica, engine_load
 from specfleet.sim.metrics.latency import latency_split
+from specfleet.sim.metrics.pools import by_pool
 from specfleet.sim.pipeline import walk
 from specfleet.sim.recorder import alone_s
-from specfleet.sim.scenario import RunResult
+from specfleet.sim.scenario import ReplicaPool, RunResult, Scenario
 from specfleet.sim.scheduler import Scheduler
 from specfleet.sim.sequence import Sequence
+from specfleet.sim.simulation import simulate
+from specfleet.workloads.requests import RequestTable
 
 SEND_S = 0.0005
 
@@ -178,7 +181,7 @@ def pipelines(draw: st.DrawFn) -> World:
 @given(pipelines(), st.integers(0, 3))
 def test_every_law_holds_of_random_pipelines_and_latencies_have_parts(this: World, seed: int) -> None:
     result = this.run(seed)  # its laws are checked
-    assert "pipeline" in result.stepped_because or not len(result.iterations["end_s"])
+    assert result.stepped_share == 1.0 or not len(result.iterations["end_s"])
     plain = Staged(step_s=0.01, token_s=0.0003, stages=this.engine.pipeline_parallel_size)
     latency_split(result, plain)  # raises where the parts do not sum to the whole
 
@@ -216,8 +219,8 @@ def test_more_batches_under_way_than_stages_are_found_and_so_is_one_that_overtak
 
 
 def test_the_calendar_leaves_pipelines_to_stepping() -> None:
-    this = world(2, 3, 4)
-    assert this.run().stepped_share == 1.0
+    result = world(2, 3, 4).run()
+    assert result.stepped_share == 1.0 and "pipeline" in result.stepped_because
     with pytest.raises(ValueError, match="pipeline_parallel_size is 0"):
         replace(ENGINE, pipeline_parallel_size=0)
 
@@ -228,3 +231,22 @@ def test_replicas_of_pipelines_are_alike() -> None:
     both = this.run()
     alone = world(3, 3, 5).run()
     assert sorted(both.requests["finished_s"].tolist()) == sorted(alone.requests["finished_s"].tolist() * 2)
+
+
+def test_a_pool_of_pipelines_beside_another_is_busy_for_at_most_all_of_the_time() -> None:
+    """Two pools, one with stages: whichever comes first, no replica is busy for longer than the run."""
+    plain = ReplicaPool("plain", ENGINE, ToyCost(step_s=0.02), (0,))
+    staged = ReplicaPool("staged", engine(2), Staged(0.02, stages=2), (1,))
+    table = RequestTable.of([1] * 40, [20] * 40, arrival_s=(0.005 * np.arange(40)).tolist())
+    for pools in ((plain, staged), (staged, plain)):
+        scenario = Scenario.of_pools(pools, DeploymentConfig(2), NO_CLIENT)
+        result = simulate(scenario, table, 0)
+        assert scenario.stages == 2
+        rows = result.iterations
+        span_s = float(rows["end_s"].max() - rows["start_s"].min())
+        assert all(each.gpu_busy_s <= span_s * (1.0 + 1e-9) for each in by_replica(result))
+        load = engine_load(result)
+        assert load is not None and load.gpu_busy <= 1.0 + 1e-9
+        assert all(pool.gpu_busy <= 1.0 + 1e-9 for pool in by_pool(result))
+        overlap = rows["start_s"][rows["replica"] == 1][1:] < rows["end_s"][rows["replica"] == 1][:-1]
+        assert overlap.any(), "batches of the pipeline are under way together"

@@ -18,6 +18,7 @@ from specfleet.experiments.point.bounds import Bound
 from specfleet.experiments.run.files import FolderFault, write_text
 from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.experiments.words.values import rounded
 from specfleet.sim.statistics.interval import CONFIDENCE
 from specfleet.sim.statistics.stopping import Looked, RunLengths, go_on
 
@@ -188,7 +189,8 @@ def confirm(question: Question, lengths: RunLengths, bound: Bound) -> Reply:
         if found.verdict == "met" and (found.taken or not last):
             share = heavier(lambda part: question.trials(each, part), parts, bound)
             if share > RARE * min(allowed.beyond for allowed in runs[0].limits.values()):
-                why = f"{100 * share:.2g} % of further requests come under a heavier load than was simulated"
+                met = f"{rounded(100 * share, 2)} % of further requests come"
+                why = f"{met} under a heavier load than was simulated"
                 found = dataclasses.replace(found, verdict="not settled", longer=1.0, why=why)
         if last or not (found.longer or _imprecise(question, found, runs)):
             return Reply(found, runs, each, made.spent)

@@ -17,6 +17,7 @@ from specfleet.experiments.plan.sensitivity import Changed
 from specfleet.experiments.plan.trials import limits_of
 from specfleet.experiments.words.backing import backing_of_points
 from specfleet.experiments.words.table import Column, table_text
+from specfleet.experiments.words.values import rounded
 
 SHOWN_CANDIDATES = 10
 NAMED_SENTENCES = (Column(left=True), Column(left=True))
@@ -53,7 +54,7 @@ def _load_lines(this: Planned) -> Iterator[str]:
     single = this.traffic.rate / replicas
     asked = "" if this.prompts is None else f", {runs[0]['completed']:,.0f} requests"
     seeds = "" if len(runs) == 1 else f" x {len(runs)} seeds"
-    yield f"One replica at its share, {single:.3g} requests/s (95 % intervals{asked}{seeds}):"
+    yield f"One replica at its share, {rounded(single)} requests/s (95 % intervals{asked}{seeds}):"
     rows = []
     slo = this.experiment.slo
     for key in ("p99_ttft_ms", "p99_tpot_ms", "mean_tpot_ms"):
@@ -94,7 +95,7 @@ def _load_lines(this: Planned) -> Iterator[str]:
         f"{kv.full_requests:.1f} requests of full length, {kv.preemptions_per_hour:.0f} preemptions/h."
     )
     for shift in shifts(this):
-        yield f"  from {shift.hour:05.2f} h: {shift.rate:.3g} requests/s, {shift.replicas} replicas"
+        yield f"  from {shift.hour:05.2f} h: {rounded(shift.rate)} requests/s, {shift.replicas} replicas"
 
 
 def _taken(this: Planned) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from specfleet.experiments.words.values import rounded
 from specfleet.sim.statistics.figures import Ranked, mean, percentile
 from specfleet.sim.statistics.interval import CONFIDENCE, Interval
 from specfleet.sim.statistics.limits import Kept, clearly_more, far_bound, far_within, share_beyond
@@ -234,7 +235,7 @@ def judge(runs: Sequence[TrialFigures], take: bool = True, confidence: float = C
 
 
 def _per_cent(share: Interval) -> str:
-    return f"{100 * max(share.low, 0.0):.2g} to {100 * share.high:.2g} %"
+    return f"{rounded(100 * max(share.low, 0.0), 2)} to {rounded(100 * share.high, 2)} %"
 
 
 def _more_than(runs: Sequence[TrialFigures], state: str, share: float) -> bool:

@@ -31,6 +31,7 @@ from specfleet.experiments.words.evidence import (
     nearest,
     used,
 )
+from specfleet.experiments.words.values import rounded
 from specfleet.sim.config import ON_HOST
 
 BACKED, NOT_BACKED = "Backed by measurement: ", "Not backed: "
@@ -210,7 +211,7 @@ def _context(this: Used, row: Evidence) -> str:
 
 def _parameters(this: Used, row: Evidence) -> str:
     measured = " to ".join(f"{end / 1e9:.0f}B" for end in _ends(row, "parameters"))
-    size = f"{this.parameters / 1e9:.3g}B parameters (measured {measured})"
+    size = f"{rounded(this.parameters / 1e9)}B parameters (measured {measured})"
     return f"served runs{_ways(this)} of a model of {size}"
 
 

@@ -9,7 +9,7 @@ from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.words.answer import load_axis
 from specfleet.experiments.words.band import more
 from specfleet.experiments.words.names import noun
-from specfleet.experiments.words.values import named, text
+from specfleet.experiments.words.values import named, rounded, text
 
 
 def saturation(rows: Sequence[Row], axes: Sequence[str], x: str | None) -> list[str]:
@@ -48,7 +48,7 @@ def _of_line(label: str, rows: Sequence[Row], load: str | None) -> Iterator[str]
                 f" {'from' if lasting else 'at'} {noun(load)} {', '.join(loads)}{' on' if lasting else ''}"
             )
         yield (
-            f"Saturated{where}, {who}{_offered(row)} and {number(row, 'served_per_s'):.3g} served"
+            f"Saturated{where}, {who}{_offered(row)} and {rounded(number(row, 'served_per_s'))} served"
             f"{_most(row)}. Its latencies grow as long as the run lasts."
         )
     if near:
@@ -71,7 +71,7 @@ def _at(row: Row, load: str | None) -> str:
 
 
 def _offered(row: Row) -> str:
-    return f"{number(row, 'offered_per_s'):.3g} requests/s are offered"
+    return f"{rounded(number(row, 'offered_per_s'))} requests/s are offered"
 
 
 def _most(row: Row) -> str:
@@ -81,6 +81,6 @@ def _most(row: Row) -> str:
     top = number(row, "capacity_per_s")
     low, high = top / (1.0 + STEPS), top / (1.0 - STEPS)
     return (
-        f"; by closed form at most {top:.3g} ({low:.3g} to {high:.3g} if steps take {STEPS:.0%} more or "
-        f"less), bound by {row.get('binds')}"
+        f"; by closed form at most {rounded(top)} ({rounded(low)} to {rounded(high)} if steps take "
+        f"{STEPS:.0%} more or less), bound by {row.get('binds')}"
     )

@@ -18,6 +18,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def rounded(number: float, digits: int = 3) -> str:
+    """A number of so many significant digits, never with an exponent where it is a thousand or more."""
+    return f"{float(f'{number:.{digits}g}'):,.12g}"
+
+
 def text(value: object) -> str:
     """Returns an axis' value as people write it."""
     if value is None:

@@ -10,6 +10,7 @@ from specfleet.experiments.run.results import Row
 from specfleet.experiments.words import table
 from specfleet.experiments.words.summary import summary_table
 from specfleet.experiments.words.table import Column, table_text
+from specfleet.experiments.words.values import rounded
 from specfleet.experiments.words.width import fitted, fitting, terminal_columns
 
 WORD = st.text("abz019[]/:;\\+-%{}", min_size=1, max_size=30)
@@ -189,3 +190,21 @@ def test_the_share_of_rounds_that_propose_is_shown_where_a_drafter_was_often_sil
     assert "propose" not in heading(0.991, 0.986), "the last token of an answer has no drafts; that is all"
     assert "propose" in heading(0.991, 0.61)
     assert "61%" in heading(0.991, 0.61)
+
+
+@pytest.mark.parametrize(
+    ("number", "digits", "said"),
+    [
+        (100.0, 2, "100"),
+        (99.6, 2, "100"),
+        (1234.0, 3, "1,230"),
+        (1.234e6, 3, "1,230,000"),
+        (12.345, 3, "12.3"),
+        (0.01234, 2, "0.012"),
+        (0.0, 3, "0"),
+    ],
+)
+def test_a_rounded_number_of_a_thousand_or_more_has_no_exponent(
+    number: float, digits: int, said: str
+) -> None:
+    assert rounded(number, digits) == said

@@ -12,10 +12,7 @@ from specfleet.experiments.schema.blocks.until import Until
 def until_notices(experiment: Experiment, points: list[Experiment]) -> Iterator[str]:
     """Says why a stated `run` counts for none of the points; a plan reads it for itself."""
     if experiment.run.bill and any(map(switched_off, points)):
-        yield (
-            "run.bill: each point that drafts is simulated again without the drafts of each of its classes; "
-            "such runs are stepped and take longer"
-        )
+        yield "run.bill: each point that drafts is simulated again without the drafts of each of its classes"
     if experiment.run == Until(bill=experiment.run.bill) or experiment.plan is not None:
         return
     if any(point.workload.goes_on for point in points):

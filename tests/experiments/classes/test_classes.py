@@ -76,6 +76,21 @@ def test_the_calendar_gives_what_stepping_gives_where_luck_goes_by_class() -> No
     assert result.stepped_because == "" and requests(config, 3).luck_id is not None
 
 
+@pytest.mark.parametrize("drafts", [{"chat": 0}, {"chat": 1, "code": 2}, {"code": 0}])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_the_calendar_gives_what_stepping_gives_where_drafts_go_by_class(
+    drafts: dict[str, int], ahead: bool
+) -> None:
+    policy = {"async_scheduling": ahead, "draft_policy": {"by_class": drafts}}
+    config = point(file(num_prompts=120) | {"serve": {**SERVE, **policy}})
+    result = simulate(build(config).scenario, requests(config, 3), 3, every_turn=True)
+    assert result.stepped_because == "" and result.stepped_share == 0.0
+    for place, name in enumerate(("chat", "code")):
+        mine = result.requests["class_id"] == place
+        rounds, made = (result.requests[key][mine].sum() for key in ("verifications", "draft_tokens"))
+        assert made <= drafts.get(name, 3) * rounds and bool(made) == bool(drafts.get(name, 3))
+
+
 def test_a_run_that_forgets_its_requests_has_the_same_luck() -> None:
     config = point(file())
     scenario = build(config).scenario

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 SPEEDUPS = ("speedup_output_throughput", "speedup_p99_tpot")
 TAILS = ("p99_tpot_ms", "p99_itl_ms")
-COVERED = ("output_throughput", *TAILS)
+TASKS = ("mean_task_s", "mean_task_model_s", "usd_per_task")
+COVERED = ("output_throughput", *TAILS, *TASKS)
 """Metrics with a figure of their own name or kind."""
 
 
@@ -98,6 +99,7 @@ def _makers(shown: Shown) -> dict[str, Callable[[], Figure | None]]:
         "throughput": partial(metric, shown, "output_throughput"),
         "speedup": partial(speedup, shown),
         "tails": partial(tails, shown),
+        "tasks": partial(tasks, shown),
         "step_time": partial(step_time, shown),
         "two_sides": partial(two_sides, shown),
     }
@@ -122,8 +124,20 @@ def metric(shown: Shown, key: str) -> Figure | None:
 
 def tails(shown: Shown) -> Figure | None:
     """P99 of TPOT and of ITL over the load, side by side."""
+    chunk = "ITL is the time from one streamed chunk to the next; a chunk holds all tokens of one step."
+    return _side_by_side(shown, TAILS, "tail latency", chunk)
+
+
+def tasks(shown: Shown) -> Figure | None:
+    """What a session takes from its first turn to its last answer, of which answers, and what it costs."""
+    said = "A task is a session: its answers, and between them what its user thinks and its tools take."
+    return _side_by_side(shown, TASKS, "what a task takes and costs", said)
+
+
+def _side_by_side(shown: Shown, keys: Sequence[str], title: str, said: str) -> Figure | None:
+    """Metrics over the load, a panel each; None where there is nothing of any."""
     along = shown.along
-    drawn = [key for key in TAILS if along and any(points_of(line, along, key) for line in shown.lines)]
+    drawn = [key for key in keys if along and any(points_of(line, along, key) for line in shown.lines)]
     if along is None or not drawn:
         return None
     axis = Horizontal.of(along, shown)
@@ -132,8 +146,7 @@ def tails(shown: Shown) -> Figure | None:
         _draw_lines(ax, shown, axis, key)
         ax.set_title(noun(key))
     _legend(figure, axes[0])
-    chunk = "ITL is the time from one streamed chunk to the next; a chunk holds all tokens of one step."
-    caption(figure, shown, f"tail latency against {noun(along)}", chunk, *interval_note(shown))
+    caption(figure, shown, f"{title} against {noun(along)}", said, *interval_note(shown))
     return figure
 
 

@@ -66,6 +66,7 @@ def _stated(process: Process) -> AcceptanceSpec:
         hot_cold=HotCold(**process.hot_cold.model_dump()) if process.hot_cold else None,
         context_multiplier=nodes,
         temperature_multiplier=process.temperature_multiplier or (),
+        turn_multiplier=process.turn_multiplier or (),
         overlap=Overlap(**process.overlap.model_dump()) if process.overlap else None,
         length_rank_correlation=process.length_rank_correlation,
         proposal_probability=1.0 if probability is None else probability,

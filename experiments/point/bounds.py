@@ -113,6 +113,7 @@ def mean_length(spec: AcceptanceSpec, k: int) -> float:
         return 1.0
     survival = survival_table(spec, k).mean(axis=0)
     most = max((factor for _, factor in spec.context_multiplier), default=1.0)
+    most *= max((factor for _, factor in spec.turn_multiplier), default=1.0)
     return 1.0 + float(np.minimum(survival * most ** np.arange(1, k + 1), 1.0).sum())
 
 

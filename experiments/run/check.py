@@ -214,5 +214,8 @@ def mean_tokens(config: Experiment) -> float | None:
     if workload.trace is None and workload.sessions is None:
         spec = workload_spec(workload)
         return spec.prefix_tokens + spec.input.mean + spec.output.mean
+    if workload.sessions is not None:  # a sample, the same for every length of a run
+        some = workload.model_copy(update={"num_prompts": SAMPLE, "num_warmups": 0})
+        config = config.model_copy(update={"workload": some})
     table = requests(config, seed=0)
     return float(np.mean(table.prompt_tokens + table.output_tokens)) if len(table) else None

@@ -119,6 +119,7 @@ UNDERSTOOD: dict[type, tuple[str, ...]] = {
         "burst",
         "context_multiplier",
         "temperature_multiplier",
+        "turn_multiplier",
         "overlap",
         "length_rank_correlation",
         "proposal_persistence",

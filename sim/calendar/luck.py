@@ -275,6 +275,6 @@ def _always_drafts(process: Acceptance) -> bool:
 def _is_plain(process: Acceptance) -> bool:
     """Whether every round draws against its level's thresholds, whatever the request."""
     spec = process.spec
-    varies = spec.context_multiplier or spec.temperature_multiplier or spec.overlap
+    varies = spec.context_multiplier or spec.temperature_multiplier or spec.turn_multiplier or spec.overlap
     plain = process.independent_rounds and _always_drafts(process)
     return plain and not varies and not spec.length_rank_correlation

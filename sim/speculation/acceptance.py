@@ -152,6 +152,7 @@ class Acceptance:
 
     Attributes:
         survival: by level and position, shape `(LEVELS, k)`.
+        turns: of each request in its session, by its id; None: all are first turns.
 
     Raises:
         ValueError: as `survival_table`, or without the outputs that a rank correlation needs.
@@ -181,7 +182,10 @@ class Acceptance:
         hot = spec.overlap.multiplier() if spec.overlap is not None else spec.temperature_multiplier
         self._temperatures = np.array([temperature for temperature, _ in hot])
         self._hot_factors = np.array([factor for _, factor in hot])
-        same = not len(hot) and bool((self._factors == self._factors[0]).all())
+        self._turn_nodes = np.array([turn for turn, _ in spec.turn_multiplier])
+        self._turn_factors = np.array([factor for _, factor in spec.turn_multiplier])
+        self.turns: npt.NDArray[np.int64] | None = None
+        same = not len(hot) and not len(self._turn_nodes) and bool((self._factors == self._factors[0]).all())
         self._one_factor = float(self._factors[0]) if same else None
         self._lowered: dict[int, U64] = {}
         self._confidence_of: dict[int, tuple[float, ...]] = {}
@@ -221,6 +225,14 @@ class Acceptance:
         hot = float(np.interp(temperature, self._temperatures, self._hot_factors))
         return self.context_factor(prompt_tokens) * hot
 
+    def factor_of(self, request_id: int, prompt_tokens: int, temperature: float | None = None) -> float:
+        """Returns `factor` times what the request's turn of its session makes of it; arguments as there."""
+        factor = self.factor(prompt_tokens, temperature)
+        if not len(self._turn_nodes):
+            return factor
+        turn = 0 if self.turns is None else int(self.turns[request_id])
+        return factor * float(np.interp(turn, self._turn_nodes, self._turn_factors))
+
     def level(self, request_id: int, rank: Rank | None = None) -> int:
         """Returns a request's level, 0 to LEVELS - 1, every one as likely.
 
@@ -244,7 +256,7 @@ class Acceptance:
         level = self.level(request_id, rank)
         if self._one_factor is not None and level in self._lowered:
             return self._lowered[level]
-        factor = self.factor(prompt_tokens, temperature)
+        factor = self.factor_of(request_id, prompt_tokens, temperature)
         if factor == 1.0:
             return np.asarray(self._thresholds[level])
         found = np.asarray(np.floor(self._scaled(level, factor) * ONE).astype(np.uint64))
@@ -296,7 +308,7 @@ class Acceptance:
         level = self.level(request_id, rank)
         if self._one_factor is not None and level in self._confidence_of:
             return self._confidence_of[level]
-        said = tuple(self._scaled(level, self.factor(prompt_tokens, temperature)).tolist())
+        said = tuple(self._scaled(level, self.factor_of(request_id, prompt_tokens, temperature)).tolist())
         if self._one_factor is not None:
             self._confidence_of[level] = said
         return said

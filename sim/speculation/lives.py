@@ -47,6 +47,7 @@ class Lives:
             if spec.length_rank_correlation and not len(rows):
                 continue
             self.by_class[name] = process(spec, k, seed, outputs)
+            self.by_class[name].turns = None if table.think_s is None else table.turn
             if spec.length_rank_correlation:
                 self._ranks[rows] = output_ranks(outputs)
 

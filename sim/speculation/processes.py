@@ -54,7 +54,7 @@ class BurstAcceptance(Acceptance):
         self, request_id: int, prompt_tokens: int, temperature: float | None = None, rank: Rank | None = None
     ) -> F64:
         """Returns the logits of a request's conditional acceptance, shape `(k,)`."""
-        own = self._own(self.level(request_id, rank), self.factor(prompt_tokens, temperature))
+        own = self._own(self.level(request_id, rank), self.factor_of(request_id, prompt_tokens, temperature))
         return self.spread.centres(own)
 
     def accepted(

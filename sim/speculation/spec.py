@@ -67,6 +67,7 @@ class AcceptanceSpec:
         context_multiplier: nodes (prompt tokens, factor on conditional acceptance), linear in the
             logarithm of the tokens; () is 1 everywhere.
         temperature_multiplier: nodes (temperature of the request, factor), linear; () is 1 everywhere.
+        turn_multiplier: nodes (turn of its session from 0, factor), linear; () is 1 everywhere.
         overlap: a logit model that gives the factor at a temperature, or None.
         length_rank_correlation: Spearman correlation of acceptance and output length over requests.
         proposal_probability: share of sampling steps that find a match (n-gram); 1 = always.
@@ -94,6 +95,7 @@ class AcceptanceSpec:
     hot_cold: HotCold | None = None
     context_multiplier: Nodes = ()
     temperature_multiplier: Nodes = ()
+    turn_multiplier: Nodes = ()
     overlap: Overlap | None = None
     length_rank_correlation: float = 0.0
     proposal_probability: float = 1.0
@@ -146,14 +148,15 @@ class AcceptanceSpec:
             for name in ("burst", "hot_cold", "low_atom", "overlap"):
                 if getattr(self, name) is not None:
                     yield f"replay is exact; remove {name}"
-            if self.context_multiplier or self.temperature_multiplier or self.length_rank_correlation:
+            lowered = self.context_multiplier or self.temperature_multiplier or self.turn_multiplier
+            if lowered or self.length_rank_correlation:
                 yield "replay is exact; remove multipliers and length_rank_correlation"
             if proposing:
                 yield "replay says where nothing is proposed; remove proposal_probability"
         if self.hot_cold is not None and (self.burst is not None or proposing):
             yield "hot_cold says which steps find drafts, and in which runs; remove burst and proposal_*"
-        if self.hot_cold is not None and self.context_multiplier:
-            yield "hot_cold is for look-ups, which have no training length; remove context_multiplier"
+        if self.hot_cold is not None and (self.context_multiplier or self.turn_multiplier):
+            yield "hot_cold is for look-ups, which have no training length; remove the multipliers"
         if self.tree is not None:
             for name in ("burst", "hot_cold", "replay"):
                 if getattr(self, name) is not None:

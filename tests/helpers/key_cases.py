@@ -283,6 +283,8 @@ SPECULATIVE_CASES = {
     "code_revision": Case("x", seen=RESOLVED),
     "draft_load_config": Case({"a": 1}, seen=RESOLVED),
 }
+SS = f"{WL}.sessions"
+SESSIONS: Around = {f"{SS}.turns": {"fixed": 3}, f"{SS}.think_time_s": {"fixed": 0.3}}
 ACCEPTANCE_CASES = {
     "source": Case("x", seen=RESOLVED),
     "by_position": Case([0.9, 0.2, 0.1], {AC: {"by_position": [0.7, 0.5, 0.3], "concentration": 18}}),
@@ -309,6 +311,7 @@ ACCEPTANCE_CASES = {
     "hot_cold.accept_hot": Case(0.99, COLD),
     "hot_cold.propose_cold": Case(0.5, COLD),
     "context_multiplier": Case([[0.0, 1.0], [50.0, 0.3]]),
+    "turn_multiplier": Case([[0.0, 1.0], [2.0, 0.2]], SESSIONS),
     "context_knee": Case(30),
     "temperature_multiplier": Case([[0.0, 1.0], [1.0, 0.5]], HOT),
     "overlap.rule": Case("sampled", {**LATENT, f"{SC}.draft_sample_method": "probabilistic"}, NEEDED),
@@ -321,8 +324,6 @@ ACCEPTANCE_CASES = {
     "proposal_probability": Case(0.3, NGRAM),
     "proposal_persistence": Case(0.9, {**NGRAM, f"{AC}.proposal_probability": 0.5}),
 }
-SS = f"{WL}.sessions"
-SESSIONS: Around = {f"{SS}.turns": {"fixed": 3}, f"{SS}.think_time_s": {"fixed": 0.3}}
 TOOL: Around = {
     **SESSIONS,
     f"{SS}.tool": {

@@ -12,6 +12,7 @@ from timeline_worlds import TICK, worlds
 
 from specfleet.sim.scenario import RunResult, Scenario
 from specfleet.sim.simulation import simulate
+from specfleet.sim.speculation.spec import AcceptanceSpec
 from specfleet.workloads.requests import RequestTable
 
 SYSTEM = 1 << 40
@@ -133,4 +134,8 @@ def sessions(
             engine,
             speculative=replace(engine.speculative, num_speculative_tokens=k, drafter_max_model_len=None),
         )
-    return Sessions(replace(world, engine=engine), table)
+    classes = world.classes
+    if classes and draw(st.booleans()):
+        falling = AcceptanceSpec(conditional_acceptance=0.8, turn_multiplier=((0.0, 1.0), (3.0, 0.2)))
+        classes = {**classes, "a": falling}
+    return Sessions(replace(world, engine=engine, classes=classes), table)

@@ -29,6 +29,7 @@ _EXACT = (
     "context_multiplier",
     "context_knee",
     "temperature_multiplier",
+    "turn_multiplier",
     "overlap",
     "proposal_probability",
     "proposal_persistence",
@@ -246,7 +247,11 @@ def _range_of_spread(process: Process, block: str) -> Iterator[Conflict]:
 
 def _nodes(process: Process, block: str) -> Iterator[Conflict]:
     """What is given at nodes rises from 0 up, multipliers are positive."""
-    for key, what in (("context_multiplier", "tokens"), ("temperature_multiplier", "temperature")):
+    for key, what in (
+        ("context_multiplier", "tokens"),
+        ("temperature_multiplier", "temperature"),
+        ("turn_multiplier", "turn"),
+    ):
         nodes = getattr(process, key)
         if nodes is None:
             continue
@@ -277,9 +282,11 @@ def _shapes(process: Process, block: str) -> Iterator[Conflict]:
             f"enter, {hot_cold.enter:g}, is above stay, {hot_cold.stay:g}: runs that repel runs; swap them"
         )
         yield Conflict.at(message, f"{block}.hot_cold.enter", f"{block}.hot_cold.stay")
-    if hot_cold is not None and (process.context_multiplier or process.context_knee):
+    lowering = ("context_knee", "context_multiplier", "turn_multiplier")
+    given = [key for key in lowering if getattr(process, key)]
+    if hot_cold is not None and given:
         message = "a look-up has no training length; remove it"
-        key = "context_knee" if process.context_knee else "context_multiplier"
+        key = given[0]
         yield Conflict.at(message, f"{block}.{key}", f"{block}.hot_cold")
 
 

@@ -148,6 +148,8 @@ class Process(Block):
     """Positions a head was trained on: beyond, acceptance falls as measured on one EAGLE-3 head."""
     temperature_multiplier: tuple[tuple[float, Multiplier], ...] | None = None
     """[temperature, factor on the conditional acceptance] pairs; 1 at the temperature of the measurement."""
+    turn_multiplier: tuple[tuple[float, Multiplier], ...] | None = None
+    """[turn of the session from 0, factor on the conditional acceptance] pairs, linear in between."""
     overlap: Overlap | None = None
     """A logit model in place of `temperature_multiplier`."""
     length_rank_correlation: Annotated[float, Field(gt=-1, lt=1)] = 0.0

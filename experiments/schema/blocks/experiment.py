@@ -132,6 +132,10 @@ _FIGURES = """
     energy_j_per_output_token energy_low_j_per_output_token energy_high_j_per_output_token mean_gpu_w
     gpu_ms_per_output_token gpu_memory_share gpu_compute_share gpu_waiting_share
     cost_usd_per_million_output_tokens energy_x_plain
+    tasks task_throughput task_turns task_input_tokens task_cached_tokens task_output_tokens gpu_s_per_task
+    usd_per_task speedup_mean_task speedup_p99_task speedup_mean_task_model
+    mean_task_s median_task_s p90_task_s p99_task_s
+    mean_task_model_s median_task_model_s p90_task_model_s p99_task_model_s
 """
 _LATENCIES = ("ttft", "tpot", "itl", "itl_per_token", "e2el")
 _STATISTICS = ("mean", "median", "std", "p90", "p95", "p99")

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from sim_toys import ENGINE, ToyCost, World
 
@@ -58,7 +59,7 @@ def test_an_unbounded_cache_finds_what_the_hashes_of_the_excerpt_say(
         max_model_len=longest,
         max_num_batched_tokens=longest,
     )
-    apart = replace(table, arrival_s=10.0 * table.arrival_s.argsort(kind="stable"))
+    apart = replace(table, arrival_s=np.arange(0.0, 10.0 * len(table), 10.0, dtype=np.float64))
     world = World([1], [1], engine=engine, cost=ToyCost(1e-4))
     result = simulate(world.scenario({}), apart, 0)
     assert result.stepped_share == 0.0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from session_worlds import Sessions, Turn, sessions, table_of
-from sim_toys import ENGINE, ToyCost, World
+from sim_toys import ENGINE, ToyCost, World, drafting
 from test_timeline import HUNT, LAWS, SEEDS, plant, small_windows_and_blocks
 from timeline_worlds import differences, policies
 
@@ -19,6 +19,7 @@ from specfleet.sim.errors import Breach, Stall
 from specfleet.sim.recorder import FINISHED, REJECTED
 from specfleet.sim.simulation import simulate
 from specfleet.sim.speculation.policy import PolicySpec
+from specfleet.sim.speculation.spec import AcceptanceSpec
 from specfleet.sim.summarise import summarise
 
 __all__ = ["small_windows_and_blocks"]
@@ -61,6 +62,12 @@ def test_sessions_under_a_policy_equal_stepping(drawn: Sessions, policy: PolicyS
 
 
 @LAWS
+@given(sessions(2, short=True), SEEDS)
+def test_sessions_whose_blocks_run_short_equal_stepping(drawn: Sessions, seed: int) -> None:
+    prove(drawn, seed)
+
+
+@LAWS
 @given(sessions(2, caching=False, short=True), SEEDS)
 def test_sessions_without_a_cache_equal_stepping(drawn: Sessions, seed: int) -> None:
     prove(drawn, seed)
@@ -83,6 +90,19 @@ def test_most_of_these_sessions_have_hits_on_answers_and_are_not_stepped() -> No
     look()
     assert seen["fast"] > 0.7 * seen["worlds"], seen
     assert seen["hits on answers"] > 0.3 * seen["worlds"], seen
+
+
+def test_drafts_are_accepted_by_the_turn_as_stated() -> None:
+    sessions = [(0.0, conversation(-1 - number, [(8, 60)] * 4)) for number in range(60)]
+    spec = AcceptanceSpec(conditional_acceptance=0.8, turn_multiplier=((0.0, 1.0), (2.0, 0.5)))
+    world = World([1], [1], engine=drafting(1), cost=ToyCost(1.0))
+    table = table_of(sessions)
+    requests = simulate(world.scenario({"": spec}), table, 1).requests
+    for turn, expected in enumerate((0.8, 0.6, 0.4, 0.4)):
+        mine = {
+            name: requests[name][table.turn == turn].sum() for name in ("accepted_tokens", "draft_tokens")
+        }
+        assert mine["accepted_tokens"] / mine["draft_tokens"] == pytest.approx(expected, abs=0.03)
 
 
 FAULTS = {

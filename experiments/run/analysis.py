@@ -60,7 +60,8 @@ class StepTotals:
         if not len(iterations["start_s"]):
             return
         decoding = iterations["decode_sequences"] > 0
-        self.tokens += int(iterations["output_tokens"].sum(dtype=np.int64))
+        if "output_tokens" in iterations:  # iterations whose requests are forgotten do not say it
+            self.tokens += int(iterations["output_tokens"].sum(dtype=np.int64))
         self.from_s = min(self.from_s, float(iterations["start_s"].min()))
         self.to_s = max(self.to_s, float(iterations["end_s"].max()))
         self._add_prompts(iterations, ~decoding)

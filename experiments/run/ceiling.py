@@ -77,7 +77,12 @@ def _of_pool(pool: BuiltPool, table: RequestTable) -> Ceiling:
     """Returns the ceiling of a pool, for the mean lengths of these requests."""
     cost, engine = _of_one_batch(pool.cost, pool.engine)
     lengths = MeanLengths.of(table)
-    rounds = (mean_length(spec, engine.num_speculative_tokens) for spec in pool.acceptance.values())
+    come = {table.class_names[number] for number in np.unique(table.class_id).tolist()}
+    rounds = (
+        mean_length(spec, engine.num_speculative_tokens)
+        for name, spec in pool.acceptance.items()
+        if not name or name in come
+    )
     length = min(rounds, default=1.0)
     found = most(cost, engine, lengths, length, None)
     lost = {

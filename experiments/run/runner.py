@@ -225,6 +225,7 @@ def _summed_up(config: Experiment, built: Built, seed: int, every_turn: bool) ->
 
     summary = summarise(built.scenario, source(config, seed), seed, built.slo, begin, every_turn=every_turn)
     totals = tries[-1]
+    totals.tokens = totals.tokens or summary.tokens
     figures, load = summary.benchmark(), summary.engine_load()
     engine = {
         **_loads(figures, load),

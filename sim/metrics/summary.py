@@ -41,6 +41,7 @@ class Summary:
 
     Attributes:
         all: sums over all requests.
+        tokens: emitted, warm-ups included.
         rounds_by_accepted, refusals, steps_without_drafter, stepped_share, stepped_because: as in
             `RunResult`.
         whole: why the requests could not be forgotten while it ran; None: they were.
@@ -50,6 +51,7 @@ class Summary:
         self.scenario, self.class_names = scenario, tuple(class_names)
         replicas = scenario.deployment.replicas
         self.all = RequestSums(slo)
+        self.tokens = 0
         several = range(len(class_names)) if len(class_names) > 1 else ()
         self._classes = [(RequestSums(slo), Tally(), Tally(), Tally()) for _ in several]
         self._replicas = [RequestSums() for _ in range(replicas)] if replicas > 1 else [self.all]
@@ -78,6 +80,7 @@ class Summary:
             Breach: a law does not hold of one of them.
         """
         served = check_requests(self.scenario.engine, columns)
+        self.tokens += int(served["output_tokens"].sum())
         self._totals.add_requests(served, len(columns["status"]) - len(served["status"]))
         counted = Counted.of(columns)
         self.all.add(columns, counted)

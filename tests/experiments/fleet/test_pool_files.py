@@ -13,6 +13,7 @@ from specfleet.experiments.load.config import load, load_experiment, resolved
 from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.page.write import write_report
 from specfleet.experiments.point.built import build
+from specfleet.experiments.run.ceiling import ceiling
 from specfleet.experiments.run.check import check
 from specfleet.experiments.run.explain import explain_pools
 from specfleet.experiments.run.results import number, read_results
@@ -190,3 +191,18 @@ def test_a_straggler_takes_longer_and_nothing_else_changes(tmp_path: Path) -> No
     share: list[tuple[str, Value]] = [("deployment.pools.fast.slow", ({"share": 0.01, "factor": 2.0},))]
     (other,) = expand(load_experiment(written(tmp_path), share))
     assert [pool.members for pool in build(other.config).scenario.pools] == [(0,), (1,), (2,)]
+
+
+def test_a_ceiling_is_of_the_classes_that_a_pool_gets(tmp_path: Path) -> None:
+    found = {}
+    for drafted in ("code", "chat"):
+        other = "chat" if drafted == "code" else "code"
+        router: list[tuple[str, Value]] = [
+            ("deployment.router.by_class", {drafted: "fast", other: "plain"}),
+            ("deployment.pools.plain.replicas", 9),
+            ("workload.output_len", 200),
+        ]
+        (point,) = expand(load_experiment(written(tmp_path), router))
+        found[drafted] = ceiling(point.config, 1)
+        assert "pool fast" in found[drafted].binds
+    assert found["code"].per_s > 1.2 * found["chat"].per_s

@@ -148,3 +148,22 @@ def test_windowed_kv_of_a_draft_model_is_scaled_too() -> None:
     once, twice = tables
     assert once is not None and twice is not None and once.window_token_s > 0.0
     assert twice.window_token_s == pytest.approx(2.0 * once.window_token_s)
+
+
+@pytest.mark.parametrize("passes", [0, 1, 3])
+def test_a_drafter_with_windowed_layers_is_priced_alike_by_step_and_by_column(passes: int) -> None:
+    target = catalog.model("gpt-oss-120b")
+    own = replace(catalog.drafter("qwen3-1.7b"), model=catalog.model("gpt-oss-20b"), draft_vocab_size=201_088)
+    place = Placement.of(
+        target, catalog.accelerator("h100-94gb"), PROFILE, drafter=own,
+        num_speculative_tokens=3, max_num_seqs=64, max_num_batched_tokens=1024, tensor_parallel_size=2,
+    )  # fmt: skip
+    cost, tables = KernelCost(place), drafter_tables(place)
+    assert tables is not None and tables.window_token_s > 0.0
+    shape = verify(16, 3, passes)._replace(kv_tokens_in_window=16 * 128)
+    columns = {key: np.array([value]) for key, value in shape._asdict().items()}
+    total = sum(float(term[0]) for term in cost.terms(columns).values())
+    assert cost.seconds(shape) == pytest.approx(total, rel=1e-12)
+    none = shape._replace(kv_tokens_in_window=0)
+    more = drafter_s(cost, shape) - drafter_s(cost, none)
+    assert more == pytest.approx(passes * 16 * 128 * tables.window_token_s)

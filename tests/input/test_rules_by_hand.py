@@ -12,10 +12,14 @@ from plan_toys import load_small
 
 from specfleet.experiments.load.rules import memory
 from specfleet.experiments.load.rules.acceptance import _process
+from specfleet.experiments.load.rules.conflicts import _model_fit
+from specfleet.experiments.load.rules.own import _steps
 from specfleet.experiments.load.rules.plan import plan_conflicts
 from specfleet.experiments.load.rules.reach import _of_a_point
 from specfleet.experiments.load.rules.sizes import MOST_SECONDS
-from specfleet.experiments.load.rules.speculation import _synthetic
+from specfleet.experiments.load.rules.speculation import _drafter, _synthetic
+from specfleet.experiments.load.rules.workload import _asked, workload_notices
+from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.acceptance import Process
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import SpeculativeConfig
@@ -133,3 +137,71 @@ def test_a_plan_for_every_request_that_will_ever_come_is_refused(attainment: flo
     found = [*plan_conflicts(small(slo={"tpot_ms": 50.0, "attainment": attainment}))]
     assert [fault.paths[0] for fault in found] == [("slo", "attainment")] * refused
     assert all("no run is long enough" in fault.message for fault in found)
+
+
+def test_gpus_that_can_share_the_heads_are_named_up_to_sixteen() -> None:
+    (found,) = _model_fit(small(serve={"tensor_parallel_size": 3}).serve)
+    assert found.message.endswith("use one of 1, 2, 4, 8, 16")
+    model: Any = SimpleNamespace(num_heads=34, name="odd")
+    serve: Any = SimpleNamespace(model="odd", tensor_parallel_size=3, max_model_len=None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lookups, "model", lambda name: model)
+        assert next(_model_fit(serve)).message.endswith("use one of 1, 2"), "17 GPUs are no server"
+
+
+def test_behind_a_gpu_that_nobody_knows_the_next_without_a_price_is_still_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = lookups.accelerator
+
+    def accelerator(named: str) -> Any:
+        return SimpleNamespace(price_per_hour_usd=None) if named == "l40s" else known(named)
+
+    monkeypatch.setattr(lookups, "accelerator", accelerator)
+    plan = {"candidates": {"gpu": ("nonesuch", "l40s"), "tensor_parallel_size": (1,)}}
+    found = [fault.message for fault in plan_conflicts(small(plan=plan))]
+    assert any("unknown accelerator 'nonesuch'" in message for message in found)
+    assert any("l40s has no price in the catalogue" in message for message in found)
+
+
+@pytest.mark.parametrize(("limit", "longest", "refused"), [(4096, 4096, 0), (4097, 4096, 1), (4097, None, 0)])
+def test_a_drafter_reads_no_further_than_its_target(limit: int, longest: int | None, refused: int) -> None:
+    serve: Any = SimpleNamespace(tensor_parallel_size=1, max_model_len=longest, engine="vllm-0.33")
+    speculative: Any = SimpleNamespace(
+        draft_tensor_parallel_size=None, max_model_len=limit, model=None, method="ngram"
+    )
+    found = [*_drafter(SimpleNamespace(serve=serve), speculative)]  # type: ignore[arg-type]
+    assert [fault.paths[0][-1] for fault in found] == ["max_model_len"] * refused
+
+
+def test_burstiness_without_a_rate_is_said_to_have_no_effect_if_any_point_has_it() -> None:
+    def notices(*bursts: float) -> list[str]:
+        loads = [{"input_len": 9, "output_len": 9, "max_concurrency": 4, "burstiness": b} for b in bursts]
+        return [*workload_notices([small(plan=None, slo=None, workload=load) for load in loads])]
+
+    assert any("burstiness has no effect" in each for each in notices(1.0, 0.5))
+    assert not any("burstiness" in each for each in notices(1.0, 1.0))
+
+
+def test_more_warm_ups_than_requests_are_said_and_phases_hold_their_own() -> None:
+    asked = {"input_len": 9, "output_len": 9, "max_concurrency": 4, "num_warmups": 30, "num_prompts": 20}
+    said = workload_notices([small(plan=None, slo=None, workload=asked)])
+    assert any("num_warmups, 30" in each for each in said)
+    phases: Any = SimpleNamespace(phases=(), trace=None, num_prompts=5)
+    assert _asked(phases, 7) == 0 and _asked(SimpleNamespace(phases=None, trace="x"), 7) == 0  # type: ignore[arg-type]
+    assert _asked(SimpleNamespace(phases=None, trace=None), 7) == 7  # type: ignore[arg-type]
+
+
+def test_a_price_of_ones_own_is_tried_on_a_plain_a_verifying_and_a_prompt_s_step() -> None:
+    serve: Any = SimpleNamespace(
+        speculative_config=SimpleNamespace(num_speculative_tokens=3), max_num_batched_tokens=10
+    )
+    assert [(s.tokens, s.decode_sequences, s.prefill_sequences, s.logit_rows) for s in _steps(serve)] == [
+        *((1, 1, 0, 1), (4, 1, 0, 4), (10, 0, 1, 1)),
+    ]
+    assert [(s.draft_tokens, s.draft_passes, s.prefill_pairs) for s in _steps(serve)][1:] == [
+        (3, 3, 0),
+        (0, 0, 55),
+    ]
+    plain: Any = SimpleNamespace(speculative_config=None, max_num_batched_tokens=None)
+    assert [s.tokens for s in _steps(plain)] == [1, 1, 64]

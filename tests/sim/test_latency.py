@@ -157,6 +157,13 @@ def test_the_decode_parts_make_up_tpot() -> None:
     np.testing.assert_allclose(decode / 24, Counted.of(result.requests).tpot_s, rtol=1e-9)
 
 
+def test_without_drafts_nothing_is_lost_to_acceptance_however_outputs_differ() -> None:
+    world = World([20] * 6, [3, 9, 1, 2, 30, 4], engine=drafting(0))
+    split = latency_split(run(world, 0), SplitCost(0.0))
+    assert split["low_acceptance_s"] == pytest.approx(np.zeros(6), abs=1e-12)
+    assert (split["decode_s"] >= 0.0).all() and split["decode_s"].max() > 0.0
+
+
 def test_a_preempted_request_pauses_for_as_long_as_it_got_nothing() -> None:
     engine = replace(drafting(0), num_gpu_blocks=9, block_size=4, max_model_len=40, max_num_seqs=4)
     world = World([8, 8, 8], [14, 14, 14], engine=engine, arrival_s=[0.0, 0.0, 0.0])

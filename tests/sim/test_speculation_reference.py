@@ -118,6 +118,7 @@ def test_50_000_steps_are_within_a_hundredth_of_direct_sampling(batch: list[Gene
 def test_a_recovered_token_drawn_from_p_itself_is_found(tree: str, method: str) -> None:
     broken = output_of(tree, method, RESIDUALS["broken"], 10_000)
     assert not broken.exact and broken.statistic > 3 * broken.limit
+    assert 10_000 <= broken.tokens <= 10_000 * (1 + TREES[tree].depth)
     assert broken.variation > 2 * direct_output(broken.tokens).variation
 
 

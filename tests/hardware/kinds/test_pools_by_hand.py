@@ -9,8 +9,9 @@ import pytest
 
 from specfleet.hardware import catalog
 from specfleet.hardware.attentioncost import _latent
+from specfleet.hardware.configs.keys import ConfigError
 from specfleet.hardware.configs.reader import rope_of
-from specfleet.hardware.configs.storage import _compressed
+from specfleet.hardware.configs.storage import _compressed, _weights_only
 from specfleet.hardware.heads import dflash_for, eagle3_for, medusa_for
 from specfleet.hardware.hybrid import pool_shape
 from specfleet.hardware.layers.attention import Indexer, LatentAttention
@@ -145,3 +146,30 @@ def test_blocks_hold_a_state_with_what_each_draft_adds_to_it_and_one_a_draft(dra
     held = cache.state_bytes + drafts * cache.draft_state_bytes
     least = 4 * (1 + drafts) * held
     assert least <= found.sequence_slots * found.bytes_per_slot < 3 * least
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_the_tensors_of_a_head_are_its_layer_s_its_fusion_and_what_is_its_own(
+    tp: int,
+) -> None:
+    own = catalog.drafter("eagle3-llama3.1-instruct-8b")
+    found = [*_drafter_tensors(own, tp)]
+    fc = own.fc_gemm(tp)
+    assert fc is not None and (2 * fc[0] * fc[1], 1) in found
+    assert own.model is not None
+    assert found[-2:] == [
+        (2 * own.head_parameters(tp), int(own.own_lm_head)),
+        (own.model.embedding_bytes(tp), int(own.own_embedding)),
+    ]
+    layers = sum(n * k for group in own.model.layer_groups(tp, None) for n, k in group.gemms)
+    assert sum(size * n for size, n in found[:-3]) == 2 * layers * own.model.num_layers
+
+
+@pytest.mark.parametrize(("bits", "known"), [(1, False), (2, True), (8, True), (9, False)])
+def test_weights_have_two_bits_at_least_and_eight_at_most(bits: int, known: bool) -> None:
+    block: Any = {"bits": bits, "group_size": 64, "sym": True}
+    if known:
+        assert _weights_only(block, {}).groups[0].stored == f"int{bits}_g64"
+    else:
+        with pytest.raises(ConfigError, match="no whole numbers from 2"):
+            _weights_only(block, {})

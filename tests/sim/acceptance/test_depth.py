@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from specfleet.sim.speculation.depth import CountedAt, Depth, _expected, _logits, _observed, at_k, known
 from specfleet.sim.speculation.families import EAGLE, FAMILIES, DrafterFamily
+from specfleet.sim.statistics.student import student_t
 
 FAMILY = st.sampled_from(sorted(set(FAMILIES.values()), key=lambda family: family.name))
 K = st.integers(1, 12)
@@ -152,3 +153,21 @@ def test_draft_models_left_out_are_predicted_better_than_by_carrying_on_the_last
     assert np.mean([abs(one.error) for one in between]) <= 0.015
     assert np.mean([abs(one.error) for one in own]) < 0.02
     assert np.mean([one.inside for one in own]) >= 0.85
+
+
+@pytest.mark.parametrize("family", SHIPPED.values(), ids=list(SHIPPED))
+def test_a_position_s_interval_is_students_t_on_the_logit(family: DrafterFamily) -> None:
+    """Of what is known of the drafter, and of how far counts stray from run to run."""
+    told = known(family, [CountedAt(3, (0.7, 0.5, 0.35))])
+    t, slopes = student_t(0.9, family.degrees), []
+    for step in np.eye(len(told.likely)):
+        ends = (replace(told, likely=told.likely + sign * 1e-5 * step).by_position(5) for sign in (1, -1))
+        up, down = (np.log(np.array(end) / (1 - np.array(end))) for end in ends)
+        slopes.append((up - down) / 2e-5)
+    jacobian = np.array(slopes).T
+    sd = np.sqrt(np.diag(jacobian @ told.covariance @ jacobian.T) + 0.012**2)
+    for at, found in enumerate(told.positions(5)):
+        assert found.value == pytest.approx(told.by_position(5)[at])
+        middle = math.log(found.value / (1 - found.value))
+        for end, sign in ((found.low, -1), (found.high, 1)):
+            assert math.log(end / (1 - end)) == pytest.approx(middle + sign * t * sd[at], rel=1e-3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, isfinite
 
 import numpy as np
@@ -17,7 +18,7 @@ from specfleet.sim.statistics.figures import (
     percentile_of,
 )
 from specfleet.sim.statistics.flow import Flow
-from specfleet.sim.statistics.interval import too_short
+from specfleet.sim.statistics.interval import WORTH, too_short
 from specfleet.sim.statistics.limits import far_within
 from specfleet.sim.statistics.series import Series
 from specfleet.sim.statistics.startup import Startup, startup
@@ -126,3 +127,10 @@ def test_a_figure_known_just_as_well_as_was_asked_is_known() -> None:
         return settle(lambda n: Observed({"x": data}), {"x": Precision(mean=asked)}, lengths).in_the_way == ()
 
     assert looked(width) and not looked(0.999 * width)
+
+
+def test_what_is_worth_just_as_many_values_as_are_asked_is_enough() -> None:
+    spread_ = BatchSpread(1.0, 9.0, 10, 0.0, 0.0, True)
+    assert too_short(WORTH, spread_) == ""
+    assert "fewer than" in too_short(np.nextafter(WORTH, 0.0), spread_)
+    assert "a few times the memory" in too_short(WORTH, replace(spread_, separate=False))

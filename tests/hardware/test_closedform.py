@@ -80,3 +80,19 @@ def test_a_long_prompt_comes_in_chunks_that_pay_for_what_came_before() -> None:
 def test_a_batch_that_fills_the_budget_is_refused() -> None:
     with pytest.raises(ValueError, match="64 sequences fill the budget of 64 tokens"):
         closed_form_tpot(COST, 64, 1000, 300, max_num_batched_tokens=64)
+
+
+def test_each_piece_of_a_prompt_attends_to_all_before_it() -> None:
+    """Of 250 tokens with room for 100 beside two decodes: pieces behind 0, 100 and 200 tokens."""
+    asked: list[StepShape] = []
+
+    class Noted:
+        def seconds(self, shape: StepShape) -> float:
+            asked.append(shape)
+            return 1.0 + shape.prefill_pairs
+
+    tpot = closed_form_tpot(Noted(), 2, 250, 10, 102)  # type: ignore[arg-type]
+    pieces = [(shape.tokens - 2, shape.prefill_pairs) for shape in asked[1:]]
+    pairs = [100 * 101 // 2, 100 * 100 + 100 * 101 // 2, 200 * 50 + 50 * 51 // 2]
+    assert pieces == [*zip((100, 100, 50), pairs, strict=True)] and sum(pairs) == 250 * 251 // 2
+    assert tpot == pytest.approx(1.0 + 1 / 10 * sum(pairs))

@@ -91,17 +91,16 @@ class Map:
     def tests(self, file: str, function: str) -> list[tuple[str, float]]:
         """Returns the tests that call a function, the fastest first, with their CPU seconds.
 
-        For a line outside of any function: those that call any function of the file, or else of a file that
-        imports it.
+        For a line outside of any function: those that call one of the file, or of a file that imports it.
         """
         if self._by_function is None:
             self._index()
         assert self._by_function is not None
         names = self._by_function.get((file, function), set()) if function else self._by_file.get(file, set())
-        if not function and not names:
+        if not function:
             module = file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
             users = [other for other in self._by_file if imports(other, module)]
-            names = {name for other in users for name in self._by_file[other]}
+            names = names.union(*(self._by_file[other] for other in users))
         pairs = [(name, float(str(self._tests[name]["seconds"]))) for name in names]
         return sorted(pairs, key=lambda pair: (pair[1], pair[0]))
 

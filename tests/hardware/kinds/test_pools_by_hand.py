@@ -173,3 +173,11 @@ def test_weights_have_two_bits_at_least_and_eight_at_most(bits: int, known: bool
     else:
         with pytest.raises(ConfigError, match="no whole numbers from 2"):
             _weights_only(block, {})
+
+
+def test_the_share_of_kv_in_windows_is_that_of_their_layers() -> None:
+    """Gemma 3: of 62 layers every sixth is full."""
+    model = catalog.model("gemma-3-27b-it")
+    assert model.num_layers == 62 and model.num_windowed_layers == 52
+    assert model.share_in_reach("auto", 1) == pytest.approx(52 / 62)
+    assert LLAMA.share_in_reach("auto", 1) == 0.0

@@ -10,8 +10,12 @@ import numpy as np
 import pytest
 from sim_toys import SPREAD, World, drafting
 
+from specfleet.sim.calendar.slots import Queue
 from specfleet.sim.columns import luck as columns_luck
+from specfleet.sim.columns.head import ColumnBatch
 from specfleet.sim.columns.luck import Arena
+from specfleet.sim.config import EngineConfig
+from specfleet.sim.laws.everywhere import _unequal
 from specfleet.sim.metrics.columns import benchmark, engine_load
 from specfleet.sim.metrics.seconds import Seconds
 from specfleet.sim.metrics.steady import _pauses
@@ -102,3 +106,59 @@ def test_what_differs_wholly_is_one_apart_and_what_is_alike_nothing() -> None:
     a, b = np.array([0.5, 0.5, 0.0]), np.array([0.0, 0.0, 1.0])
     assert (total_variation(a, b), total_variation(a, a)) == (1.0, 0.0)
     assert total_variation(a, np.array([0.25, 0.5, 0.25])) == 0.25
+
+
+def test_luck_is_skipped_of_those_aboard_who_stayed_and_of_those_listed_in_their_own_places() -> None:
+    """Rows 0 to 3 are aboard, of whom 1 left since; rows 4 and 5 are listed."""
+    told: dict[str, list[int]] = {}
+
+    def note(name: str) -> Any:
+        return SimpleNamespace(skip_luck=lambda rows: told.update({name: rows.tolist()}))
+
+    batch: Any = SimpleNamespace(
+        head=SimpleNamespace(n=4, left=np.array([1])), tail=note("listed"), notes=note("aboard")
+    )
+    ColumnBatch.skip_luck(batch, np.array([0, 1, 3, 4, 5]))
+    assert told == {"listed": [0, 1], "aboard": [0, 2]}
+    batch.notes = None
+    ColumnBatch.skip_luck(batch, np.array([5]))
+    assert told["listed"] == [1]
+
+
+def test_a_queue_counts_on_when_its_front_is_forgotten() -> None:
+    queue: Queue[str] = Queue()
+    queue.append("a")
+    queue.extend(["b", "c"])
+    del queue[0]
+    queue.append("d")
+    assert len(queue) == 4 and [queue[at] for at in (1, 2, 3)] == ["b", "c", "d"]
+
+
+def test_a_time_that_never_was_equals_another_and_no_number_does() -> None:
+    nan = float("nan")
+    times = _unequal(np.array([1.0, nan, nan, 2.0]), np.array([1.0, nan, 3.0, 2.5]))
+    counts = _unequal(np.array([[1, 2], [3, 4]]), np.array([[1, 2], [3, 5]]))
+    assert (times.tolist(), counts.tolist()) == ([False, False, True, True], [False, True])
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("max_num_seqs", 1),
+        ("max_num_batched_tokens", 1),
+        ("block_size", 1),
+        ("max_model_len", 1),
+        ("num_gpu_blocks", 2),
+    ],
+)
+def test_an_engine_has_one_of_everything_at_least_and_two_blocks(name: str, least: int) -> None:
+    sizes: dict[str, Any] = {
+        "max_num_seqs": 4,
+        "max_num_batched_tokens": 64,
+        "num_gpu_blocks": 9,
+        "block_size": 16,
+    }
+    sizes |= {"max_model_len": 128}
+    assert getattr(EngineConfig(**(sizes | {name: least})), name) == least
+    with pytest.raises(ValueError, match=rf"{name} is {least - 1}.* at least {least}"):
+        EngineConfig(**(sizes | {name: least - 1}))

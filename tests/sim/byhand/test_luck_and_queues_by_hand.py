@@ -181,7 +181,7 @@ def test_a_first_stay_is_its_request_s_part_of_the_block() -> None:
         "gains": np.arange(9, dtype=np.uint8) + 60, "kept": np.array([1, 2]), "starts": np.array([0, 4]),
         "rounds_column": np.array([3, 4]), "prompt": [10, 11], "blocks": [1, 2], "rounds": [3, 4],
         "most": [5, 6], "uses_drafts": [True, False], "final": [14, 16], "start": [0, 4], "end": [4, 9],
-        "unused": [-1, 3],
+        "unused": [-1, 3], "drafts": None, "wants": None, "spared": [], "rows": [],
     }  # fmt: skip
     stay = Stay.fresh(8, LifeBatch(first_place=7, **flat), 1)
     assert (stay.place, stay.prompt, stay.final, stay.most, stay.tokens) == (8, 11, 16, 6, 11)

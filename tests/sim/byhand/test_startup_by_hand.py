@@ -134,3 +134,12 @@ def test_what_is_worth_just_as_many_values_as_are_asked_is_enough() -> None:
     assert too_short(WORTH, spread_) == ""
     assert "fewer than" in too_short(np.nextafter(WORTH, 0.0), spread_)
     assert "a few times the memory" in too_short(WORTH, replace(spread_, separate=False))
+
+
+@pytest.mark.parametrize(("requests", "seen"), [(25, False), (26, False), (27, True), (60, True)])
+def test_growth_is_looked_for_in_twenty_stretches_of_a_row_at_least(requests: int, seen: bool) -> None:
+    """Behind the first quarter of 26 requests 20 are left, of 27 one more."""
+    sent = np.arange(float(requests))
+    flow, _ = Flow.of(sent, sent + 0.5)
+    found = startup({"ttft": np.ones(requests)}, flow)
+    assert bool(found.offered_per_s) == seen == (requests - requests // 4 > 20)

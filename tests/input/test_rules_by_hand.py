@@ -205,3 +205,26 @@ def test_a_price_of_ones_own_is_tried_on_a_plain_a_verifying_and_a_prompt_s_step
     ]
     plain: Any = SimpleNamespace(speculative_config=None, max_num_batched_tokens=None)
     assert [s.tokens for s in _steps(plain)] == [1, 1, 64]
+
+
+@pytest.mark.parametrize(
+    ("method", "named", "limit", "advice"),
+    [
+        (
+            "eagle3",
+            "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B",
+            4000,
+            "leave it out: the head drafts at any length",
+        ),
+        ("draft_model", "qwen2.5-0.5b-instruct", 40_000, "lower it"),
+    ],
+)
+def test_a_head_that_drafts_at_any_length_needs_no_limit_and_a_model_a_lower_one(
+    method: str, named: str, limit: int, advice: str
+) -> None:
+    serve: Any = SimpleNamespace(tensor_parallel_size=1, max_model_len=100_000, engine="vllm-0.33")
+    own: Any = SimpleNamespace(
+        draft_tensor_parallel_size=None, max_model_len=limit, model=named, method=method
+    )
+    found = [fault.message for fault in _drafter(SimpleNamespace(serve=serve), own)]  # type: ignore[arg-type]
+    assert any("which vLLM refuses" in said and said.endswith(advice) for said in found), found

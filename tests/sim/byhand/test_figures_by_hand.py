@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,9 +16,11 @@ from specfleet.sim.columns.head import ColumnBatch
 from specfleet.sim.columns.luck import Arena
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.laws.everywhere import _unequal
+from specfleet.sim.laws.whole import Totals
 from specfleet.sim.metrics.columns import benchmark, engine_load
 from specfleet.sim.metrics.seconds import Seconds
 from specfleet.sim.metrics.steady import _pauses
+from specfleet.sim.recorder import FINISHED
 from specfleet.sim.speculation.exactness import total_variation
 from specfleet.sim.statistics.startup import Startup
 from specfleet.sim.stepped import EngineServer
@@ -162,3 +164,34 @@ def test_an_engine_has_one_of_everything_at_least_and_two_blocks(name: str, leas
     assert getattr(EngineConfig(**(sizes | {name: least})), name) == least
     with pytest.raises(ValueError, match=rf"{name} is {least - 1}.* at least {least}"):
         EngineConfig(**(sizes | {name: least - 1}))
+
+
+def test_sums_of_iterations_are_sequences_times_seconds() -> None:
+    laws = Totals()
+    for begin in (0.0, 1.0):
+        laws.add_iterations(
+            {
+                "start_s": np.array([begin, begin + 0.5]),
+                "end_s": np.array([begin + 0.25, begin + 1.0]),
+                "running": np.array([4, 2]),
+                "waiting": np.array([1, 3]),
+                "gaps_by_tokens": np.array([[0, 2, 0], [1, 0, 1]]),
+            }
+        )
+    assert laws.running_s == 2 * (4 * 0.25 + 2 * 0.5)
+    assert laws.present_s == laws.running_s + 2 * (1 * 0.25 + 3 * 0.5)
+    assert (laws.busy_s, laws.longest_s, laws.start_s, laws.end_s) == (1.5, 0.5, 0.0, 2.0)
+    assert laws.chunked == 2 * (2 * 1 + 1 * 2)
+
+
+@pytest.mark.parametrize("engine", ["auto", "step"])
+def test_where_prompts_are_whole_one_longer_than_a_step_is_refused(
+    engine: str,
+) -> None:
+    whole = replace(
+        drafting(0), reserves_max_tokens=True, enable_chunked_prefill=False, max_num_batched_tokens=64
+    )
+    result = World([60, 64, 65, 10], [3, 3, 3, 3], engine=whole).run(engine=engine)
+    assert sum(result.refusals.values()) == 1
+    served = result.requests["status"] == FINISHED
+    assert served.tolist() == [True, True, False, True]

@@ -114,7 +114,8 @@ class Client:
                 self._due = row + 1
 
     def _use(self, row: int, arrives: Moment) -> Generator[Moment, float, None]:
-        """A simpy process: a user waits for an answer, turns round, and sends its next turn, or who waits."""
+        """A simpy process: a user waits for an answer, turns round, thinks, and sends its next turn, or the
+        request that has waited longest."""
         while True:
             arrived_s = yield arrives
             self._answers[row] = free = self.env.moment()
@@ -122,13 +123,13 @@ class Client:
             free_s = yield free
             if self._follows and self._follows[row + 1]:
                 row += 1
-                if self._think_s[row]:
-                    free_s = yield self.env.until(free_s + self._think_s[row])
             elif self._next < self._due:
                 row = self._first_waiting()
                 self._next = row + 1
             else:
                 break
+            if self._think_s and self._think_s[row]:
+                free_s = yield self.env.until(free_s + self._think_s[row])
             arrives = self._send(row, free_s)
         self.in_flight -= 1
 

@@ -135,7 +135,7 @@ class Outline:
         for table in source.portions(size):
             segments |= table.segment_offset is not None
             names = table.class_names
-            turns = "sessions: an answer lets the next turn go" if table.think_s is not None else None
+            turns = "think times: an answer lets the next turn go" if table.think_s is not None else None
             if reason := stranger(scenario, table, None) or turns or _refused(scenario, segments):
                 return cls(None, reason, names)
             served = some_rows(table, CalendarRun(scenario, table, seed, None).served)

@@ -66,7 +66,8 @@ class RequestTable:
 
     With `think_s`, rows of one `session_id` are a session: they stand one behind the other, `turn` counts
     from 0, and a turn after the first is due `think_s` seconds after the client has the answer before it;
-    its `arrival_s` says when its session begins. Without it, requests come at `arrival_s`. `output_stream`
+    its `arrival_s` says when its session begins. A first turn that had to wait for a user is sent `think_s`
+    after that user is free. Without it, requests come at `arrival_s`. `output_stream`
     names the stream of a row's output: where its prompt ends in that stream, the output continues it there,
     and else begins it. None: nobody can ask for an output.
     `luck_id`, where it is given, is the key of a row's luck in place of its number, so that a request of one

@@ -19,6 +19,7 @@ class Purpose(IntEnum):
     TURNS = 6
     THINK = 7
     TOOL = 8
+    BETWEEN = 9
 
 
 def stream(seed: int, purpose: Purpose, traffic_class: str | None = None) -> np.random.Generator:

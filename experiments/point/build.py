@@ -12,7 +12,7 @@ from specfleet.experiments.point.acceptance_specs import acceptance_spec
 from specfleet.experiments.point.beyond import at_drafts
 from specfleet.experiments.point.graphs import draft_tiers, with_graphs
 from specfleet.experiments.point.mixes import Laws, laws, mix_of
-from specfleet.experiments.point.sessions import session_spec
+from specfleet.experiments.point.sessions import session_spec, with_thought
 from specfleet.experiments.point.sglang import sglang_config
 from specfleet.experiments.point.trtllm import capacity_rules
 from specfleet.experiments.schema import lookups
@@ -331,9 +331,17 @@ def requests(config: Experiment, seed: int) -> RequestTable:
     assert config.serve.max_model_len
     if workload.sessions is not None:
         session = session_spec(workload.sessions, config.serve.max_model_len)
-        return session_requests(workload_spec(workload), session, seed)
+        return with_thought(session_requests(workload_spec(workload), session, seed), workload, seed)
     if workload.trace is None:
-        return build_requests(workload_spec(workload, config.serve.max_model_len), seed)
+        table = build_requests(workload_spec(workload, config.serve.max_model_len), seed)
+        return with_thought(table, workload, seed)
+    return with_thought(_timed(config, seed), workload, seed)
+
+
+def _timed(config: Experiment, seed: int) -> RequestTable:
+    """Returns the rows of a trace at their own times, or at those asked for."""
+    workload = config.workload
+    assert config.serve.max_model_len
     table = _trace_requests(workload, config.serve.max_model_len)
     if workload.request_rate is None:
         return table
@@ -347,7 +355,8 @@ def requests(config: Experiment, seed: int) -> RequestTable:
 
 def source(config: Experiment, seed: int) -> Source:
     """Returns the requests of a point as something that gives them in portions; equal to `requests`."""
-    if config.workload.trace is None and config.workload.sessions is None:
+    workload = config.workload
+    if workload.trace is None and workload.sessions is None and workload.think_time_s is None:
         return RequestStream(workload_spec(config.workload, config.serve.max_model_len), seed)
     return Table(requests(config, seed))
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import numpy as np
+
 from specfleet.experiments.point.mixes import law
 from specfleet.experiments.schema.blocks.sessions import ContextCut, Pause, Sessions
+from specfleet.experiments.schema.blocks.workload import Workload
 from specfleet.workloads.pauses import (
     EmpiricalPause,
     ExponentialPause,
@@ -12,7 +17,9 @@ from specfleet.workloads.pauses import (
     PauseLaw,
     UniformPause,
 )
+from specfleet.workloads.requests import RequestTable
 from specfleet.workloads.sessions import Cut, SessionSpec, Tools
+from specfleet.workloads.streams import Purpose, stream
 
 
 def pause_law(pause: Pause) -> PauseLaw:
@@ -27,6 +34,16 @@ def pause_law(pause: Pause) -> PauseLaw:
         return LogNormalPause(pause.lognormal.median, pause.lognormal.sigma, pause.lognormal.max)
     assert pause.quantiles is not None, "the rules ask for exactly one distribution"
     return EmpiricalPause(tuple(p for p, _ in pause.quantiles), tuple(v for _, v in pause.quantiles))
+
+
+def with_thought(table: RequestTable, workload: Workload, seed: int) -> RequestTable:
+    """Returns requests with the pauses that a user makes before each of them, or before each session."""
+    if workload.think_time_s is None:
+        return table
+    drawn = pause_law(workload.think_time_s).quantile(stream(seed, Purpose.BETWEEN).random(len(table)))
+    first = table.turn == 0
+    between = drawn if table.think_s is None else np.where(first, drawn, table.think_s)
+    return dataclasses.replace(table, think_s=between)
 
 
 def session_spec(sessions: Sessions, max_model_len: int) -> SessionSpec:

@@ -191,7 +191,8 @@ def _why_stepped(config: Experiment) -> str:
         workload = config.workload.model_copy(update={"num_prompts": SAMPLE, "num_warmups": 0})
         config = config.model_copy(update={"workload": workload})
     scenario = build(config).scenario
-    drawn = config.workload.trace is None and config.workload.sessions is None
+    asked = config.workload
+    drawn = asked.trace is None and asked.sessions is None and asked.think_time_s is None
     table = _drawn(workload_spec(config.workload)) if drawn else requests(config, seed=0)
     if scenario.pools:
         from specfleet.sim.fleet.run import why_pools_stepped

@@ -377,6 +377,10 @@ SESSION_CASES = {
     "sessions.system_prompt.pools": Case(9, {**SESSIONS, f"{SS}.system_prompt": {"tokens": 320}}),
     "sessions.tool.probability": Case(1.0, TOOL),
     "sessions.reasoning_share": Case(0.8, {**SESSIONS, **LONG}),
+    **{
+        f"think_time_s.{law}": Case(value, {f"{WL}.think_time_s": given})
+        for law, value, given in LAWS_OF_PAUSES
+    },
     "sessions.on_full": Case("end", {**SESSIONS, f"{SS}.turns": {"fixed": 20}}, NEEDED),
 }
 WORKLOAD_CASES = {

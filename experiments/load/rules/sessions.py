@@ -23,6 +23,8 @@ EXCLUDED = {
 def session_conflicts(config: Experiment) -> Iterator[Conflict]:
     """Everything wrong with the sessions of a filled point."""
     sessions = config.workload.sessions
+    if config.workload.think_time_s is not None:
+        yield from _pause(config.workload.think_time_s, "workload.think_time_s")
     if sessions is None:
         return
     for key, why in EXCLUDED.items():
@@ -45,7 +47,10 @@ def session_conflicts(config: Experiment) -> Iterator[Conflict]:
 
 
 def session_notices(points: list[Experiment]) -> Iterator[str]:
-    """Says where turns compute what was computed for their session before."""
+    """Says where nobody thinks, and where turns compute what was computed for their session before."""
+    thinking = [point.workload for point in points if point.workload.think_time_s is not None]
+    if thinking and all(load.max_concurrency is None for load in thinking):
+        yield "workload.think_time_s has no effect: without max_concurrency no user waits for an answer"
     mine = [point for point in points if point.workload.sessions is not None]
     if mine and not any(point.serve.enable_prefix_caching for point in mine):
         yield (

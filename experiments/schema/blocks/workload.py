@@ -21,7 +21,7 @@ from specfleet.experiments.schema.blocks.base import (
 from specfleet.experiments.schema.blocks.lengths import Lengths
 from specfleet.experiments.schema.blocks.own import TraceFormatName
 from specfleet.experiments.schema.blocks.plan import Slo
-from specfleet.experiments.schema.blocks.sessions import Sessions
+from specfleet.experiments.schema.blocks.sessions import Pause, Sessions
 from specfleet.experiments.schema.blocks.tracefile import Trace, TraceReading
 from specfleet.workloads.rates import RateCurve
 
@@ -192,6 +192,9 @@ class Workload(Block):
     first requests."""
     prefix: Prefix | None = None
     sessions: Sessions | None = None
+    think_time_s: Pause | None = None
+    """Seconds from an answer to the next request of the same user, where `max_concurrency` are users; between
+    `sessions`, to the next session."""
     temperature: Annotated[float, Field(ge=0, le=100)] = 0.0
 
     @property

@@ -135,6 +135,12 @@ def test_the_preset_of_an_agent_fleet_finds_most_of_its_prompts_and_halves_its_a
     assert number(drafted, "usd_per_task") < number(plain, "usd_per_task")
 
 
+def test_think_times_without_users_are_noticed(file: Path) -> None:
+    idle = ["workload.sessions=null", "workload.think_time_s={fixed: 2}", "workload.max_concurrency=null"]
+    notices = load(file, [*idle, "workload.request_rate=5"]).notices
+    assert any("no user waits for an answer" in notice for notice in notices)
+
+
 def test_sessions_without_a_prefix_cache_are_noticed(file: Path) -> None:
     notices = load(file, ["serve.enable_prefix_caching=false"]).notices
     assert any("computes its whole context anew" in notice for notice in notices)

@@ -21,6 +21,7 @@ from specfleet.sim.simulation import simulate
 from specfleet.sim.speculation.policy import PolicySpec
 from specfleet.sim.speculation.spec import AcceptanceSpec
 from specfleet.sim.summarise import summarise
+from specfleet.workloads.requests import RequestTable
 
 __all__ = ["small_windows_and_blocks"]
 
@@ -192,6 +193,22 @@ def test_users_who_think_load_one_server_as_machine_repair_says() -> None:
     assert users * turns / requests["last_chunk_s"].max() == pytest.approx(throughput, rel=0.03)
     response_s = (requests["last_chunk_s"] - requests["sent_s"]).mean()
     assert response_s == pytest.approx(users / throughput - think_s, rel=0.05)
+
+
+def test_users_of_a_closed_loop_think_before_the_next_request() -> None:
+    users, service_s, think_s = 4, 1.0, 3.0
+    rng = np.random.default_rng(7)
+    output = rng.geometric(0.02, 6000)
+    table = replace(RequestTable.of([1] * 6000, output), think_s=rng.exponential(think_s, 6000))
+    engine = replace(ENGINE, max_num_seqs=1, async_scheduling=False)
+    world = World([1], [1], engine=engine, cost=ToyCost(service_s / 50.0), load=LoadConfig(users))
+    result = simulate(world.scenario({}), table, 0)
+    assert result.stepped_share == 0.0
+    assert not differences(result, simulate(world.scenario({}), table, 0, engine="step"))
+    # machine repair, as above
+    weights = np.cumprod([1.0, *((users - n) * service_s / think_s for n in range(users))])
+    throughput = (1.0 - weights[0] / weights.sum()) / service_s
+    assert 6000 / result.requests["last_chunk_s"].max() == pytest.approx(throughput, rel=0.03)
 
 
 def test_a_session_goes_on_after_a_turn_that_was_refused() -> None:

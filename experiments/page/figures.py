@@ -77,6 +77,16 @@ def _against_load(run: Finished, given: Shown) -> Iterator[Figure]:
         "kind": "lines",
         "keys": [f"{{s}}_{latency}_ms" for latency in LATENCIES if _there(run, [f"p99_{latency}_ms"])],
     }
+    if tasks := _there(run, ["mean_task_s", "p99_task_s", "mean_task_model_s"]):
+        yield {
+            "id": "tasks",
+            "over": over,
+            "title": f"Time of a task against {across}",
+            "note": "A task is a session: its answers, and between them what its user thinks and its tools "
+            "take.",
+            "kind": "lines",
+            "keys": tasks,
+        }
     pair = ["output_throughput_per_user", "output_throughput_per_gpu"]
     if _there(run, pair) == pair:
         yield {

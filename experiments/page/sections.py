@@ -34,6 +34,8 @@ from specfleet.experiments.words.summary import (
     pools_of,
 )
 from specfleet.experiments.words.tail import Split, tail_sentence
+from specfleet.experiments.words.tasks import FIGURES as TASKS
+from specfleet.experiments.words.tasks import with_shares
 from specfleet.experiments.words.values import text
 
 WORDS = {
@@ -135,6 +137,21 @@ def classes_table(rows: Sequence[Row], axes: Sequence[str]) -> Html | None:
 def pools_table(rows: Sequence[Row], axes: Sequence[str]) -> Html | None:
     """Returns a row a point and pool; None where all replicas are alike."""
     return _named_table(rows, axes, "pool", pools_of(rows), POOL_FIGURES, "By pool")
+
+
+def tasks_table(rows: Sequence[Row], axes: Sequence[str]) -> Html | None:
+    """Returns a row a point with what its sessions took and cost; None where requests are no sessions."""
+    mine = [with_shares(row) for row in rows]
+    shown = [figure for figure in TASKS if any(is_number(row.get(figure.key)) for row in mine)]
+    if not any(figure.key == "tasks" for figure in shown):
+        return None
+    cells = [
+        [*(axis_cell(row.get(axis)) for axis in axes), *(_figure_cell(row, figure) for figure in shown)]
+        for row in mine
+    ]
+    named = (figure.name or figure.heading for figure in shown)
+    caption = "By task, from the first turn of a session to its last answer"
+    return table(caption, [*map(noun, axes), *named], cells, row_headings=len(axes))
 
 
 def _named_table(

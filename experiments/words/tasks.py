@@ -29,7 +29,7 @@ def task_table(rows: Sequence[Row], axes: Sequence[str], lines: str | None) -> s
     """Returns a row a point with what its sessions took; None where requests are no sessions."""
     if not any(is_number(row.get("tasks")) for row in rows):
         return None
-    mine = [_with_shares(row) for row in ordered(rows, lines)]
+    mine = [with_shares(row) for row in ordered(rows, lines)]
     shown = [figure for figure in FIGURES if any(is_number(row.get(figure.key)) for row in mine)]
     cells = [
         [figure.form.format(row[figure.key]) if is_number(row.get(figure.key)) else None for figure in shown]
@@ -39,8 +39,8 @@ def task_table(rows: Sequence[Row], axes: Sequence[str], lines: str | None) -> s
     return f"{said}\n\n{grouped(mine, cells, [figure.column for figure in shown], axes, lines)}"
 
 
-def _with_shares(row: Row) -> Row:
-    """A row with the share of prompts that was found, and the price of a thousand tasks."""
+def with_shares(row: Row) -> Row:
+    """Returns a row with the share of prompts that was found, and the price of a thousand tasks."""
     more: Row = {}
     if is_number(row.get("task_input_tokens")) and number(row, "task_input_tokens"):
         more["task_found"] = number(row, "task_cached_tokens") / number(row, "task_input_tokens")

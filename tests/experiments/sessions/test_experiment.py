@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from specfleet.experiments.load.config import load
+from specfleet.experiments.page.write import write_report
 from specfleet.experiments.run.check import check
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.run.results import Row, number
@@ -67,6 +68,9 @@ def test_a_run_tells_what_a_task_takes_with_drafts_and_without(file: Path, tmp_p
     found = number(plain, "task_cached_tokens") / number(plain, "task_input_tokens")
     assert found == pytest.approx(number(plain, "prefix_hit_share"))
     assert "By task, from the first turn of a session to its last answer:" in said
+    page = write_report(tmp_path / "out").read_text(encoding="utf-8")
+    assert "By task, from the first turn of a session to its last answer" in page
+    assert "Time of a task against" in page
     (folder,) = [path for path in (tmp_path / "out").rglob("points/*") if "tokens=3" in path.name]
     rows = list(csv.DictReader((folder / "requests.csv").open()))
     assert [row["turn"] for row in rows[:6]] == ["0", "1", "2", "3", "4", "0"]

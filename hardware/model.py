@@ -160,7 +160,7 @@ class ModelSpec:
         """Layers that route to experts."""
         return sum(run.layers for run in self.runs if run.experts)
 
-    @property
+    @cached_property
     def parameters(self) -> int:
         """All weights: image tower, layers, final norm, embedding, and the LM head unless it is tied."""
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)

@@ -46,6 +46,7 @@ RUNNING = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", RUNNING, ids=lambda page: page.name)
 def test_every_command_of_a_page_runs_in_order_and_prints_what_the_page_shows(
     page: Path, tmp_path: Path

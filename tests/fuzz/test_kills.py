@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 KINDS = "fresh,next number,in place,resumed,report"
 
 
+@pytest.mark.long
 def test_whatever_is_killed_is_not_taken_for_whole_and_is_gone_on_with_to_the_same_bytes() -> None:
     command = [sys.executable, "tests/fuzz/kills.py", "10", "--seed", "2", "--writes", "--kinds", KINDS]
     done = subprocess.run(

@@ -60,16 +60,18 @@ def product() -> tuple[Used, ...]:
     """
     alike: dict[tuple[bool, ...], float] = {}
     kinds = [catalog.names(kind) for kind in ("models", "accelerators", "engines")]
-    found = set()
+    plain = set()
     for model, gpu, engine, weights, gpus in itertools.product(*kinds, (None, "fp8"), (1, 2, 4)):
         place = placed(model, gpu, engine, weights, gpus)
         if place is None or (gpus == 2 and place.accelerator.linked(2)):
             continue
-        plain = used_by(place, "none", tree=False, context_tokens=300, batch=32)
-        measured = tuple(row.holds("parameters", plain.parameters) for row in TABLE)
-        plain = replace(plain, parameters=alike.setdefault(measured, plain.parameters))
-        for method, context in itertools.product(METHODS, (300.0, 3000.0)):
-            found.add(replace(plain, method=method, k=0 if method == "none" else 3, context_tokens=context))
+        this = used_by(place, "none", tree=False, context_tokens=300, batch=32)
+        measured = tuple(row.holds("parameters", this.parameters) for row in TABLE)
+        plain.add(replace(this, parameters=alike.setdefault(measured, this.parameters)))
+    found = {
+        replace(this, method=method, k=0 if method == "none" else 3, context_tokens=context)
+        for this, method, context in itertools.product(plain, METHODS, (300.0, 3000.0))
+    }
     return tuple(found)
 
 

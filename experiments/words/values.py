@@ -46,6 +46,9 @@ def _of_mapping(value: str) -> str:
     if not words and len(mapping) == 1:
         name, inner = next(iter(mapping.items()))
         words = [str(name), *(f"{k} {v}" for k, v in (inner.items() if isinstance(inner, dict) else ()))]
+    if not words:  # rules by name, such as a router's by class
+        rules = next((inner for inner in mapping.values() if isinstance(inner, dict)), {})
+        words = [", ".join(f"{name} {_plain(inner)}" for name, inner in rules.items())]
     return " ".join(words) or value
 
 

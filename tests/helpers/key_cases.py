@@ -132,6 +132,7 @@ SERVE_CASES = {
     "dtype": Case("float16", PLAIN, RESOLVED),
     "kv_cache_dtype": Case("fp8"),
     "gpu": Case("h200-sxm"),
+    "pipeline_parallel_size": Case(2, PLAIN),
     "tensor_parallel_size": Case(2),
     "data_parallel_size": Case(2, {**PLAIN, **MIXTURE}),
     "enable_expert_parallel": Case(True, {**PLAIN, **MIXTURE, "serve.tensor_parallel_size": 2}),
@@ -490,7 +491,6 @@ OTHER_CASES = {
     "replications": Case(2, seen=RESOLVED),
     **{f"client.{name}_ms": Case(30.0, BUSY) for name in ("send", "receive", "turn", "send_serial", "chunk")},
     "deployment.replicas": Case(2),
-    "deployment.router": Case("random", {"deployment": {"replicas": 2}}),
     **{f"slo.{name}_ms": Case(1.0, SLO) for name in ("ttft", "tpot", "e2el")},
     "slo.attainment": Case(0.1, SLO, RESOLVED),
     **{
@@ -518,6 +518,10 @@ OTHER_CASES = {
     "report.formats": Case(["png", "svg"], {}, RESOLVED),
     "plan.candidates.gpu": Case(["h200-sxm"], PLAN, RESOLVED),
     "plan.candidates.tensor_parallel_size": Case([1, 2], PLAN, RESOLVED),
+    "plan.candidates.data_parallel_size": Case([1, 2], {**PLAN, **PLAIN, **MIXTURE}, RESOLVED),
+    "plan.candidates.enable_expert_parallel": Case(
+        [True], {**PLAN, **PLAIN, **MIXTURE, "plan.candidates.data_parallel_size": [2]}, RESOLVED
+    ),
     "plan.candidates.quantization": Case(["fp8"], PLAN, RESOLVED),
     "plan.candidates.drafting.num_speculative_tokens": Case(
         [1, 2],

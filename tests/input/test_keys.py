@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,11 @@ from specfleet.experiments.schema.yamlfile import KeyPath
 from specfleet.experiments.words.check import check_text
 from specfleet.experiments.words.explain import explain_text
 
+FLEETS = Path(__file__).parents[1] / "experiments" / "fleet"
+IN_FLEETS = ("deployment.gateway.", "deployment.pools.", "deployment.router.", "deployment.slow.")
+"""Blocks of several replicas: `tests/experiments/fleet` tries their keys."""
 AGAIN = (
+    "deployment.pools.acceptance.",
     "plan.candidates.drafting.speculative_config.",
     "plan.candidates.drafting.acceptance.",
     *(f"workload.mix.{block}." for block in ("acceptance", "slo", "input", "output", "trace", "prefix")),
@@ -42,6 +47,10 @@ def leaves(path: KeyPath = ()) -> Iterator[str]:
 
 def test_every_key_of_the_schema_has_a_case_and_every_case_a_key() -> None:
     asked = {key for key in leaves() if not key.startswith(AGAIN)}
+    tried = "".join(file.read_text() for file in FLEETS.glob("*.py"))
+    in_fleets = {key for key in asked if key.startswith(IN_FLEETS)}
+    assert not [key for key in in_fleets if not re.search(rf"\b{key.rpartition('.')[2]}\b", tried)]
+    asked -= in_fleets
     assert asked == CASES.keys() | set(ELSEWHERE)
 
 

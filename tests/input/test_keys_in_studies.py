@@ -44,6 +44,7 @@ DECIDED = (
         "a plan tries chains",
         "caps the load",
         "a plan finds the loads",
+        "have their layers on one stage",
     ),
     *("needs traffic", "needs workload.max_concurrency"),
 )

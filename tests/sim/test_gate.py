@@ -186,7 +186,7 @@ class FirstFit:
 def test_a_router_of_one_s_own_is_obeyed(
     base: type, users: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = base if base is FirstFit else type("Own", (FirstFit, base), {})
+    own = base if base is FirstFit else type("Own", (FirstFit, base), {"__init__": base.__init__})
     monkeypatch.setitem(ROUTERS, "own", own)
     fleet = replace(CROWD, arrival_s=[0.01 * i for i in range(40)], deployment=DeploymentConfig(4, "own"))
     world = replace(fleet, load=replace(fleet.load, max_concurrency=users))

@@ -94,8 +94,9 @@ def scaled(spec: AcceptanceSpec, factor: float) -> AcceptanceSpec:
         spec = dataclasses.replace(spec, replay=None, by_position=tuple(map(float, by_position)))
     if spec.hot_cold is not None:
         hot = dataclasses.replace(spec.hot_cold, accept_hot=min(factor * spec.hot_cold.accept_hot, 1.0))
-        by_position = survival_table(spec, OWN_POSITIONS).mean(axis=0)
-        lower = np.minimum(by_position * factor ** np.arange(1, OWN_POSITIONS + 1), 1.0)
+        reach = OWN_POSITIONS if spec.by_position is None else len(spec.by_position)
+        by_position = survival_table(spec, reach).mean(axis=0)
+        lower = np.minimum.accumulate(np.minimum(by_position * factor ** np.arange(1, reach + 1), 1.0))
         return dataclasses.replace(
             spec,
             hot_cold=hot,

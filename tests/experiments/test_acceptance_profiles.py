@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pytest
 
 from specfleet.experiments.load.rules.acceptance import process_conflicts, same_model
-from specfleet.experiments.point.acceptance_specs import acceptance_spec
+from specfleet.experiments.point.acceptance_specs import acceptance_spec, scaled
 from specfleet.experiments.schema.lookups import acceptance_profile, acceptance_profile_names
 from specfleet.hardware import catalog
-from specfleet.sim.speculation.acceptance import AcceptanceSpec
+from specfleet.sim.speculation.acceptance import AcceptanceSpec, survival_table
 from specfleet.sim.speculation.joint import output_ranks
 from specfleet.sim.speculation.processes import process
 from specfleet.sim.speculation.spec import UNFIT_FOR_TAILS, unfit_for_tails
@@ -190,3 +190,17 @@ def test_the_model_of_every_profile_is_in_the_catalogue(name: str) -> None:
     measured = acceptance_profile(name).measured_on
     assert measured is not None and measured.model is not None
     assert any(same_model(measured.model, model) for model in catalog.names("models")), measured.model
+
+
+@pytest.mark.parametrize("name", acceptance_profile_names())
+def test_every_profile_can_be_scaled(name: str) -> None:
+    spec = profile(name)
+    k = len(spec.by_position or (0.0,))
+    before, less, more = (
+        survival_table(each, k).mean() for each in (spec, scaled(spec, 0.5), scaled(spec, 1.1))
+    )
+    if spec.hot_cold is not None:
+        assert less < before <= more
+    else:
+        nodes = {factor for _, factor in scaled(spec, 0.5).context_multiplier}
+        assert nodes == {0.5 * factor for _, factor in spec.context_multiplier or ((1.0, 1.0),)}

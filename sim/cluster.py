@@ -57,6 +57,7 @@ class Cluster:
     Attributes:
         views: of every replica, as the router sees it.
         gateway: holds requests before the router; None where nothing does.
+        scaler: decides which replicas are up; None where all are.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Cluster:
         self._tokens = table.prompt_tokens.tolist()
         self._where: dict[int, int] = {}
         self.gateway: Gatekeeper | None = None
+        self.scaler: Scaler | None = None
 
     def _replicas(self, scenario: Scenario) -> Sequence[Replica | Rank]:
         """A replica a server, or the ranks of groups that step together; in order of their numbers."""
@@ -99,9 +101,11 @@ class Cluster:
     def _arrive(self, row: int, now: float) -> None:
         """A request has reached the cluster: it is refused, goes to a replica, or to the gateway."""
         if not self.servers.accepts(row, now):
-            self.client.refused(row, now)
+            self.refused(row, now)
             return
         self.clock.now = now
+        if self.scaler is not None:
+            self.scaler.arrived(row, now)
         if self.gateway is not None:
             self.gateway.arrive(row, now)
         else:
@@ -116,13 +120,22 @@ class Cluster:
         self.views[replica].sent(self._tokens[row], now)
         self.replicas[replica].submit(row, now)
 
+    def refused(self, row: int, now: float) -> None:
+        """A request has ended before it reached a replica: client and autoscaler learn of it."""
+        self.client.refused(row, now)
+        if self.scaler is not None:
+            self.scaler.refused(row, now)
+
     def _answered(self, answer: Answer) -> None:
-        """A request has ended: client, router and gateway learn of it."""
+        """A request has ended: client, router, gateway and autoscaler learn of it."""
         row = answer.row
-        self.views[self._where.pop(row)].ended(self._tokens[row], answer.finished_s)
+        replica = self._where.pop(row)
+        self.views[replica].ended(self._tokens[row], answer.finished_s)
         self.client.answered(answer)
         if self.gateway is not None:
             self.gateway.answered(answer)
+        if self.scaler is not None:
+            self.scaler.answered(answer, replica)
 
     def run(self) -> None:
         """Runs until nothing is due any more."""
@@ -138,6 +151,22 @@ class Gatekeeper(Protocol):
 
     def answered(self, answer: Answer) -> None:
         """Learns of an end."""
+        ...
+
+
+class Scaler(Protocol):
+    """What may decide which replicas are up (`sim.fleet.autoscaler`)."""
+
+    def arrived(self, row: int, now: float) -> None:
+        """Learns of a request that has reached the cluster."""
+        ...
+
+    def refused(self, row: int, now: float) -> None:
+        """Learns of one that has ended before it reached a replica."""
+        ...
+
+    def answered(self, answer: Answer, replica: int) -> None:
+        """Learns of an end at a replica."""
         ...
 
 

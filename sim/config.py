@@ -13,6 +13,7 @@ from math import inf
 import numpy as np
 import numpy.typing as npt
 
+from specfleet.sim.fleet.scaling import AutoscaleConfig
 from specfleet.sim.kvlayout import KvLayout
 
 EAGLE_FAMILY = ("eagle", "eagle3", "mtp", "dflash", "dspark")
@@ -351,6 +352,7 @@ class DeploymentConfig:
         routing: between pools, where there are several.
         refresh_s: what a router sees of replicas is as it was at the last multiple of this; 0: as it is.
         gateway: before the router, if any.
+        autoscale: of these replicas, how many are there, if that follows the load.
     """
 
     replicas: int = 1
@@ -359,6 +361,7 @@ class DeploymentConfig:
     routing: RoutingConfig = field(default_factory=RoutingConfig)
     refresh_s: float = 0.0
     gateway: GatewayConfig | None = None
+    autoscale: AutoscaleConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,11 +81,9 @@ class Engine:
         self.recorder = recorder
         self.replica = replica
         self.policy = policy
-        make = SglangScheduler if config.sglang is not None else Scheduler
-        self.scheduler: Scheduler | SglangScheduler = make(config, policy)
-        self._notes: ColumnNotes | None = None
-        if isinstance(self.scheduler, Scheduler):
-            self._notes = ColumnNotes(self, self.scheduler.crowd.columns)
+        self.scheduler: Scheduler | SglangScheduler
+        self._notes: ColumnNotes | None
+        self.restart(policy)
         self.inbox: deque[Request] = deque()
         self.finished: list[tuple[Request, int]] = []
         self.aborted: list[Request] = []
@@ -95,6 +93,13 @@ class Engine:
         self._depth = 2 if config.async_scheduling else 1
         self._proposes = config.speculative is not None and not config.async_scheduling
         self.steps_without_drafter = 0
+
+    def restart(self, policy: Policy | None) -> None:
+        """Begins with nothing in its caches, as a process that has just started; nobody may be inside."""
+        make = SglangScheduler if self.config.sglang is not None else Scheduler
+        self.policy, self.scheduler, self._notes = policy, make(self.config, policy), None
+        if isinstance(self.scheduler, Scheduler):
+            self._notes = ColumnNotes(self, self.scheduler.crowd.columns)
 
     @property
     def idle(self) -> bool:

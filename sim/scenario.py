@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from specfleet.hardware.stepcost import StepCost
 from specfleet.sim.config import ClientConfig, DeploymentConfig, EngineConfig, LoadConfig
+from specfleet.sim.fleet.scaling import ScalingLog
 from specfleet.sim.recorder import Columns
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
 from specfleet.sim.speculation.policy import PolicySpec
@@ -135,6 +136,7 @@ class RunResult:
         stepped_because: why the calendar did not take the run; empty if it did.
         parts: what each of `scenario.pools` did, as a run of its own: its requests alone (`request_id` says
             which), its replicas numbered from 0. Empty where all replicas are alike.
+        scaling: how many replicas there were, where that follows the load.
     """
 
     scenario: Scenario
@@ -148,6 +150,7 @@ class RunResult:
     stepped_share: float = 1.0
     stepped_because: str = ""
     parts: tuple[RunResult, ...] = ()
+    scaling: ScalingLog | None = None
 
 
 @dataclass(frozen=True)

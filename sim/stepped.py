@@ -17,6 +17,7 @@ from specfleet.sim.sequence import Sequence
 from specfleet.sim.sglang.scheduler import SglangScheduler
 from specfleet.sim.speculation.lives import Lives
 from specfleet.sim.speculation.policies import asks_for_confidence, make_policy
+from specfleet.sim.speculation.policy import Policy
 from specfleet.workloads.requests import RequestTable
 
 
@@ -64,6 +65,10 @@ class EngineServer:
         """Returns the share of the engine's KV blocks in use."""
         kv = self.engine.scheduler.kv
         return 1.0 - kv.free_blocks / kv.total_blocks
+
+    def queue(self) -> int:
+        """Returns the requests that wait in the engine."""
+        return len(self.engine.scheduler.waiting)
 
     def settle(self, now: float) -> None:
         """The first half of a turn: takes in what ended at `now`, and the inbox."""
@@ -146,7 +151,7 @@ class Engines:
     def __init__(
         self, scenario: Scenario, table: RequestTable, lives: Lives | None, every_turn: bool = False
     ) -> None:
-        self._table = table
+        self._table, self._scenario = table, scenario
         self._recorder = Recorder(len(table), scenario.engine.num_speculative_tokens + 1)
         ahead = scenario.engine.async_scheduling
         make = RequestMaker(
@@ -159,9 +164,19 @@ class Engines:
         ]
 
     def _engine(self, scenario: Scenario, replica: int) -> Engine:
-        k = scenario.engine.num_speculative_tokens
-        policy = make_policy(scenario.policy, k, scenario.cost) if k else None
+        policy = self._policy(scenario)
         return engine_of(scenario.engine, scenario.cost, self._recorder, replica, policy)
+
+    @staticmethod
+    def _policy(scenario: Scenario) -> Policy | None:
+        k = scenario.engine.num_speculative_tokens
+        return make_policy(scenario.policy, k, scenario.cost) if k else None
+
+    def restart(self, replica: int) -> None:
+        """A replica that was gone comes back, with nothing in its caches."""
+        engine = self.servers[replica].engine
+        if engine.idle and engine.iterations:
+            engine.restart(self._policy(self._scenario))
 
     def accepts(self, row: int, now: float) -> bool:
         """Whether a request that arrives at `now` can be served; notes why not."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specfleet.experiments.run.results import Row, is_number, number, read_results
@@ -50,6 +50,7 @@ class Shown:
         setting: model, GPU, drafter and workload in a few words; without what is swept.
         limits_ms: `ttft`, `tpot`, `e2el` -> the limit of the SLO, where one holds for all points.
         formats: of the figures' files; PNG where the run is from before there was a choice.
+        folder: of the run, where figures are drawn of single requests; None where there is none.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Shown:
     setting: str
     limits_ms: Mapping[str, float]
     formats: tuple[str, ...] = ("png",)
+    folder: Path | None = None
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -80,7 +82,8 @@ def read(folder: Path) -> Shown:
     results = read_results(folder)
     resolved = results.folder / "resolved.yaml"
     config = read_yaml(resolved).data if resolved.is_file() else {}
-    return shown(results.rows, results.axes, results.report, config, str(results.manifest["name"]))
+    found = shown(results.rows, results.axes, results.report, config, str(results.manifest["name"]))
+    return replace(found, folder=results.folder)
 
 
 def shown(

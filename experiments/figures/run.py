@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from specfleet.experiments.figures.answer import answer
 from specfleet.experiments.figures.data import Shown, read
 from specfleet.experiments.figures.lines import draw_line, points_of
+from specfleet.experiments.figures.scaling import scaling
 from specfleet.experiments.figures.steps import step_time, two_sides
 from specfleet.experiments.figures.style import (
     GREY,
@@ -102,6 +103,7 @@ def _makers(shown: Shown) -> dict[str, Callable[[], Figure | None]]:
         "tasks": partial(tasks, shown),
         "step_time": partial(step_time, shown),
         "two_sides": partial(two_sides, shown),
+        "scaling": partial(scaling, shown),
     }
     return fixed | {key: partial(metric, shown, key) for key in shown.y if key not in COVERED}
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import inf
 
 from specfleet.experiments.point.build import (
     acceptance_specs,
@@ -22,10 +23,12 @@ from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.plan import Slo
 from specfleet.experiments.schema.pools import pool_experiments
 from specfleet.hardware.costmodels import COST_MODELS
+from specfleet.hardware.loading import load_s
 from specfleet.hardware.memory import KvBudget
 from specfleet.hardware.placement import Placement
 from specfleet.hardware.stepcost import StepCost
 from specfleet.sim import config as sim_config
+from specfleet.sim.fleet.scaling import ATTAINMENT, TTFT, AutoscaleConfig
 from specfleet.sim.scenario import ReplicaPool, Scenario
 from specfleet.sim.speculation.acceptance import survival_table
 from specfleet.sim.speculation.policy import PolicySpec
@@ -103,7 +106,7 @@ def build(config: Experiment) -> Built:
         config.workload.max_concurrency, requests_asked(config.workload, config.workload.num_warmups)
     )
     kinds = simulated_pools(pools)
-    plain = deployment.gateway is None and not deployment.refresh_s
+    plain = deployment.gateway is None and not deployment.refresh_s and deployment.autoscale is None
     if len(kinds) == 1 and not kinds[0][0].name and plain:
         scenario = Scenario(
             first.engine, first.cost, first.acceptance, deployment, client, load, first.policy
@@ -122,8 +125,8 @@ def _built_pool(name: str, config: Experiment) -> BuiltPool:
     place = placement(serve)
     budget = pool(serve)
     cost_model = COST_MODELS[serve.cost_model]
-    ranks = config.deployment.replicas * serve.data_parallel_size
-    gpus = place.gpus * config.deployment.replicas
+    ranks = config.deployment.most_replicas * serve.data_parallel_size
+    gpus = place.gpus * config.deployment.most_replicas
     dollars = place.accelerator.price_per_hour_usd
     slowed: dict[int, tuple[StepCost, StepCost]] = {}
     for slow in config.deployment.slow:
@@ -131,7 +134,7 @@ def _built_pool(name: str, config: Experiment) -> BuiltPool:
         scale = profile.kernel_time_scale * slow.factor
         there = dataclasses.replace(place, profile=dataclasses.replace(profile, kernel_time_scale=scale))
         costs = _priced(cost_model, there), _priced(cost_model, _without_drafter(there))
-        slowed |= dict.fromkeys(slow.numbers(config.deployment.replicas), costs)
+        slowed |= dict.fromkeys(slow.numbers(config.deployment.most_replicas), costs)
     return BuiltPool(
         name,
         engine_config(serve, place.profile, budget, writes_what_it_asks(config.workload)),
@@ -190,7 +193,47 @@ def deployment_config(
         sim_config.RoutingConfig(pool_of_class(config, pools), spill),
         routing.refresh_ms / 1e3,
         gateway,
+        autoscale_config(config),
     )
+
+
+def start_s(config: Experiment) -> tuple[float, float]:
+    """Returns the seconds from an order until the GPUs are there, and from then until the engine serves."""
+    asked = config.deployment.autoscale
+    assert asked is not None
+    return asked.provision_s, load_s(placement(config.serve)) if asked.load_s is None else asked.load_s
+
+
+def autoscale_config(config: Experiment) -> AutoscaleConfig | None:
+    """Returns how the number of replicas follows the load, if it does."""
+    asked = config.deployment.autoscale
+    if asked is None:
+        return None
+    met: tuple[tuple[float, float, float], ...] = ()
+    if asked.on == ATTAINMENT:
+        slo = limits(config)
+        assert slo is not None, "the rules ask for limits"
+        each = [slo.of_class(number) for number in range(len(slo.by_class))] or [slo]
+        latencies = [(one.ttft_s, one.tpot_s, one.e2el_s) for one in each]
+        met = tuple((_or_inf(ttft), _or_inf(tpot), _or_inf(e2el)) for ttft, tpot, e2el in latencies)
+    return AutoscaleConfig(
+        asked.on,
+        asked.target / (1e3 if asked.on == TTFT else 1.0),
+        asked.min,
+        asked.max,
+        asked.min if asked.start is None else asked.start,
+        sum(start_s(config)),
+        asked.every_s,
+        asked.window_s,
+        asked.tolerance,
+        asked.up_most,
+        asked.down_after_s,
+        met,
+    )
+
+
+def _or_inf(limit: float | None) -> float:
+    return inf if limit is None else limit
 
 
 def pool_of_class(config: Experiment, pools: Sequence[BuiltPool]) -> dict[str, str]:

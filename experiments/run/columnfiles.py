@@ -15,6 +15,7 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
+from specfleet.sim.fleet.scaling import ScalingLog
 from specfleet.sim.recorder import Columns
 
 BLOCK = 16_384
@@ -39,6 +40,18 @@ def write_requests(path: Path, columns: Columns) -> None:
             cells = [whole_cells(columns[name][block].astype(np.int64)) for name in (*order, *counts)]
             cells += [decimal_cells(1e3 * columns[name][block]) for name in times]
             file.write(lines(cells))
+
+
+def write_fleet(path: Path, log: ScalingLog) -> None:
+    """Writes a row a decision of an autoscaler, or change of its replicas; `paid` counts those that start,
+    are up or drain from then on."""
+    rows = log.changes
+    counts = {name: rows[name].astype(np.int64) for name in ("starting", "up", "draining")}
+    counts["paid"] = sum(counts.values(), np.zeros(len(rows["time_s"]), dtype=np.int64))
+    with path.open("wb") as file:
+        file.write(",".join(["time_s", *counts, "metric", "wish"]).encode() + b"\n")
+        cells = [decimal_cells(rows["time_s"]), *map(whole_cells, counts.values())]
+        file.write(lines([*cells, decimal_cells(rows["metric"]), decimal_cells(rows["wish"])]))
 
 
 def lines(cells: Sequence[Characters]) -> bytes:

@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -22,8 +22,9 @@ from specfleet.experiments.load.sweep import Point
 from specfleet.experiments.point.build import counted_requests, requests, source, workload_spec
 from specfleet.experiments.point.built import Built, build
 from specfleet.experiments.run.analysis import StepTotals, intervals, tpot_splits
-from specfleet.experiments.run.columnfiles import write_json, write_requests
+from specfleet.experiments.run.columnfiles import write_fleet, write_json, write_requests
 from specfleet.experiments.run.costs.energy import energy_of
+from specfleet.experiments.run.costs.paid import paid_share, scaling_of
 from specfleet.experiments.run.files import naming
 from specfleet.experiments.run.pools import flat, gateway_of, pools_of, steps_of
 from specfleet.experiments.run.processes import Workers
@@ -155,15 +156,17 @@ def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> F
     }
     mixed = len(table.class_names) > 1
     figures_of = by_class(result, table.class_names, built.slo) if mixed else {}
-    load = engine_load(result)
+    paid = paid_share(built, steps, result.scaling)
+    load = _of_paid(engine_load(result), paid)
     engine = {
         **_loads(figures, load),
         **_steps(result, built, steps, table.class_names),
         **({"class_names": list(table.class_names)} if mixed else {}),
         **intervals(result),
         "slo_attainment": figures.slo_attainment,
-        **_rates(figures, load, built),
-        **energy_of(built, steps),
+        **_rates(figures, load, built, paid),
+        **energy_of(built, steps, result.scaling),
+        **scaling_of(result, built, steps),
         "steps": len(result.iterations["start_s"]),
         **_by_class(figures_of),
         **_tasks(config, result, built),
@@ -176,6 +179,7 @@ def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> F
         "bench.json": partial(write_json, content=bench_json(config, figures, int(measured.sum())) | lists),
         "engine.json": partial(write_json, content=engine),
         "requests.csv": partial(write_requests, columns=result.requests),
+        **({} if result.scaling is None else {"fleet.csv": partial(write_fleet, log=result.scaling)}),
         **_sglang_bench(config, figures),
     }
 
@@ -290,12 +294,24 @@ def _loads(figures: Figures, load: EngineLoad | None) -> dict[str, Value]:
     return {**ours, "acceptance_length": figures.acceptance_length, **busy}
 
 
-def _rates(figures: Figures, load: EngineLoad | None, built: Built) -> dict[str, Value]:
-    """Returns throughput by GPU and by user, and the size of the KV cache."""
+def _of_paid(load: EngineLoad | None, paid: float) -> EngineLoad | None:
+    """Returns the load of a replica that is paid for, of that of all that there may be."""
+    if load is None or paid == 1.0:
+        return load
+    return replace(
+        load,
+        gpu_busy=load.gpu_busy / paid,
+        mean_running=load.mean_running / paid,
+        mean_waiting=load.mean_waiting / paid,
+    )
+
+
+def _rates(figures: Figures, load: EngineLoad | None, built: Built, paid: float = 1.0) -> dict[str, Value]:
+    """Returns throughput by GPU and by user, and the size of the KV cache; `paid`: share of GPU time."""
     throughput = figures.output_throughput
-    users = load.mean_running * built.scenario.deployment.replicas if load is not None else 0.0
+    users = load.mean_running * paid * built.scenario.deployment.replicas if load is not None else 0.0
     return {
-        "output_throughput_per_gpu": throughput / built.gpus,
+        "output_throughput_per_gpu": throughput / (paid * built.gpus),
         "output_throughput_per_user": throughput / users if users else 0.0,
         "kv_cache_tokens": built.budget.tokens,
     }

@@ -61,15 +61,18 @@ def written_path(path: KeyPath, name: str, written: Container[KeyPath]) -> KeyPa
 def deployment_said(experiment: Experiment) -> dict[str, object]:
     """The deployment: of a pool what it says itself, for what it leaves out is as at the top."""
     deployment = experiment.deployment
-    said = deployment.model_dump(exclude={"pools", "slow", "gateway"})
+    said = deployment.model_dump(exclude={"pools", "slow", "gateway", "autoscale"})
     if isinstance(deployment.router, Routing):
         said["router"] = deployment.router.model_dump(exclude_none=True)
     if deployment.gateway is not None:
         said["gateway"] = deployment.gateway.model_dump()
+    if deployment.autoscale is not None:
+        del said["replicas"]
+        said["autoscale"] = deployment.autoscale.model_dump()
     if deployment.slow:
         said["slow"] = deployment.model_dump(include={"slow"}, exclude_none=True)["slow"]
     if deployment.pools:
         pools = {name: pool.model_dump(exclude_unset=True) for name, pool in deployment.pools.items()}
-        del said["replicas"]
+        said.pop("replicas", None)
         said["pools"] = pools
     return said

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from specfleet.experiments.load.sweep import expand
-from specfleet.experiments.point.built import expected_lengths
+from specfleet.experiments.point.built import expected_lengths, start_s
 from specfleet.experiments.run.check import POOL, CheckedFile, CheckedPoint
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.words.values import counted, named, text
@@ -42,6 +42,7 @@ def routing_lines(experiment: Experiment) -> Iterator[str]:
         ways.append(f"replicas seen as they were up to {routing.refresh_ms:g} ms ago")
     if ways:
         yield f"  router: {', '.join(ways)}; then {routing.then}"
+    yield from scaling_lines(experiment)
     gateway = deployment.gateway
     if gateway is None:
         return
@@ -55,6 +56,22 @@ def routing_lines(experiment: Experiment) -> Iterator[str]:
             f"sent again {counted(gateway.retries, 'time')} after {gateway.backoff_ms:g} ms and longer"
         )
     yield f"  gateway: {', '.join(said)}"
+
+
+def scaling_lines(experiment: Experiment) -> Iterator[str]:
+    """How many replicas there are, where that follows the load, and when a new one serves."""
+    asked = experiment.deployment.autoscale
+    if asked is None:
+        return
+    config = expand(experiment)[0].config
+    provision, load = start_s(config)
+    unit = " ms" if asked.on == "ttft" else ""
+    yield (
+        f"  autoscale: {asked.min} to {counted(asked.max, 'replica')}, {asked.on} at {asked.target:g}{unit}, "
+        f"decided every {asked.every_s:g} s, fewer after {asked.down_after_s:g} s"
+    )
+    known = "as given" if asked.load_s is not None else "assumed: weights, and the engine's start"
+    yield f"  a new replica serves {provision:g} s + {load:.0f} s after its order ({known})"
 
 
 def _points(points: Sequence[CheckedPoint]) -> Iterator[str]:

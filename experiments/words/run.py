@@ -15,6 +15,7 @@ from specfleet.experiments.words.claims import claim_text, judge
 from specfleet.experiments.words.costs.energy import energy_said
 from specfleet.experiments.words.known import known_sentences
 from specfleet.experiments.words.saturation import saturation
+from specfleet.experiments.words.scaling import scaling_said
 from specfleet.experiments.words.summary import class_table, pool_table, summary_table
 from specfleet.experiments.words.tail import at_highest_load
 from specfleet.experiments.words.tasks import task_table
@@ -52,6 +53,8 @@ def run_text(run: Run, rows: Sequence[Row]) -> str:
     if said := [sentence for group in groups for sentence in in_words(group)]:
         unsettled = any("not settled" in sentence for sentence in said)
         parts += [*said, *(settling(rows, list(questions(rows))) if unsettled else []), ""]
+    if scaled := scaling_said(rows, axes, baseline or {}):
+        parts += [*scaled, ""]
     if "energy_x_plain" in experiment.report.y or any(
         key.startswith("energy_j") for key in experiment.report.y
     ):
@@ -96,6 +99,7 @@ def run_facts(run: Run, rows: Sequence[Row]) -> dict[str, object]:
         "verdicts": [sentence for group in groups for sentence in in_words(group)],
         "requests": known_sentences(rows, axes, experiment.run.precision),
         "saturation": saturation(rows, axes, experiment.report.x),
+        "scaling": scaling_said(rows, axes, experiment.report.baseline or {}),
         "energy": energy_said(groups, experiment.report.least_gain),
         "claim_reproduced": None if claim is None else all(v.holds for v in judge(claim, rows)),
         "warnings": _warnings(run, rows),

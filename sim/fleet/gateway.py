@@ -98,7 +98,12 @@ class Gateway:
             self._between_s = _recent(self._between_s, max(now - self._last_end_s, 0.0))
         self._last_end_s = now
         if self._held:
-            self._env.until(now).callbacks.append(lambda event: self._let_in(now))
+            self._env.until(now).callbacks.append(lambda event: self.let_in(now))
+
+    @property
+    def held(self) -> int:
+        """How many requests are held."""
+        return len(self._held)
 
     def predicted_s(self, row: int) -> float:
         """Returns the seconds to the first token that a request is predicted to wait: those of a prompt token
@@ -124,7 +129,7 @@ class Gateway:
         self._send(row, chosen, now)
         return True
 
-    def _let_in(self, now: float) -> None:
+    def let_in(self, now: float) -> None:
         """Sends on who is held, the first of each group, as long as there is room."""
         self._clock.now = now
         going = True

@@ -133,8 +133,9 @@ class Groups:
 
     @property
     def _looks(self) -> bool:
-        """Whether a gateway, or a pool that spills, counts requests."""
-        return self.scenario.deployment.gateway is not None or any(self.spills)
+        """Whether a gateway, an autoscaler, or a pool that spills, counts requests."""
+        deployment = self.scenario.deployment
+        return deployment.gateway is not None or deployment.autoscale is not None or any(self.spills)
 
 
 class GroupRouter:
@@ -152,6 +153,12 @@ class GroupRouter:
         self._of = groups.of.tolist()
         self._replicas: dict[tuple[int, ...], Replicas] = {}
         self._counts = [itemgetter(*members) for members in groups.members]
+        self._up = [*groups.members]
+
+    def only(self, up: tuple[int, ...]) -> None:
+        """From now on, only these replicas get requests."""
+        there = set(up)
+        self._up = [tuple(n for n in members if n in there) for members in self._groups.members]
 
     def _made(self, seed: int) -> Router:
         made: Router = ROUTERS[self._groups.scenario.deployment.router](seed)
@@ -163,13 +170,13 @@ class GroupRouter:
         """Returns the replica that gets a request; `replicas` are always the same ones."""
         group = self._of[request_id]
         members, router, spill = self.members_of(group, replicas), self.routers[group], self._others[group]
-        if spill is not None and members is not self._groups.members[group]:
+        if spill is not None and members is not self._up[group]:
             router = spill
         return members[router.pick(request_id, self._among(members, replicas))]
 
     def members_of(self, group: int, replicas: Replicas) -> tuple[int, ...]:
         """Returns the replicas that requests of a group may go to now: others, where its own are loaded."""
-        members, spill = self._groups.members[group], self._groups.spills[group]
+        members, spill = self._up[group], self._groups.spills[group]
         if spill is not None:
             there = sum(replica.outstanding for replica in self._among(members, replicas))
             if there >= spill[0] * len(members):

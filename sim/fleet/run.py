@@ -17,16 +17,19 @@ from specfleet.sim.calendar.sglang.runs import SglangLanes
 from specfleet.sim.calendar.taken import taken
 from specfleet.sim.cluster import Cluster, OpenArrivals
 from specfleet.sim.errors import Unsuited
+from specfleet.sim.fleet.autoscaler import Autoscaler
 from specfleet.sim.fleet.gateway import Gateway
 from specfleet.sim.fleet.groups import REFUSED, GroupRouter, Groups
 from specfleet.sim.fleet.join import Ways, joined
+from specfleet.sim.fleet.scaling import LOOKS
 from specfleet.sim.fleet.servers import PoolServers
 from specfleet.sim.laws.everywhere import check_alike
+from specfleet.sim.laws.scaling import check_scaling
 from specfleet.sim.recorder import Recorder
 from specfleet.sim.scenario import Ran, RunResult, Scenario
 from specfleet.sim.speculation.lives import Lives
 from specfleet.sim.speculation.oracle import foreseen
-from specfleet.sim.stepped import Engines
+from specfleet.sim.stepped import Engines, EngineServer
 from specfleet.workloads.requests import RequestTable
 
 F64 = npt.NDArray[np.float64]
@@ -143,11 +146,26 @@ class PooledRun:
         if self.groups.looks:
             because = f"the router {self.scenario.deployment.router} looks into engines"
             return PartRun(part, lives, rows, None, None, because)
+        if because := self._scaled_by_engines(part):
+            return PartRun(part, lives, rows, None, None, because)
         try:
             run, rules = taken(part, self.table, self.seed, lives, rows)
         except Unsuited as unsuited:
             return PartRun(part, lives, rows, None, None, str(unsuited))
         return PartRun(part, lives, rows, run, rules, "")
+
+    def _scaled_by_engines(self, part: Scenario) -> str:
+        """Why an autoscaler needs engines that are stepped; empty where it does not."""
+        config = self.scenario.deployment.autoscale
+        if config is None:
+            return ""
+        if config.on in LOOKS:
+            return f"autoscaling on {config.on} looks into engines"
+        shares = part.engine.enable_prefix_caching and self.table.segment_offset is not None
+        if shares or part.policy is not None:
+            kept = "prefix cache" if shares else "draft policy"
+            return f"a replica that is ordered again starts with a new {kept}"
+        return ""
 
     def _apart(self, parts: Sequence[PartRun], chosen: I64) -> RunResult:
         """Runs requests that come whatever happens, each replica alone."""
@@ -228,6 +246,7 @@ class PooledRun:
         router = GroupRouter(self.groups, self.seed)
         cluster = Cluster(self.scenario, self.table, self.seed, servers, router)
         gateway = self._gateway(cluster, servers, router)
+        scaler = self._autoscaler(cluster, servers, router, gateway, inside)
         cluster.run()
         sent_s = cluster.client.times()["sent_s"]
         chosen = np.array(servers.replica_of)
@@ -243,7 +262,47 @@ class PooledRun:
         if gateway is not None:
             refusals |= gateway.refusals
             ways = replace(ways, status=gateway.status, attempts=gateway.attempts, gateway=True)
-        return joined(self.groups, self.seed, rans, ways, self._because(parts))
+        result = joined(self.groups, self.seed, rans, ways, self._because(parts))
+        if scaler is None:
+            return result
+        result = replace(result, scaling=scaler.log())
+        check_scaling(result)
+        return result
+
+    def _autoscaler(
+        self,
+        cluster: Cluster,
+        servers: PoolServers,
+        router: GroupRouter,
+        gateway: Gateway | None,
+        inside: Sequence[Lanes | SglangLanes | Engines],
+    ) -> Autoscaler | None:
+        """Lets an autoscaler decide which replicas are up, if the deployment has one."""
+        config = self.scenario.deployment.autoscale
+        if config is None:
+            return None
+
+        def changed(up: tuple[int, ...], now: float) -> None:
+            router.only(up)
+            if gateway is not None:
+                gateway.let_in(now)
+
+        def restarted(replica: int) -> None:
+            mine = inside[int(self.groups.pool_of[replica])]
+            if isinstance(mine, Engines):
+                mine.restart(int(self.groups.local[replica]))
+
+        cluster.scaler = scaler = Autoscaler(
+            cluster.env,
+            config,
+            self.table,
+            cluster.views,
+            [server for server in servers.servers if isinstance(server, EngineServer)],
+            lambda: 0 if gateway is None else gateway.held,
+            changed,
+            restarted,
+        )
+        return scaler
 
     def _gateway(self, cluster: Cluster, servers: PoolServers, router: GroupRouter) -> Gateway | None:
         """Puts the gateway before the router, if the deployment has one."""
@@ -253,7 +312,7 @@ class PooledRun:
 
         def ended(row: int, now: float) -> None:
             servers.send_away(row, now)
-            cluster.client.refused(row, now)
+            cluster.refused(row, now)
 
         cluster.gateway = gateway = Gateway(
             cluster.env,

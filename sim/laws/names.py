@@ -17,6 +17,7 @@ ONE_BATCH = "a replica runs one batch at a time"
 BUSY = "nothing is busier than always"
 LITTLE = "Little's law"
 DATASHEET = "no step is faster than the datasheet"
+SCALING = "replicas are within their bounds and paid for while they work"
 IN_FLIGHT = "no more requests are in flight than max_concurrency"
 PARTS = "the parts of a latency sum to the whole"
 BOTH_WAYS = "the calendar gives what stepping gives"
@@ -33,6 +34,9 @@ LAWS = {
     LITTLE: "requests present, summed over time, are the requests' time in the engine, but for the part of a "
     "step in which a request arrives before it is seen",
     DATASHEET: "the bytes and the FLOP that a step needs at least, over its time, at the datasheet's rates",
+    SCALING: "an autoscaled replica is ordered, up, draining, gone, in this order; as many are up as the "
+    "least number, no more are there than the largest; who is sent somewhere, is sent to one that is up, and "
+    "a step begins while its replica is paid for",
     IN_FLIGHT: "a closed or capped loop never has more requests sent and not answered",
     PARTS: "latency parts, each from its own columns, sum to the end-to-end time within 1e-9 s",
     BOTH_WAYS: "every column of a run, to the last bit (checked by `--check` alone)",

@@ -7,6 +7,7 @@ from collections.abc import Container, Iterator
 from pydantic import ValidationError
 
 from specfleet.experiments.load.defaults import filled
+from specfleet.experiments.load.rules.autoscale import autoscale_conflicts
 from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.load.rules.conflicts import conflicts
 from specfleet.experiments.load.rules.gateway import gateway_conflicts
@@ -55,7 +56,13 @@ def pooled_conflicts(
             inside = paths[0][:3] == ("deployment", "pools", name)
             said = conflict.message if shared or inside else f"pool {name}: {conflict.message}"
             found.append(Conflict(tuple(paths), said))
-    return [*found, *_routing(config), *_between_pools(config), *gateway_conflicts(config)], unsound
+    return [
+        *found,
+        *_routing(config),
+        *_between_pools(config),
+        *gateway_conflicts(config),
+        *autoscale_conflicts(config),
+    ], unsound
 
 
 def classes_of(config: Experiment) -> tuple[str, ...] | None:

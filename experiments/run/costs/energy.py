@@ -6,34 +6,41 @@ from collections.abc import Mapping
 
 from specfleet.experiments.point.built import Built
 from specfleet.experiments.run.analysis import StepTotals
+from specfleet.experiments.run.costs.paid import paid_share
 from specfleet.experiments.run.costs.ratio import ENERGY
 from specfleet.hardware.power.draw import KIND_OF, KINDS, Energy, energy_j
+from specfleet.sim.fleet.scaling import ScalingLog
 
 RANGE = ("energy_low_j_per_output_token", ENERGY, "energy_high_j_per_output_token")
 GPU_MS = "gpu_ms_per_output_token"
 COST = "cost_usd_per_million_output_tokens"
 
 
-def energy_of(built: Built, steps: Mapping[str, StepTotals]) -> dict[str, float]:
+def energy_of(
+    built: Built, steps: Mapping[str, StepTotals], scaling: ScalingLog | None = None
+) -> dict[str, float]:
     """Returns joules an output token with their range, mean watts a GPU, where GPU time went, and dollars.
 
-    Of all GPUs from the first step to the last one, warm-ups included. Joules are left out where a GPU's
-    board power is not known, dollars where its price is not.
+    Of all GPUs from the first step to the last one, warm-ups included; of a replica that is ordered and let
+    go, while it is paid for. Joules are left out where a GPU's board power is not known, dollars where its
+    price is not.
 
     Args:
         built: the point.
         steps: of each pool, by name.
+        scaling: how many replicas there were, where that follows the load.
     """
     seconds = max(totals.to_s for totals in steps.values()) - min(totals.from_s for totals in steps.values())
     tokens = sum(totals.tokens for totals in steps.values())
     if not seconds > 0.0 or not tokens:
         return {}
-    all_s = built.gpus * seconds
+    paid_s = seconds * paid_share(built, steps, scaling)
+    all_s = built.gpus * paid_s
     found = {GPU_MS: 1e3 * all_s / tokens}
     prices = [pool.per_hour_usd for pool in built.pools]
     dollars = [price for price in prices if price is not None]
     if len(dollars) == len(prices):
-        found[COST] = 1e6 * sum(dollars) * seconds / 3600.0 / tokens
+        found[COST] = 1e6 * sum(dollars) * paid_s / 3600.0 / tokens
     used, by_kind = Energy(0.0, 0.0, 0.0), dict.fromkeys(KINDS, 0.0)
     for pool in built.pools:
         busy = {term: pool.busy_gpus * s for term, s in steps[pool.name].busy_s.items()}
@@ -41,7 +48,7 @@ def energy_of(built: Built, steps: Mapping[str, StepTotals]) -> dict[str, float]
             by_kind[KIND_OF[term]] += gpu_seconds
         if pool.tdp_w is None:
             return found
-        used += energy_j(pool.tdp_w, pool.gpus * seconds, busy)
+        used += energy_j(pool.tdp_w, pool.gpus * paid_s, busy)
     found |= dict(zip(RANGE, (used.low / tokens, used.middle / tokens, used.high / tokens), strict=True))
     found["mean_gpu_w"] = used.middle / all_s
     return found | {f"gpu_{kind}_share": by_kind[kind] / all_s for kind in KINDS}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
@@ -111,6 +111,41 @@ class Gateway(Block):
     """Before the first time; twice as long before each further one."""
 
 
+Seconds: TypeAlias = Annotated[float, Field(ge=0, le=86_400.0)]
+Period: TypeAlias = Annotated[float, Field(ge=0.001, le=86_400.0)]
+
+
+class Autoscale(Block):
+    """How many replicas there are: as Kubernetes' HorizontalPodAutoscaler decides it. A replica that is let
+    go finishes what it has; it is paid for from its order until then."""
+
+    on: Literal["concurrency", "queue", "kv_usage", "ttft", "slo_attainment"]
+    """What is looked at. A replica's: requests that have not ended; requests that wait; share of KV blocks in
+    use. Of requests that ended in the window: P90 of TTFT; share that met `slo`."""
+    target: Annotated[float, Field(gt=0, le=3_600_000)]
+    """Of it: requests, share, or milliseconds."""
+    min: Replicas = 1
+    """Replicas at least."""
+    max: Replicas
+    """Replicas at most, those that drain included: the GPUs that there are."""
+    start: Replicas | None = None
+    """Replicas that are up when the run begins; `min` if left out."""
+    every_s: Period = 15.0
+    """Between two decisions."""
+    window_s: Period = 60.0
+    """Over which is averaged what is looked at."""
+    tolerance: Annotated[float, Field(ge=0, le=10)] = 0.1
+    """Nothing is done while metric / target is so near to 1."""
+    provision_s: Seconds
+    """From an order until its GPUs are there; 0 where they stand idle."""
+    load_s: Seconds | None = None
+    """From there until the engine serves; left out, its weights at 1.1 GB/s a GPU, 4.3 at most, and 58 s."""
+    up_most: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] | None = None
+    """Replicas added in a decision at most; null: as many as there are, and 4 at least."""
+    down_after_s: Seconds = 300.0
+    """A smaller number is taken once it has been wished for so long: the largest wish of that time."""
+
+
 class Deployment(Block):
     """How many engine replicas there are, of which kinds, and who gets a request."""
 
@@ -125,6 +160,13 @@ class Deployment(Block):
     """Before the router; left out, every request goes to a replica when it comes."""
     pools: Annotated[dict[PoolName, ReplicaPool], Field(min_length=1)] | None = None
     """Several kinds of replicas, by name, in place of `replicas`."""
+    autoscale: Autoscale | None = None
+    """How many replicas there are as the load changes, in place of `replicas`."""
+
+    @property
+    def most_replicas(self) -> int:
+        """Replicas that there are, or that there may be at most."""
+        return self.replicas if self.autoscale is None else self.autoscale.max
 
     @property
     def routing(self) -> Routing:

@@ -136,6 +136,7 @@ _FIGURES = """
     usd_per_task speedup_mean_task speedup_p99_task speedup_mean_task_model
     mean_task_s median_task_s p90_task_s p99_task_s
     mean_task_model_s median_task_model_s p90_task_model_s p99_task_model_s
+    mean_replicas peak_replicas scale_outs gpu_hours first_scale_out_s starting_p99_ttft_ms
 """
 _LATENCIES = ("ttft", "tpot", "itl", "itl_per_token", "e2el")
 _STATISTICS = ("mean", "median", "std", "p90", "p95", "p99")

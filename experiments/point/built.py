@@ -17,13 +17,13 @@ from specfleet.experiments.point.build import (
     pool,
     requests_asked,
 )
+from specfleet.experiments.point.loading import load_s
 from specfleet.experiments.point.mixes import writes_what_it_asks
 from specfleet.experiments.point.plugins import load_plugins
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.plan import Slo
 from specfleet.experiments.schema.pools import pool_experiments
 from specfleet.hardware.costmodels import COST_MODELS
-from specfleet.hardware.loading import load_s
 from specfleet.hardware.memory import KvBudget
 from specfleet.hardware.placement import Placement
 from specfleet.hardware.stepcost import StepCost

@@ -169,7 +169,7 @@ def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> F
         **scaling_of(result, built, steps),
         "steps": len(result.iterations["start_s"]),
         **_by_class(figures_of),
-        **_tasks(config, result, built),
+        **_tasks(config, result, built, paid),
         "refusals": dict(result.refusals),
         "warning": unfit_for_tails([spec for pool in built.pools for spec in pool.acceptance.values()]),
         **_pools(result, built, figures, steps),
@@ -188,14 +188,14 @@ def _steps(
     result: RunResult, built: Built, steps: dict[str, StepTotals], class_names: Sequence[str]
 ) -> dict[str, object]:
     """Returns where the time of steps went. Of several pools each has its own (`pools`); here all steps."""
-    if result.parts:
+    if len(result.parts) > 1:
         totals = StepTotals.of(built.scenario, built.plain_cost)
         for mine in steps.values():
             totals.take(mine)
         return {**totals.split()}
     counts = (int(result.requests[name].sum()) for name in ("accepted_tokens", "verifications"))
-    totals = steps[""]
-    whole, by_class = tpot_splits(result, built.plain_cost, class_names)
+    (totals,) = steps.values()
+    whole, by_class = tpot_splits(result.parts[0] if result.parts else result, built.plain_cost, class_names)
     splits = {"tpot_split": whole, **({"tpot_split_by_class": by_class} if by_class else {})}
     return {**totals.split(), **totals.overheads(*counts), **splits}
 
@@ -317,14 +317,14 @@ def _rates(figures: Figures, load: EngineLoad | None, built: Built, paid: float 
     }
 
 
-def _tasks(config: Experiment, result: RunResult, built: Built) -> dict[str, float]:
+def _tasks(config: Experiment, result: RunResult, built: Built, paid: float) -> dict[str, float]:
     """Returns the figures of sessions; empty where requests are none."""
     if config.workload.sessions is None:
         return {}
     prices = [pool.per_hour_usd for pool in built.pools]
     known = [price for price in prices if price is not None]
-    total = sum(known) if len(known) == len(prices) else None
-    return Tasks.of(result.requests).figures(built.gpus, total)
+    total = paid * sum(known) if len(known) == len(prices) else None
+    return Tasks.of(result.requests).figures(paid * built.gpus, total)
 
 
 def _by_class(classes: Mapping[str, ClassFigures]) -> dict[str, float]:

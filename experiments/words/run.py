@@ -13,9 +13,9 @@ from specfleet.experiments.words.band import BANDS, has_bands, settling
 from specfleet.experiments.words.by_class import bill_sentences, bill_table, class_answer
 from specfleet.experiments.words.claims import claim_text, judge
 from specfleet.experiments.words.costs.energy import energy_said
+from specfleet.experiments.words.costs.scaling import scaling_said
 from specfleet.experiments.words.known import known_sentences
 from specfleet.experiments.words.saturation import saturation
-from specfleet.experiments.words.scaling import scaling_said
 from specfleet.experiments.words.summary import class_table, pool_table, summary_table
 from specfleet.experiments.words.tail import at_highest_load
 from specfleet.experiments.words.tasks import task_table

@@ -12,10 +12,9 @@ from math import inf, nan
 from typing import Protocol
 
 import numpy as np
-import simpy
 
 from specfleet.sim.clients import Answer
-from specfleet.sim.environment import Environment
+from specfleet.sim.environment import Environment, Moment
 from specfleet.sim.fleet.scaling import (
     CONCURRENCY,
     LOG_COLUMNS,
@@ -158,7 +157,7 @@ class Autoscaler:
 
     # what it does
 
-    def _decide(self) -> Generator[simpy.Event, None, None]:
+    def _decide(self) -> Generator[Moment, float, None]:
         """A simpy process: a decision every so often, until no request is left."""
         number = 0
         while self._left:

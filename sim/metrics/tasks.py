@@ -74,7 +74,7 @@ class Tasks:
             whole_share=float(mine.sum() / max(int((requests["counted"] == 1).sum()), 1)),
         )
 
-    def figures(self, gpus: int, usd_per_hour: float | None) -> dict[str, float]:
+    def figures(self, gpus: float, usd_per_hour: float | None) -> dict[str, float]:
         """Returns the figures, empty without a whole task.
 
         Args:

@@ -60,6 +60,21 @@ SGLANG: Around = {
     f"{WL}.num_prompts": 60,
     f"{WL}.max_concurrency": 30,
 }
+SCALED: Around = {
+    f"{WL}.max_concurrency": None,
+    f"{WL}.request_rate": 200.0,
+    f"{WL}.num_prompts": 260,
+    f"{WL}.arrivals": {"spike": {"at_s": 0.1, "for_s": 0.2, "factor": 3.0}},
+    "deployment.autoscale": {
+        **{"on": "concurrency", "target": 12.0, "min": 1, "max": 7, "start": 2, "every_s": 0.05},
+        **{"window_s": 0.05, "tolerance": 0.1, "provision_s": 0.05, "load_s": 0.05, "down_after_s": 0.1},
+        "up_most": 2,
+    },
+}
+SCALING: Around = {
+    **{"on": "ttft", "target": 30.0, "max": 4, "start": 1, "every_s": 0.03, "window_s": 0.3},
+    **{"tolerance": 5.0, "provision_s": 0.2, "load_s": 0.2, "up_most": 1, "down_after_s": 0.5},
+}
 HOT: Around = {f"{WL}.temperature": 1.2}
 LONG: Around = {f"{WL}.output": {"fixed": 60}}
 SYNTHETIC: Around = {AC: None, f"{SC}.rejection_sample_method": "synthetic"}
@@ -491,6 +506,8 @@ OTHER_CASES = {
     "replications": Case(2, seen=RESOLVED),
     **{f"client.{name}_ms": Case(30.0, BUSY) for name in ("send", "receive", "turn", "send_serial", "chunk")},
     "deployment.replicas": Case(2),
+    **{f"deployment.autoscale.{key}": Case(value, SCALED) for key, value in SCALING.items()},
+    "deployment.autoscale.min": Case(4, {**SCALED, "deployment.autoscale.start": 4}),
     **{f"slo.{name}_ms": Case(1.0, SLO) for name in ("ttft", "tpot", "e2el")},
     "slo.attainment": Case(0.1, SLO, RESOLVED),
     **{

@@ -60,7 +60,7 @@ def run(config: AutoscaleConfig, rows: list[tuple[float, int]], seats: int = 4) 
 
 @pytest.mark.parametrize("per_s", [6.0, 10.0, 30.0])
 def test_a_step_of_load_orders_the_replicas_of_littles_law_at_the_next_decision(per_s: float) -> None:
-    """Requests take 1 s in an engine that holds all of them, so rate x 1 s are inside: rate / target replicas."""
+    """Requests take 1 s in an engine that holds all of them, so rate x 1 s are inside."""
     config = replace(CONFIG, most=20, up_most=20)
     at_s, tokens = 45.0, 20  # 20 steps of 50 ms
     found = run(config, steady(2.0, at_s, tokens) + steady(per_s, 40.0, tokens, at_s), seats=64)
@@ -72,7 +72,9 @@ def test_a_step_of_load_orders_the_replicas_of_littles_law_at_the_next_decision(
     assert found.scaling.scale_outs == 1 and found.scaling.peak() == wished
 
 
-def test_replicas_go_once_fewer_were_wished_for_throughout_the_window_and_are_paid_until_they_drained() -> None:
+def test_replicas_go_once_fewer_were_wished_for_throughout_the_window_and_are_paid_until_they_drained() -> (
+    None
+):
     config = replace(CONFIG, start=4, least=1)
     found = run(config, steady(2.0, 100.0, 38))
     assert found.scaling is not None
@@ -190,7 +192,7 @@ def test_a_replica_that_works_while_it_is_not_paid_for_breaks_a_law() -> None:
     assert found.scaling is not None
     for name, values in (("up_s", found.scaling.stays["up_s"] + 30.0), ("gone_s", np.zeros(99))):
         stays = found.scaling.stays | {name: values[: len(found.scaling.stays["up_s"])]}
-        with pytest.raises(Breach, match="not up|gone before"):
+        with pytest.raises(Breach, match=r"not up|gone before"):
             check_scaling(replace(found, scaling=replace(found.scaling, stays=stays)))
     fewer = found.scaling.changes | {"up": found.scaling.changes["up"] * 0.0}
     with pytest.raises(Breach, match="fewer than 1 are up"):

@@ -60,10 +60,11 @@ def _against(row: Row, plain: Row, axes: Sequence[str]) -> str:
         later = number(row, FIRST) - number(plain, FIRST)
         when = f"orders the next replica {abs(later):g} s {'later' if later > 0 else 'earlier'}"
         when = when if later else "orders the next replica at the same decision"
-    hours = number(row, "gpu_hours") / number(plain, "gpu_hours") - 1.0
+    more = number(row, "gpu_hours") / number(plain, "gpu_hours") - 1.0
+    hours = f"{abs(more):.0%} {'more' if more > 0 else 'fewer'} GPU-hours"
     tail = ""
     if is_number(row.get(STARTING_TTFT)) and is_number(plain.get(STARTING_TTFT)):
         tail = (
-            f"; meanwhile P99 TTFT is {number(row, STARTING_TTFT) / number(plain, STARTING_TTFT):.2f} times"
+            f"; meanwhile P99 TTFT is {number(row, STARTING_TTFT) / number(plain, STARTING_TTFT):.2f} of its"
         )
-    return f"Against the baseline {name} {when}, and pays for {hours:+.0%} GPU-hours{tail}."
+    return f"Against the baseline {name} {when}, and pays for {hours}{tail}."

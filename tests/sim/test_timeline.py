@@ -348,7 +348,7 @@ FAULTS = {
         stepper,
         "last_emission=row.last_iteration",
         "last_emission=row.first_iteration",
-        ("squeezed",),
+        ("chunked",),
     ),
     "the end of stepping is not waited for": (
         stepper,
@@ -386,6 +386,11 @@ def looked_up(world: World, luck: AcceptanceSpec) -> World:
     return replace(world, engine=ahead, classes={"": luck} if drafts else None)
 
 
+def chunked(world: World) -> World:
+    """The same with prompts in as many chunks as can be."""
+    return replace(world, engine=replace(world.engine, max_num_seqs=12, max_num_batched_tokens=16))
+
+
 def plant(patch: pytest.MonkeyPatch, module: ModuleType, old: str, new: str) -> None:
     """Replaces a piece of a module's source and puts the functions that come of it in place."""
     source = inspect.getsource(module)
@@ -418,6 +423,7 @@ def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -
         "cramped": worlds(("open", "closed"), tight=True),
         "crowded": worlds(("open", "closed"), crowded=True),
         "squeezed": worlds(("open", "closed"), tight=True, crowded=True),
+        "chunked": worlds(("open", "closed"), tight=True, crowded=True).map(chunked),
         "looked up": st.builds(looked_up, worlds(("open", "closed")), st.sampled_from(LOOKED_UP)),
     }
     fitted = {"adaptive": roomy, "cramped": choosing}.get(loops[0])

@@ -210,15 +210,15 @@ def autoscale_config(config: Experiment) -> AutoscaleConfig | None:
     if asked is None:
         return None
     met: tuple[tuple[float, float, float], ...] = ()
-    if asked.on == ATTAINMENT:
+    if asked.metric == ATTAINMENT:
         slo = limits(config)
         assert slo is not None, "the rules ask for limits"
         each = [slo.of_class(number) for number in range(len(slo.by_class))] or [slo]
         latencies = [(one.ttft_s, one.tpot_s, one.e2el_s) for one in each]
         met = tuple((_or_inf(ttft), _or_inf(tpot), _or_inf(e2el)) for ttft, tpot, e2el in latencies)
     return AutoscaleConfig(
-        asked.on,
-        asked.target / (1e3 if asked.on == TTFT else 1.0),
+        asked.metric,
+        asked.target / (1e3 if asked.metric == TTFT else 1.0),
         asked.min,
         asked.max,
         asked.min if asked.start is None else asked.start,

@@ -65,9 +65,9 @@ def scaling_lines(experiment: Experiment) -> Iterator[str]:
         return
     config = expand(experiment)[0].config
     provision, load = start_s(config)
-    unit = " ms" if asked.on == "ttft" else ""
+    target = f"{asked.target:g}{' ms' if asked.metric == 'ttft' else ''}"
     yield (
-        f"  autoscale: {asked.min} to {counted(asked.max, 'replica')}, {asked.on} at {asked.target:g}{unit}, "
+        f"  autoscale: {asked.min} to {counted(asked.max, 'replica')}, {asked.metric} at {target}, "
         f"decided every {asked.every_s:g} s, fewer after {asked.down_after_s:g} s"
     )
     known = "as given" if asked.load_s is not None else "assumed: weights, and the engine's start"

@@ -66,13 +66,13 @@ SCALED: Around = {
     f"{WL}.num_prompts": 260,
     f"{WL}.arrivals": {"spike": {"at_s": 0.1, "for_s": 0.2, "factor": 3.0}},
     "deployment.autoscale": {
-        **{"on": "concurrency", "target": 12.0, "min": 1, "max": 7, "start": 2, "every_s": 0.05},
+        **{"metric": "concurrency", "target": 12.0, "min": 1, "max": 7, "start": 2, "every_s": 0.05},
         **{"window_s": 0.05, "tolerance": 0.1, "provision_s": 0.05, "load_s": 0.05, "down_after_s": 0.1},
         "up_most": 2,
     },
 }
 SCALING: Around = {
-    **{"on": "ttft", "target": 30.0, "max": 4, "start": 1, "every_s": 0.03, "window_s": 0.3},
+    **{"metric": "ttft", "target": 30.0, "max": 4, "start": 1, "every_s": 0.03, "window_s": 0.3},
     **{"tolerance": 5.0, "provision_s": 0.2, "load_s": 0.2, "up_most": 1, "down_after_s": 0.5},
 }
 HOT: Around = {f"{WL}.temperature": 1.2}

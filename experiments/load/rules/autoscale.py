@@ -20,14 +20,14 @@ def autoscale_conflicts(config: Experiment) -> Iterator[Conflict]:
         yield Conflict.at(f"is above max, {asked.max}", f"{at}.min", f"{at}.max")
     elif asked.start is not None and not asked.min <= asked.start <= asked.max:
         yield Conflict.at(f"must lie between {asked.min} and {asked.max}", f"{at}.start", f"{at}.min")
-    if asked.on in SHARES and asked.target >= 1.0:
-        message = f"is a share of 1 with on: {asked.on}; {asked.target:g} is never exceeded"
-        yield Conflict.at(message, f"{at}.target", f"{at}.on")
+    if asked.metric in SHARES and asked.target >= 1.0:
+        message = f"is a share of 1 with metric: {asked.metric}; {asked.target:g} is never exceeded"
+        yield Conflict.at(message, f"{at}.target", f"{at}.metric")
     classes = config.workload.classes.values()
     limited = [slo for slo in (config.slo, *(each.slo for each in classes)) if slo is not None]
-    if asked.on == "slo_attainment" and not any(slo.request_limits_ms for slo in limited):
+    if asked.metric == "slo_attainment" and not any(slo.request_limits_ms for slo in limited):
         message = "nothing is said of a request's latency; add slo.ttft_ms, slo.tpot_ms or slo.e2el_ms"
-        yield Conflict.at(message, f"{at}.on", "slo")
+        yield Conflict.at(message, f"{at}.metric", "slo")
     yield from _beside(config)
 
 

@@ -119,7 +119,7 @@ class Autoscale(Block):
     """How many replicas there are: as Kubernetes' HorizontalPodAutoscaler decides it. A replica that is let
     go finishes what it has; it is paid for from its order until then."""
 
-    on: Literal["concurrency", "queue", "kv_usage", "ttft", "slo_attainment"]
+    metric: Literal["concurrency", "queue", "kv_usage", "ttft", "slo_attainment"]
     """What is looked at. A replica's: requests that have not ended; requests that wait; share of KV blocks in
     use. Of requests that ended in the window: P90 of TTFT; share that met `slo`."""
     target: Annotated[float, Field(gt=0, le=3_600_000)]

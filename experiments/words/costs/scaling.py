@@ -62,6 +62,7 @@ def _against(row: Row, plain: Row, axes: Sequence[str]) -> str:
         when = when if later else "orders the next replica at the same decision"
     more = number(row, "gpu_hours") / number(plain, "gpu_hours") - 1.0
     hours = f"{abs(more):.0%} {'more' if more > 0 else 'fewer'} GPU-hours"
+    hours = hours if abs(more) >= 0.005 else "as many GPU-hours"
     tail = ""
     if is_number(row.get(STARTING_TTFT)) and is_number(plain.get(STARTING_TTFT)):
         tail = (

@@ -22,7 +22,7 @@ from specfleet.experiments.words.check import check_text
 from specfleet.experiments.words.run import run_text
 from specfleet.sim.fleet.scaling import LOG_COLUMNS, ScalingLog
 
-SCALE = "{on: concurrency, target: 4, max: 4, every_s: 1, window_s: 1, provision_s: 0, load_s: 2}"
+SCALE = "{metric: concurrency, target: 4, max: 4, every_s: 1, window_s: 1, provision_s: 0, load_s: 2}"
 FILE = """\
 name: scaled
 serve: {model: meta-llama/Llama-3.1-8B-Instruct, gpu: h100-sxm, engine: vllm-0.33, max_model_len: 1024}
@@ -71,7 +71,7 @@ def test_a_point_says_how_many_replicas_it_had_and_pays_for_those(tmp_path: Path
     assert found["first_scale_out_s"] == next(float(r[0]) for r in rows[1:] if int(r[1]))
     assert found["gpu_ms_per_output_token"] == pytest.approx(found["gpu_hours"] * 3.6e6 / (150 * 60))
     (tmp_path / "fixed").mkdir()
-    four = "{on: concurrency, target: 4, min: 4, max: 4, provision_s: 0}"
+    four = "{metric: concurrency, target: 4, min: 4, max: 4, provision_s: 0}"
     always, _ = point(tmp_path / "fixed", file(four))
     (tmp_path / "plain").mkdir()
     plain, none = point(tmp_path / "plain", file("", "autoscale: SCALE", "replicas: 4"))
@@ -106,7 +106,7 @@ def test_a_run_says_when_it_scaled_draws_it_and_gives_the_same_bytes_again(tmp_p
 
 
 def test_check_says_when_a_new_replica_serves_and_what_is_resolved_is_read_back(tmp_path: Path) -> None:
-    assumed = "{on: ttft, target: 300, min: 2, max: 4, provision_s: 30}"
+    assumed = "{metric: ttft, target: 300, min: 2, max: 4, provision_s: 30}"
     path = written(tmp_path, file(assumed))
     said = check_text(check(path, ()))
     assert "autoscale: 2 to 4 replicas, ttft at 300 ms, decided every 15 s, fewer after 300 s" in said
@@ -122,9 +122,9 @@ def test_check_says_when_a_new_replica_serves_and_what_is_resolved_is_read_back(
 
 
 def test_every_key_changes_what_the_autoscaler_is_told(tmp_path: Path) -> None:
-    base = {"on": "concurrency", "target": 4, "max": 4, "provision_s": 0, "load_s": 2}
+    base = {"metric": "concurrency", "target": 4, "max": 4, "provision_s": 0, "load_s": 2}
     told = {}
-    others = {"on": "queue", "target": 5, "min": 2, "max": 5, "start": 3, "every_s": 2, "window_s": 2}
+    others = {"metric": "queue", "target": 5, "min": 2, "max": 5, "start": 3, "every_s": 2, "window_s": 2}
     others |= {"tolerance": 0.2, "provision_s": 1, "load_s": 4, "up_most": 2, "down_after_s": 7}
     for key, value in {"": 0, **others}.items():
         text = ", ".join(f"{k}: {v}" for k, v in (base | ({key: value} if key else {})).items())
@@ -139,12 +139,12 @@ def test_every_key_changes_what_the_autoscaler_is_told(tmp_path: Path) -> None:
     [
         (SCALE.replace("max: 4", "min: 5, max: 4"), "", "", "autoscale.min: is above max, 4"),
         (SCALE.replace("max: 4", "start: 5, max: 4"), "", "", "autoscale.start: must lie between 1 and 4"),
-        (SCALE.replace("concurrency", "cpu"), "", "", "deployment.autoscale.on: 'cpu' is not supported"),
+        (SCALE.replace("concurrency", "cpu"), "", "", "deployment.autoscale.metric: 'cpu' is not supported"),
         (SCALE.replace("provision_s: 0, ", ""), "", "", "autoscale.provision_s"),
         (SCALE.replace("concurrency", "kv_usage"), "", "", "autoscale.target: is a share of 1"),
         (
             SCALE.replace("concurrency", "slo_attainment").replace("target: 4", "target: 0.9"),
-            *("", "", "autoscale.on: nothing is said of a request's latency"),
+            *("", "", "autoscale.metric: nothing is said of a request's latency"),
         ),
         (SCALE, "autoscale", "replicas: 2, autoscale", "deployment.replicas: autoscale says how many"),
         (SCALE, "least_outstanding", "session", "deployment.router: session remembers replicas by number"),

@@ -45,6 +45,7 @@ DECIDED = (
         "caps the load",
         "a plan finds the loads",
         "have their layers on one stage",
+        "is not planned yet",
     ),
     *("needs traffic", "needs workload.max_concurrency"),
 )

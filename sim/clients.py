@@ -88,7 +88,7 @@ class Client:
         self.max_concurrency = load.max_concurrency or len(table)
         never = array("d", [nan]) * len(table)
         self._sent_s, self._first_chunk_s, self._last_chunk_s = never, never[:], never[:]
-        self.in_flight = 0
+        self.in_flight = self.ended = 0
         self._sends = Sends(config.send_serial_s)
         self._arrive = arrive
         self._arrival_s = table.arrival_s
@@ -155,11 +155,18 @@ class Client:
         self._first_chunk_s[row] = first = first_s + config.receive_s + config.chunk_s * first_rank
         last = finished_s + config.receive_s + config.chunk_s * last_rank
         self._last_chunk_s[row] = last = last if last > first else first
+        self.ended += 1
         self._answers.pop(row).happen(last + config.turn_s)
 
     def refused(self, row: int, now: float) -> None:
         """A request was refused, or given up: the user hears of it and sends the next one."""
+        self.ended += 1
         self._answers.pop(row).happen(now + self.config.receive_s + self.config.turn_s)
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether every request has been answered, or refused."""
+        return self.ended == len(self._arrival_s)
 
     def times(self) -> dict[str, F64]:
         """Returns `sent_s`, `first_chunk_s` and `last_chunk_s` by row; nan where it never happened."""

@@ -8,18 +8,19 @@ at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from specfleet.sim.clients import Answer, Client, Sends
 from specfleet.sim.environment import Environment
+from specfleet.sim.fleet.failures import Breakdowns
 from specfleet.sim.fleet.views import DeskClock, View
 from specfleet.sim.lockstep import Rank, ranks_of
 from specfleet.sim.replica import Replica, Server
 from specfleet.sim.router import ROUTERS, Blind, Router, Told
-from specfleet.sim.scenario import Scenario
+from specfleet.sim.scenario import Outage, Scenario
 from specfleet.sim.stepped import EngineServer
 from specfleet.workloads.requests import RequestTable
 
@@ -52,7 +53,7 @@ class Cluster:
         table: the requests.
         seed: of random routing.
         servers: what the replicas run.
-        router: chooses among them; None is made as the deployment says.
+        router: chooses among them, and knows itself who is down; None is made as the deployment says.
 
     Attributes:
         views: of every replica, as the router sees it.
@@ -71,6 +72,7 @@ class Cluster:
         self.env = Environment()
         self.servers = servers
         self.router: Router = router or made_router(scenario, table, seed)
+        self._filters = router is None
         self.client = Client(self.env, table, scenario.client, scenario.load, self._arrive)
         self.replicas = self._replicas(scenario)
         self.clock = DeskClock()
@@ -80,6 +82,10 @@ class Cluster:
         self._where: dict[int, int] = {}
         self.gateway: Gatekeeper | None = None
         self.scaler: Scaler | None = None
+        failures, replicas = scenario.deployment.failures, scenario.deployment.replicas
+        self.failures: Breakdowns | None = None
+        if failures is not None:
+            self.failures = Breakdowns(failures, replicas, seed, FailingCluster(self))
 
     def _replicas(self, scenario: Scenario) -> Sequence[Replica | Rank]:
         """A replica a server, or the ranks of groups that step together; in order of their numbers."""
@@ -103,16 +109,32 @@ class Cluster:
         if not self.servers.accepts(row, now):
             self.refused(row, now)
             return
+        self.enter(row, now)
+
+    def enter(self, row: int, now: float) -> None:
+        """Lets a request go to a replica, or to the gateway."""
         self.clock.now = now
         if self.scaler is not None:
             self.scaler.arrived(row, now)
         if self.gateway is not None:
             self.gateway.arrive(row, now)
         else:
-            self.send(row, self.router.pick(row, self.views), now)
+            self.send(row, self.pick(row), now)
+
+    def pick(self, row: int) -> int:
+        """Returns the replica that the router chooses, of those that it does not know to be down."""
+        if self.failures is None or not self.failures.out or not self._filters:
+            return self.router.pick(row, self.views)
+        up = self.failures.up(range(len(self.views)))
+        return up[self.router.pick(row, [self.views[replica] for replica in up])]
 
     def send(self, row: int, replica: int, now: float) -> None:
         """Hands a request to a replica at `now`."""
+        if self.failures is not None and not self.failures.takes(replica):
+            assert isinstance(self.servers, FallibleServers)
+            self.servers.refused(row, replica, now)
+            self.failures.lost(row, now)
+            return
         if self.gateway is not None:
             self.servers.accepts(row, now)  # it arrives there when it is let in
         self.servers.assign(row, replica)
@@ -132,14 +154,105 @@ class Cluster:
         replica = self._where.pop(row)
         self.views[replica].ended(self._tokens[row], answer.finished_s)
         self.client.answered(answer)
+        if self.failures is not None:
+            self.failures.ended(row, answer.finished_s)
         if self.gateway is not None:
             self.gateway.answered(answer)
         if self.scaler is not None:
             self.scaler.answered(answer, replica)
 
+    def taken_back(self, row: int, now: float) -> None:
+        """A replica has lost a request: view and gateway learn of it."""
+        assert isinstance(self.servers, FallibleServers)
+        self.servers.taken_back(row)
+        self.views[self._where.pop(row)].ended(self._tokens[row], now)
+        if self.gateway is not None:
+            self.gateway.taken_back(row, now)
+
+    def outages(self) -> tuple[Outage, ...]:
+        """Returns the failures of replicas that happened."""
+        return () if self.failures is None else self.failures.outages()
+
     def run(self) -> None:
         """Runs until nothing is due any more."""
         self.env.run()
+
+
+@runtime_checkable
+class FallibleServers(Protocol):
+    """What replicas run that may fail."""
+
+    def refused(self, row: int, replica: int, now: float) -> None:
+        """Notes that a request came to a replica that was dead."""
+        ...
+
+    def taken_back(self, row: int) -> None:
+        """Notes that a request is at no replica any more."""
+        ...
+
+    def lost(self, row: int, now: float, reason: str) -> None:
+        """A request that a replica lost ends."""
+        ...
+
+    def turned_away(self, row: int) -> None:
+        """Notes that a request ends at the gateway, which a replica may have lost."""
+        ...
+
+
+class FailingCluster:
+    """A cluster, as failures of its replicas see it.
+
+    Args:
+        cluster: whose replicas fail; its engines are stepped.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.env = cluster.env
+
+    def _engine(self, replica: int) -> EngineServer:
+        server = self._cluster.servers.servers[replica]
+        assert isinstance(server, EngineServer)
+        return server
+
+    def _replica(self, replica: int) -> Replica:
+        found = self._cluster.replicas[replica]
+        assert isinstance(found, Replica)
+        return found
+
+    def lose(self, replica: int, now: float) -> list[int]:
+        """As `failures.Failing`."""
+        self._replica(replica).stop()
+        lost = self._engine(replica).lose(now)
+        for row in lost:
+            self._cluster.taken_back(row, now)
+        return lost
+
+    def hang(self, replica: int, now: float) -> None:
+        """As `failures.Failing`."""
+        self._engine(replica).hang(now)
+        self._replica(replica).stop(hung=True)
+
+    def slow(self, replica: int, factor: float) -> None:
+        """As `failures.Failing`."""
+        self._engine(replica).engine.slowdown = factor
+
+    def again(self, row: int, now: float) -> None:
+        """As `failures.Failing`."""
+        self._cluster.enter(row, now)
+
+    def give_up(self, row: int, now: float, reason: str) -> None:
+        """As `failures.Failing`."""
+        servers = self._cluster.servers
+        assert isinstance(servers, FallibleServers)
+        servers.lost(row, now, reason)
+        self._cluster.refused(row, now)
+        if self._cluster.failures is not None:
+            self._cluster.failures.ended(row, now)
+
+    def over(self) -> bool:
+        """As `failures.Failing`."""
+        return self._cluster.client.all_ended
 
 
 class Gatekeeper(Protocol):
@@ -151,6 +264,10 @@ class Gatekeeper(Protocol):
 
     def answered(self, answer: Answer) -> None:
         """Learns of an end."""
+        ...
+
+    def taken_back(self, row: int, now: float) -> None:
+        """Learns that a replica has lost a request."""
         ...
 
 

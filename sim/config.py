@@ -13,6 +13,7 @@ from math import inf
 import numpy as np
 import numpy.typing as npt
 
+from specfleet.sim.fleet.failing import FailuresConfig
 from specfleet.sim.fleet.scaling import AutoscaleConfig
 from specfleet.sim.kvlayout import KvLayout
 
@@ -353,6 +354,7 @@ class DeploymentConfig:
         refresh_s: what a router sees of replicas is as it was at the last multiple of this; 0: as it is.
         gateway: before the router, if any.
         autoscale: of these replicas, how many are there, if that follows the load.
+        failures: of replicas, if any.
     """
 
     replicas: int = 1
@@ -362,6 +364,7 @@ class DeploymentConfig:
     refresh_s: float = 0.0
     gateway: GatewayConfig | None = None
     autoscale: AutoscaleConfig | None = None
+    failures: FailuresConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from math import inf
 import numpy as np
 
 from specfleet.hardware.stepcost import StepCost, StepShape, prefill_pairs, shape_fields
+from specfleet.sim.attempts import undraw
 from specfleet.sim.columns.luck import ColumnNotes
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.errors import Breach, Stall
@@ -93,6 +94,8 @@ class Engine:
         self._depth = 2 if config.async_scheduling else 1
         self._proposes = config.speculative is not None and not config.async_scheduling
         self.steps_without_drafter = 0
+        self.slowdown = 1.0
+        """Steps take so many times as long as their price."""
 
     def restart(self, policy: Policy | None) -> None:
         """Begins with nothing in its caches, as a process that has just started; nobody may be inside."""
@@ -182,6 +185,30 @@ class Engine:
         """Commits the oldest batch in flight ahead of its end: what it does is certain once it has begun."""
         self._commit(self._flights.popleft())
 
+    def succeed(self, other: Engine) -> None:
+        """Counts iterations on from those of an engine that is no more: this one stands in its place."""
+        self.iterations, self._ends_s = other.iterations, other._ends_s
+        self.steps_without_drafter = other.steps_without_drafter
+
+    def cut(self) -> float:
+        """Drops what is in flight, with the luck that was drawn for it; returns when that began, or inf.
+
+        All sequences are listed and up to date from then on.
+        """
+        scheduler = self.scheduler
+        if isinstance(scheduler, Scheduler):
+            scheduler.crowd.dissolve()
+        began = self._flights[0].start_s if self._flights else inf
+        for flight in self._flights:
+            if flight.start_s < inf:
+                undraw(flight.batch, flight.sampled, self.recorder.rounds_by_accepted)
+        self._flights.clear()
+        return began
+
+    def chunk_s(self, iteration: int) -> float:
+        """Returns when an iteration ended."""
+        return self._ends_s[iteration]
+
     def take_over(
         self,
         ends_s: array[float],
@@ -229,6 +256,7 @@ class Engine:
             if accepted < shape.draft_tokens:
                 flight.reroll = 1
                 seconds += self.cost.seconds(shape._replace(draft_passes=0))
+        seconds *= self.slowdown
         if not seconds >= 0.0:
             said = f"a step of {shape.tokens} tokens takes {seconds} s"
             raise Breach(ONE_BATCH, said, batch.sequences[0].id, now, self.replica)

@@ -23,9 +23,9 @@ ITERATION_COLUMNS = (
     "chunks",
     "output_tokens",
 )
-FINISHED, REJECTED, ABORTED, TIMED_OUT = 0, 1, 2, 3
+FINISHED, REJECTED, ABORTED, TIMED_OUT, LOST = 0, 1, 2, 3, 4
 """Values of the request column `status`: served; refused on arrival; begun, and ended with an error; held at
-the gateway for too long."""
+the gateway for too long; lost with a replica that failed, and not sent anew any more."""
 
 REQUEST_TIMES = (
     "sent_s",
@@ -110,6 +110,12 @@ class Recorder:
         """Sets columns of a request's row."""
         for name, value in values.items():
             self._requests[name][request_id] = value
+
+    def more(self, names: Rows[str]) -> None:
+        """Adds columns of requests, of zeros: seconds where the name ends so, or else counts."""
+        n = len(self._requests["status"])
+        for name in names:
+            self._requests[name] = np.zeros(n, dtype=np.float64 if name.endswith("_s") else np.int64)
 
     def requests(self) -> Columns:
         """Returns the request columns."""

@@ -50,6 +50,12 @@ class Replica:
         self.server = server
         self._answered = answered
         self._asleep = True
+        self._life = 0
+
+    def stop(self, hung: bool = False) -> None:
+        """Takes no turn that was due; the next request wakes what is put in its place, unless it hangs."""
+        self._life += 1
+        self._asleep = not hung
 
     def submit(self, row: int, now: float) -> None:
         """Takes a request at `now`; an idle server wakes at that time."""
@@ -59,7 +65,8 @@ class Replica:
             self.env.wake(now, self._waker(now))
 
     def _waker(self, due: float) -> Callable[[simpy.Event], None]:
-        return lambda event: self._run(due)
+        life = self._life
+        return lambda event: self._run(due) if life == self._life else None
 
     def _run(self, now: float) -> None:
         """Takes turns from `now` until something else is due, or there is nothing to do."""

@@ -85,6 +85,10 @@ class Looking:
     """A router that looks into engines, which only those that are stepped show."""
 
 
+class Remembering:
+    """A router that remembers by their numbers which replicas got what: they must always be the same ones."""
+
+
 class RoundRobin:
     """One after another."""
 
@@ -189,7 +193,7 @@ class LeastKv(Looking):
         return shares.index(min(shares))
 
 
-class Sticky:
+class Sticky(Remembering):
     """The replica of the session's first request, which goes where the fewest are outstanding."""
 
     def __init__(self, seed: int) -> None:
@@ -264,7 +268,7 @@ class Prefixes:
             sent.popitem(last=False)
 
 
-class PrefixAffinity:
+class PrefixAffinity(Remembering):
     """The replica that was sent most of the prompt's beginning, of those that are not overloaded: at most
     `BOUND` times the mean outstanding, the request included. Without a match the fewest outstanding.
 

@@ -95,7 +95,7 @@ class Scenario:
             pool.engine,
             pool.cost,
             pool.acceptance,
-            DeploymentConfig(len(pool.members), lockstep=pool.lockstep),
+            DeploymentConfig(len(pool.members), lockstep=pool.lockstep, failures=self.deployment.failures),
             self.client,
             replace(self.load, max_concurrency=None),
             pool.policy,
@@ -112,6 +112,26 @@ class Scenario:
         """Whether any replica drafts."""
         engines = [pool.engine for pool in self.pools] or [self.engine]
         return any(engine.num_speculative_tokens for engine in engines)
+
+
+@dataclass(frozen=True)
+class Outage:
+    """A failure that happened. Times in seconds; inf is never.
+
+    Attributes:
+        replica, kind: as in `FailureConfig`.
+        at_s: when it began. found_s: when health checks found it. back_s: when the replica was as before.
+        lost: the requests that were inside when it was gone.
+        settled_s: when the last of those had ended; `at_s` without any.
+    """
+
+    replica: int
+    kind: str
+    at_s: float
+    found_s: float
+    back_s: float
+    lost: tuple[int, ...] = ()
+    settled_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -137,6 +157,9 @@ class RunResult:
         parts: what each of `scenario.pools` did, as a run of its own: its requests alone (`request_id` says
             which), its replicas numbered from 0. Empty where all replicas are alike.
         scaling: how many replicas there were, where that follows the load.
+        attempts, cuts: where replicas fail, as `attempts.Attempts` has them: every attempt of requests that
+            were cut short, and the steps that were.
+        outages: the failures that happened, in order of time.
     """
 
     scenario: Scenario
@@ -151,6 +174,9 @@ class RunResult:
     stepped_because: str = ""
     parts: tuple[RunResult, ...] = ()
     scaling: ScalingLog | None = None
+    attempts: Columns = field(default_factory=dict)
+    cuts: Columns = field(default_factory=dict)
+    outages: tuple[Outage, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -165,3 +191,5 @@ class Ran:
     steps_without_drafter: int = 0
     stepped_share: float = 0.0
     stepped_because: str = ""
+    attempts: Columns = field(default_factory=dict)
+    cuts: Columns = field(default_factory=dict)

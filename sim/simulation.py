@@ -12,7 +12,7 @@ from specfleet.sim.errors import Unsuited
 from specfleet.sim.fleet.run import ASKED_FOR, simulate_pools
 from specfleet.sim.laws.everywhere import check_alike
 from specfleet.sim.laws.whole import check_run
-from specfleet.sim.scenario import Ran, RunResult, Scenario
+from specfleet.sim.scenario import Outage, Ran, RunResult, Scenario
 from specfleet.sim.speculation.lives import Lives
 from specfleet.sim.speculation.oracle import foreseen
 from specfleet.sim.stepped import Engines
@@ -61,7 +61,7 @@ def simulate(
         engines = Engines(scenario, table, lives, every_turn)
         cluster = Cluster(scenario, table, seed, engines)
         cluster.run()
-        stepped = _result(scenario, table, seed, engines.ran(cluster.client), because)
+        stepped = _result(scenario, table, seed, engines.ran(cluster.client), because, cluster.outages())
     result = stepped if ran is None else _result(scenario, table, seed, ran, ran.stepped_because)
     assert result is not None
     if len(table) >= MANY:
@@ -72,7 +72,14 @@ def simulate(
     return result
 
 
-def _result(scenario: Scenario, table: RequestTable, seed: int, ran: Ran, because: str) -> RunResult:
+def _result(
+    scenario: Scenario,
+    table: RequestTable,
+    seed: int,
+    ran: Ran,
+    because: str,
+    outages: tuple[Outage, ...] = (),
+) -> RunResult:
     """Returns what a run left behind, with what was known of its requests before."""
     n = len(table)
     requests = ran.requests | {
@@ -95,4 +102,7 @@ def _result(scenario: Scenario, table: RequestTable, seed: int, ran: Ran, becaus
         steps_without_drafter=ran.steps_without_drafter,
         stepped_share=ran.stepped_share,
         stepped_because=because,
+        attempts=ran.attempts,
+        cuts=ran.cuts,
+        outages=outages,
     )

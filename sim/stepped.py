@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from math import nan
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import inf, nan
 
+import numpy as np
+
+from specfleet.sim.attempts import RETRIED_COUNTS, Attempts
 from specfleet.sim.clients import Answer, Client
 from specfleet.sim.engine import Engine, Request
 from specfleet.sim.errors import Breach, Stall
 from specfleet.sim.laws.names import BLOCKS
 from specfleet.sim.pipeline import engine_of
-from specfleet.sim.recorder import ABORTED, FINISHED, REJECTED, Recorder
+from specfleet.sim.recorder import ABORTED, FINISHED, LOST, REJECTED, Columns, Recorder
 from specfleet.sim.requests import RequestMaker
 from specfleet.sim.scenario import Ran, Scenario
 from specfleet.sim.sequence import Sequence
@@ -30,6 +34,8 @@ class EngineServer:
         recorder: gets the row of every request that ends.
         refusals: reasons for which requests were refused or given up, with counts; added to.
         every_turn: whether the laws of a scheduler are checked after each turn.
+        attempts: of requests that failures cut short; None where no replica fails.
+        fresh: makes the engine that stands in the place of one that is lost.
     """
 
     def __init__(
@@ -39,6 +45,8 @@ class EngineServer:
         recorder: Recorder,
         refusals: dict[str, int],
         every_turn: bool = False,
+        attempts: Attempts | None = None,
+        fresh: Callable[[], Engine] | None = None,
     ) -> None:
         self.engine = engine
         self.refusals = refusals
@@ -46,12 +54,41 @@ class EngineServer:
         self._recorder = recorder
         self._every_turn = every_turn
         self._now = 0.0
+        self._attempts, self._fresh = attempts, fresh
+        self._inside: dict[int, Request] = {}
+        self._hung_s = inf
+
+    def hang(self, now: float) -> None:
+        """The engine takes no further turn."""
+        self._hung_s = now
 
     def submit(self, row: int, now: float) -> None:
         """Puts a request into the engine's inbox at `now`."""
         request = self._make.request(row)
         request.arrived_s = now
+        if self._attempts is not None:
+            self._inside[row] = self._attempts.resume(request)
         self.engine.inbox.append(request)
+
+    def lose(self, now: float) -> list[int]:
+        """The engine is gone, with its KV and all that was in flight; another one stands ready in its place.
+
+        Returns:
+            The requests that were inside, in the order of their arrival here.
+        """
+        assert self._attempts is not None
+        assert self._fresh is not None
+        lost, before = self.engine, self._inside
+        began = lost.cut()
+        cut_s = min(began, self._hung_s, now)
+        if began < inf:
+            self._attempts.cuts.append((lost.replica, began))
+        for request in before.values():
+            last_s = lost.chunk_s(request.last_iteration) if request.chunks else nan
+            self._attempts.lose(request, lost.replica, cut_s, now, last_s)
+        self.engine, self._inside, self._hung_s = self._fresh(), {}, inf
+        self.engine.succeed(lost)
+        return [*before]
 
     def advance(self, now: float, until: float) -> float:
         """Takes one turn; returns when the next is due."""
@@ -111,8 +148,11 @@ class EngineServer:
         self.engine.aborted = []
         ended, self.engine.finished = self.engine.finished, []
         for request, rank in ended:
+            first_s, first_rank = request.first_token_s, request.first_chunk_rank
+            if self._attempts is not None:
+                first_s, first_rank = self._attempts.first_token(request)
             self._note(request, FINISHED)
-            yield Answer(request.id, request.first_token_s, request.first_chunk_rank, self._now, rank)
+            yield Answer(request.id, first_s, first_rank, self._now, rank)
 
     def _note(self, request: Request, status: int) -> None:
         self._recorder.request(
@@ -132,6 +172,10 @@ class EngineServer:
             accepted_tokens=request.accepted_tokens,
             preemptions=request.num_preemptions,
         )
+        if self._attempts is not None:
+            del self._inside[request.id]
+            more = self._attempts.ended(request, self.engine.replica, self._now, status)
+            self._recorder.request(request.id, **more)
 
 
 class Engines:
@@ -158,10 +202,22 @@ class Engines:
             table, lives, scenario.load.num_warmups, asks_for_confidence(scenario.policy), ahead
         )
         self.refusals: dict[str, int] = {}
+        failures = scenario.deployment.failures
+        self._attempts = None if failures is None else Attempts(failures.keep_partial)
         self.servers = [
-            EngineServer(self._engine(scenario, replica), make, self._recorder, self.refusals, every_turn)
+            EngineServer(
+                self._engine(scenario, replica),
+                make,
+                self._recorder,
+                self.refusals,
+                every_turn,
+                self._attempts,
+                partial(self._engine, scenario, replica),
+            )
             for replica in range(scenario.deployment.replicas)
         ]
+        if failures is not None:
+            self._recorder.more((*RETRIED_COUNTS, "interrupted_s"))
 
     def _engine(self, scenario: Scenario, replica: int) -> Engine:
         policy = self._policy(scenario)
@@ -192,6 +248,27 @@ class Engines:
         """Notes which replica a request goes to."""
         self._recorder.request(row, replica=replica)
 
+    def refused(self, row: int, replica: int, now: float) -> None:
+        """Notes that a request came to a replica that was dead."""
+        self._recorder.request(row, replica=replica)
+        assert self._attempts is not None
+        self._attempts.refused(row, now)
+
+    def taken_back(self, row: int) -> None:
+        """Notes that a request is at no replica any more: where it was is known of its attempt."""
+
+    def turned_away(self, row: int) -> None:
+        """Notes that a request ends at the gateway, which a replica may have lost."""
+        assert self._attempts is not None
+        if row in self._attempts.stories:
+            self._recorder.request(row, **self._attempts.costs(row))
+
+    def lost(self, row: int, now: float, reason: str) -> None:
+        """A request that a replica lost ends, since it is not sent anew any more."""
+        assert self._attempts is not None
+        self.refusals[reason] = self.refusals.get(reason, 0) + 1
+        self._recorder.request(row, status=LOST, finished_s=now, **self._attempts.gone(row))
+
     def send_away(self, row: int) -> None:
         """A request which might have come has gone elsewhere: nothing is known of it here."""
 
@@ -209,12 +286,23 @@ class Engines:
         for server in self.servers:
             server.check()
         recorder = self._recorder
+        gaps, attempts, cuts = recorder.odd_gaps(), self._attempts, _cut_steps([])
+        if attempts is not None:
+            gaps, cuts = attempts.with_pauses(gaps), _cut_steps(attempts.cuts)
         return Ran(
             recorder.requests() | client.times(),
             recorder.iterations(),
-            recorder.odd_gaps(),
+            gaps,
             tuple(recorder.rounds_by_accepted),
             self.refusals,
             steps_without_drafter=sum(engine.steps_without_drafter for engine in engines),
             stepped_share=1.0,
+            attempts={} if attempts is None else attempts.columns(),
+            cuts=cuts,
         )
+
+
+def _cut_steps(cuts: list[tuple[int, float]]) -> Columns:
+    """Returns steps that failures cut short, as columns."""
+    replicas, starts = [replica for replica, _ in cuts], [start for _, start in cuts]
+    return {"replica": np.array(replicas, dtype=np.int64), "start_s": np.array(starts, dtype=np.float64)}

@@ -28,6 +28,7 @@ from specfleet.hardware.memory import KvBudget
 from specfleet.hardware.placement import Placement
 from specfleet.hardware.stepcost import StepCost
 from specfleet.sim import config as sim_config
+from specfleet.sim.fleet.failing import FailureConfig, FailuresConfig
 from specfleet.sim.fleet.scaling import ATTAINMENT, TTFT, AutoscaleConfig
 from specfleet.sim.scenario import ReplicaPool, Scenario
 from specfleet.sim.speculation.acceptance import survival_table
@@ -194,6 +195,35 @@ def deployment_config(
         routing.refresh_ms / 1e3,
         gateway,
         autoscale_config(config),
+        failures_config(config),
+    )
+
+
+def failures_config(config: Experiment) -> FailuresConfig | None:
+    """Returns which replicas fail when; None where none does."""
+    asked = config.deployment.failures
+    if asked is None:
+        return None
+    known = tuple(
+        FailureConfig(
+            one.replica,
+            one.at_s,
+            asked.repair_s if one.for_s is None else one.for_s,
+            one.kind or asked.kind,
+            one.factor or asked.factor or 1.0,
+        )
+        for one in asked.at
+    )
+    return FailuresConfig(
+        known,
+        asked.mtbf_s,
+        asked.repair_s or 0.0,
+        asked.kind,
+        asked.factor or 1.0,
+        asked.detect_s or 0.0,
+        asked.retry.most,
+        asked.retry.backoff_s,
+        asked.retry.keep_partial,
     )
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import numpy as np
 
 from specfleet.experiments.point.built import Built, BuiltPool
 from specfleet.experiments.run.analysis import StepTotals
+from specfleet.sim.metrics.failures import failure_figures
 from specfleet.sim.metrics.figures import Figures, Value
 from specfleet.sim.metrics.pools import by_pool
 from specfleet.sim.recorder import FINISHED, REJECTED, TIMED_OUT
@@ -91,6 +94,30 @@ def gateway_of(result: RunResult) -> dict[str, object]:
         "gateway_mean_held_ms": float(held_ms.mean()) if len(held_ms) else 0.0,
         "gateway_p99_held_ms": float(np.percentile(held_ms, 99.0)) if len(held_ms) else 0.0,
     }
+
+
+def failures_of(result: RunResult) -> dict[str, object]:
+    """Returns what failures of replicas did to counted requests, and each of them; nothing where none is."""
+    figures = failure_figures(result)
+    if figures is None:
+        return {}
+    each = [
+        {
+            "replica": outage.replica,
+            "kind": outage.kind,
+            "at_s": outage.at_s,
+            "found_s": _finite(outage.found_s),
+            "back_s": _finite(outage.back_s),
+            "settled_s": outage.settled_s,
+            "lost": len(outage.lost),
+        }
+        for outage in result.outages
+    ]
+    return {**figures.as_dict(), "outages": each}
+
+
+def _finite(seconds: float) -> float | None:
+    return seconds if seconds < inf else None
 
 
 def _cost(pool: BuiltPool, duration_s: float, output_tokens: int) -> dict[str, Value]:

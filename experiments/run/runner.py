@@ -26,7 +26,7 @@ from specfleet.experiments.run.columnfiles import write_fleet, write_json, write
 from specfleet.experiments.run.costs.energy import energy_of
 from specfleet.experiments.run.costs.paid import paid_share, scaling_of
 from specfleet.experiments.run.files import naming
-from specfleet.experiments.run.pools import flat, gateway_of, pools_of, steps_of
+from specfleet.experiments.run.pools import failures_of, flat, gateway_of, pools_of, steps_of
 from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.run.sglang_bench import sglang_bench_json
 from specfleet.experiments.schema.blocks.experiment import Experiment
@@ -173,6 +173,7 @@ def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> F
         "refusals": dict(result.refusals),
         "warning": unfit_for_tails([spec for pool in built.pools for spec in pool.acceptance.values()]),
         **_pools(result, built, figures, steps),
+        **failures_of(result),
         "stepped": {"share": result.stepped_share, "because": result.stepped_because},
     }
     return {

@@ -61,7 +61,7 @@ def written_path(path: KeyPath, name: str, written: Container[KeyPath]) -> KeyPa
 def deployment_said(experiment: Experiment) -> dict[str, object]:
     """The deployment: of a pool what it says itself, for what it leaves out is as at the top."""
     deployment = experiment.deployment
-    said = deployment.model_dump(exclude={"pools", "slow", "gateway", "autoscale"})
+    said = deployment.model_dump(exclude={"pools", "slow", "gateway", "autoscale", "failures"})
     if isinstance(deployment.router, Routing):
         said["router"] = deployment.router.model_dump(exclude_none=True)
     if deployment.gateway is not None:
@@ -69,6 +69,8 @@ def deployment_said(experiment: Experiment) -> dict[str, object]:
     if deployment.autoscale is not None:
         del said["replicas"]
         said["autoscale"] = deployment.autoscale.model_dump()
+    if deployment.failures is not None:
+        said["failures"] = deployment.failures.model_dump(exclude_none=True)
     if deployment.slow:
         said["slow"] = deployment.model_dump(include={"slow"}, exclude_none=True)["slow"]
     if deployment.pools:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.point.built import expected_lengths, start_s
 from specfleet.experiments.run.check import POOL, CheckedFile, CheckedPoint
+from specfleet.experiments.schema.blocks.deployment import Failures
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.words.values import counted, named, text
 from specfleet.hardware.memory import GIB
@@ -43,6 +44,8 @@ def routing_lines(experiment: Experiment) -> Iterator[str]:
     if ways:
         yield f"  router: {', '.join(ways)}; then {routing.then}"
     yield from scaling_lines(experiment)
+    if deployment.failures is not None:
+        yield f"  failures: {failures_said(deployment.failures)}"
     gateway = deployment.gateway
     if gateway is None:
         return
@@ -72,6 +75,31 @@ def scaling_lines(experiment: Experiment) -> Iterator[str]:
     )
     known = "as given" if asked.load_s is not None else "assumed: weights, and the engine's start"
     yield f"  a new replica serves {provision:g} s + {load:.0f} s after its order ({known})"
+
+
+def failures_said(failures: Failures) -> str:
+    """Which replicas fail when, and what becomes of their requests."""
+    said = []
+    for one in failures.at:
+        for_s = failures.repair_s if one.for_s is None else one.for_s
+        kind = one.kind or failures.kind
+        how = {
+            "dies": "dies",
+            "hangs": "hangs",
+            "slow": f"is {one.factor or failures.factor or 1.0:g} times as slow",
+        }
+        until = "for good" if for_s is None else f"for {for_s:g} s"
+        said.append(f"replica {one.replica} {how[kind]} at {one.at_s:g} s {until}")
+    if failures.mtbf_s is not None:
+        kinds = {"dies": "dies", "hangs": "hangs", "slow": "is slow"}
+        each = f"each {kinds[failures.kind]} after {failures.mtbf_s:g} s on average"
+        said.append(f"{each}, for {failures.repair_s:g} s")
+    if failures.detect_s is not None:
+        said.append(f"found after {failures.detect_s:g} s")
+    retry = failures.retry
+    times = f"sent anew {counted(retry.most, 'time')} at most" if retry.most else "never sent anew"
+    kept = ", with what was written" if retry.keep_partial and retry.most else ""
+    return "; ".join([*said, f"lost requests are {times}{kept}"])
 
 
 def _points(points: Sequence[CheckedPoint]) -> Iterator[str]:

@@ -161,6 +161,10 @@ UNDERSTOOD_PROCESSES = (Acceptance, BurstAcceptance, HotColdAcceptance, ReplayAc
 """Classes of acceptance processes whose luck is drawn ahead, or which a rule below refuses."""
 
 
+FALLIBLE = "replicas that fail, with requests that begin anew elsewhere"
+"""Why those are stepped."""
+
+
 class Refusal(NamedTuple):
     """Something that is known, and left to stepping.
 
@@ -279,6 +283,12 @@ REFUSED = (
             or run.scenario.deployment.autoscale is not None
         ),
         "old views, a gateway, or an autoscaler, before a pool seen as one",
+    ),
+    Refusal(
+        DeploymentConfig,
+        ("failures",),
+        lambda run: run.scenario.deployment.failures is not None,
+        FALLIBLE,
     ),
     Refusal(
         DeploymentConfig,

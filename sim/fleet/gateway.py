@@ -105,6 +105,12 @@ class Gateway:
         """How many requests are held."""
         return len(self._held)
 
+    def taken_back(self, row: int, now: float) -> None:
+        """Learns that a replica has lost a request: who is held may go in its place."""
+        del self._sent_with[row]
+        if self._held:
+            self._env.until(now).callbacks.append(lambda event: self.let_in(now))
+
     def predicted_s(self, row: int) -> float:
         """Returns the seconds to the first token that a request is predicted to wait: those of a prompt token
         outstanding, as answers have had them, times the tokens at the least loaded replica; and who is held

@@ -5,7 +5,7 @@ What decides is known of a request before it is run: its class, and whether an e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from operator import itemgetter
 
@@ -154,6 +154,8 @@ class GroupRouter:
         self._replicas: dict[tuple[int, ...], Replicas] = {}
         self._counts = [itemgetter(*members) for members in groups.members]
         self._up = [*groups.members]
+        self.up: Callable[[Sequence[int]], Sequence[int]] | None = None
+        """Returns those of some replicas that are not known to be down."""
 
     def only(self, up: tuple[int, ...]) -> None:
         """From now on, only these replicas get requests."""
@@ -180,8 +182,8 @@ class GroupRouter:
         if spill is not None:
             there = sum(replica.outstanding for replica in self._among(members, replicas))
             if there >= spill[0] * len(members):
-                return spill[1]
-        return members
+                members = spill[1]
+        return members if self.up is None else tuple(self.up(members))
 
     def group_of(self, request_id: int) -> int:
         """Returns the group of a request."""

@@ -14,7 +14,7 @@ from specfleet.sim.fleet.groups import Groups
 from specfleet.sim.laws.fleet import check_fleet
 from specfleet.sim.laws.whole import check_run
 from specfleet.sim.recorder import REJECTED, REQUEST_COUNTS, REQUEST_TIMES, Columns
-from specfleet.sim.scenario import Ran, RunResult
+from specfleet.sim.scenario import Outage, Ran, RunResult
 from specfleet.sim.source import some_rows
 
 F64 = npt.NDArray[np.float64]
@@ -32,6 +32,7 @@ class Ways:
         status: of those that ended at the gateway.
         attempts: how often each that was turned away there was.
         gateway: whether there is one.
+        outages: failures of replicas.
     """
 
     sent_s: F64
@@ -41,6 +42,7 @@ class Ways:
     status: Mapping[int, int] = field(default_factory=dict)
     attempts: Mapping[int, int] = field(default_factory=dict)
     gateway: bool = False
+    outages: tuple[Outage, ...] = ()
 
 
 def joined(groups: Groups, seed: int, rans: Sequence[Ran], ways: Ways, because: str) -> RunResult:
@@ -63,12 +65,16 @@ def joined(groups: Groups, seed: int, rans: Sequence[Ran], ways: Ways, because: 
     counted = np.arange(n) >= scenario.load.num_warmups
     parts = []
     names = list(dict.fromkeys(pool.name for pool in scenario.pools))
+    for name in {name for ran in rans for name in ran.requests} - {*noted, "sent_s", "arrived_s"}:
+        requests[name] = np.sum([ran.requests[name] for ran in rans], axis=0)
     went = np.where(ways.replica >= 0, groups.pool_of[ways.replica], -1)
     for index, (pool, ran) in enumerate(zip(scenario.pools, rans, strict=True)):
         rows = np.flatnonzero(went == index)
         mine = {name: column[rows] for name, column in ran.requests.items()}
         for name in noted:
             requests[name][rows] = mine[name]
+        if ran.attempts:
+            requests["arrived_s"][rows] = mine["arrived_s"]
         requests["replica"][rows] = ways.replica[rows]
         requests["pool"][rows] = names.index(pool.name)
         here = some_rows(table, rows)
@@ -95,6 +101,7 @@ def joined(groups: Groups, seed: int, rans: Sequence[Ran], ways: Ways, because: 
         stepped_share=stepped / max(sum(steps), 1),
         stepped_because=because,
         parts=tuple(parts),
+        outages=ways.outages,
     )
     check_fleet(whole, table)
     return whole
@@ -125,6 +132,8 @@ def _result(part: Any, seed: int, ran: Ran, requests: Columns) -> RunResult:
         ran.steps_without_drafter,
         ran.stepped_share,
         ran.stepped_because,
+        attempts=ran.attempts,
+        cuts=ran.cuts,
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specfleet.sim.calendar.footprints import Footprints
+from specfleet.sim.calendar.gate import FALLIBLE
 from specfleet.sim.calendar.lanes import Lanes, Sites
 from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.runs import apart
@@ -143,6 +144,8 @@ class PooledRun:
         lives = self._lives(part)
         if not len(rows):
             return PartRun(part, lives, rows, None, None, "")
+        if self.scenario.deployment.failures is not None:
+            return PartRun(part, lives, rows, None, None, FALLIBLE)
         if self.groups.looks:
             because = f"the router {self.scenario.deployment.router} looks into engines"
             return PartRun(part, lives, rows, None, None, because)
@@ -245,6 +248,7 @@ class PooledRun:
         servers = PoolServers(self.groups, inside)
         router = GroupRouter(self.groups, self.seed)
         cluster = Cluster(self.scenario, self.table, self.seed, servers, router)
+        router.up = None if cluster.failures is None else cluster.failures.up
         gateway = self._gateway(cluster, servers, router)
         scaler = self._autoscaler(cluster, servers, router, gateway, inside)
         cluster.run()
@@ -262,6 +266,7 @@ class PooledRun:
         if gateway is not None:
             refusals |= gateway.refusals
             ways = replace(ways, status=gateway.status, attempts=gateway.attempts, gateway=True)
+        ways = replace(ways, outages=cluster.outages())
         result = joined(self.groups, self.seed, rans, ways, self._because(parts))
         if scaler is None:
             return result
@@ -313,6 +318,9 @@ class PooledRun:
         def ended(row: int, now: float) -> None:
             servers.send_away(row, now)
             cluster.refused(row, now)
+            if cluster.failures is not None:
+                servers.turned_away(row)
+                cluster.failures.ended(row, now)
 
         cluster.gateway = gateway = Gateway(
             cluster.env,

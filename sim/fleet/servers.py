@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from specfleet.sim.cluster import Servers
+from specfleet.sim.cluster import FallibleServers, Servers
 from specfleet.sim.fleet.groups import REFUSED, Groups
 from specfleet.sim.replica import Server
 
@@ -39,6 +39,7 @@ class PoolServers:
         self.servers: list[Server] = [parts[pool].servers[local] for pool, local in self._where]
         self.arrived_s = [float("nan")] * len(self._group_of)
         self.replica_of = [-1] * len(self._group_of)
+        self._last_of: dict[int, int] = {}
 
     def accepts(self, row: int, now: float) -> bool:
         """Whether some pool serves a request that arrives at `now`."""
@@ -56,6 +57,31 @@ class PoolServers:
             if other != pool:
                 self._parts[other].send_away(row)
         self.replica_of[row] = replica
+
+    def refused(self, row: int, replica: int, now: float) -> None:
+        """Notes that a request came to a replica that was dead."""
+        pool, local = self._where[replica]
+        self._fallible(pool).refused(row, local, now)
+        self._last_of[row] = replica
+
+    def taken_back(self, row: int) -> None:
+        """Notes that a request is at no replica any more."""
+        self._last_of[row], self.replica_of[row] = self.replica_of[row], -1
+
+    def lost(self, row: int, now: float, reason: str) -> None:
+        """A request that a replica lost ends; it counts among those of its last replica."""
+        self.replica_of[row] = replica = self._last_of[row]
+        self._fallible(self._where[replica][0]).lost(row, now, reason)
+
+    def turned_away(self, row: int) -> None:
+        """Notes that a request ends at the gateway, which a replica may have lost."""
+        for pool in self._pools[self._group_of[row]]:
+            self._fallible(pool).turned_away(row)
+
+    def _fallible(self, pool: int) -> FallibleServers:
+        part = self._parts[pool]
+        assert isinstance(part, FallibleServers)
+        return part
 
     def send_away(self, row: int, now: float) -> None:
         """Notes that a request goes nowhere, and when that was known."""

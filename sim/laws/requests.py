@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.laws.names import CAUSES, ENDS_ONCE, TOKENS, Mask, first, request_breach
-from specfleet.sim.recorder import ABORTED, FINISHED, REJECTED, Columns
+from specfleet.sim.recorder import ABORTED, FINISHED, LOST, REJECTED, Columns
 
 ORDER = (
     ("sent_s", "arrived_s"),
@@ -59,6 +59,8 @@ def _check_refused(engine: EngineConfig, requests: Columns) -> None:
     """Who was refused has emitted nothing; only SGLang ends requests with an error; there is no other end."""
     status = requests["status"]
     odd = (status != FINISHED) & (status != REJECTED)
+    if "retries" in requests:
+        odd &= status != LOST
     if engine.sglang is not None:
         odd &= status != ABORTED
     if odd.any():

@@ -13,10 +13,13 @@ from specfleet.sim.errors import Breach
 from specfleet.sim.laws.names import BUSY, CAUSES, ENDS_ONCE, IN_FLIGHT, LITTLE, TOKENS, first, request_breach
 from specfleet.sim.laws.requests import aborted, check_emitted, check_requests
 from specfleet.sim.laws.steps import CLOCK_ROUNDING, ROUNDING, StepLaws
-from specfleet.sim.recorder import ABORTED, REJECTED, TIMED_OUT, Columns, alone_s
+from specfleet.sim.recorder import ABORTED, LOST, REJECTED, TIMED_OUT, Columns, alone_s
 from specfleet.sim.scenario import RunResult, Scenario
 from specfleet.sim.sglang.rules import SglangRules
 from specfleet.workloads.requests import RequestTable
+
+_CUT = (("replica", "replica"), ("start_s", "start_s"), ("end_s", "start_s"))
+"""Columns of iterations, and those of steps that were cut short in their place."""
 
 
 @dataclass
@@ -79,7 +82,8 @@ class Totals:
 
     def add_gaps(self, gaps: Columns) -> None:
         """Takes in pauses of more than one iteration, each of which a chunk ends."""
-        self.chunked += int(gaps["tokens"][gaps["counted"] == 1].sum())
+        on_one_replica = (gaps["counted"] == 1) & (gaps["from_iteration"] >= 0)
+        self.chunked += int(gaps["tokens"][on_one_replica].sum())
 
     def check(
         self, scenario: Scenario, refusals: Mapping[str, int], rounds_by_accepted: Sequence[int]
@@ -103,7 +107,7 @@ class Totals:
             rounds = np.array(rounds_by_accepted)
             self._check_rounds(int(rounds.sum()), int(rounds @ np.arange(len(rounds))))
         replicas, seats = scenario.deployment.replicas, scenario.engine.max_num_seqs
-        span_s = replicas * (self.end_s - self.start_s) if self.served else 0.0
+        span_s = replicas * (self.end_s - self.start_s) if self.busy_s else 0.0
         for what, used, there in (
             ("iterations take", self.busy_s, span_s),
             ("sequences run", self.running_s, span_s * seats),
@@ -166,6 +170,8 @@ def check_run(result: RunResult, table: RequestTable) -> None:
     if refused and scenario.engine.sglang is not None:
         given_up = aborted(requests)
         begun = {name: np.concatenate([served[name], given_up[name]]) for name in served}
+    if "retries" in requests:
+        begun = _attempts(begun, result.attempts)
     check_due(requests, table)
     StepLaws(scenario).check(rows, requests)
     check_in_flight(scenario, requests)
@@ -178,14 +184,29 @@ def check_run(result: RunResult, table: RequestTable) -> None:
     totals.add_gaps(result.odd_gaps)
     totals.check(scenario, result.refusals, result.rounds_by_accepted)
     if not scenario.engine.async_scheduling and totals.stages == 1:
-        _check_little_exactly(totals, begun, rows)
+        _check_little_exactly(totals, begun, rows, result.cuts)
 
 
-def _check_little_exactly(totals: Totals, served: Columns, rows: Columns) -> None:
+def _attempts(begun: Columns, attempts: Columns) -> Columns:
+    """Returns those that were begun, one for each time that one was: where replicas fail, a request may be at
+    several, and is a request of its own to each."""
+    once = ~np.isin(begun["request_id"], attempts["request_id"])
+    names = [name for name in attempts if name in begun]
+    return {name: np.concatenate([begun[name][once], attempts[name]]) for name in names}
+
+
+def _check_little_exactly(totals: Totals, served: Columns, rows: Columns, cuts: Columns) -> None:
     """Little's law of a synchronous engine, with what its sampling leaves out: a request is present from the
     start of the iteration that follows its arrival on. One that arrives at the very start of an iteration,
-    as an answer to the one before may, can have missed it.
+    as an answer to the one before may, can have missed it. A step that a failure cut short lasts no time
+    here, and who arrived in it was never there.
     """
+    if cuts:
+        gone = (served["status"] == LOST) & (served["finished_s"] <= served["arrived_s"])
+        served = {name: column[~gone] for name, column in served.items()}
+        rows = {name: np.concatenate([rows[name], cuts[of]]) for name, of in _CUT}
+        order = np.argsort(rows["start_s"], kind="stable")
+        rows = {name: column[order] for name, column in rows.items()}
     unseen_s, missed_s, replicas = 0.0, 0.0, np.flatnonzero(np.bincount(rows["replica"]))
     for replica in replicas:
         starts, ends, arrived = rows["start_s"], rows["end_s"], served["arrived_s"]
@@ -218,8 +239,8 @@ def _check_asked(engine: EngineConfig, requests: Columns, table: RequestTable) -
     """Each request emits the tokens that it was to emit; one that SGLang gives up is short of them."""
     output, status, due = requests["output_tokens"], requests["status"], _due_tokens(engine, table)
     if output is not due:
-        wrong = (output != due) & (status != REJECTED) & (status != ABORTED)
-        wrong |= ((output != 0) & (status == REJECTED)) | ((output >= due) & (status == ABORTED))
+        wrong = (output != due) & ~np.isin(status, (REJECTED, ABORTED, LOST))
+        wrong |= ((output != 0) & np.isin(status, (REJECTED, LOST))) | ((output >= due) & (status == ABORTED))
         if wrong.any():
             at = first(wrong)
             raise request_breach(TOKENS, f"it emitted {output[at]} tokens, of {due[at]}", requests, at)
@@ -249,7 +270,7 @@ def _over_s(requests: Columns) -> npt.NDArray[np.float64]:
     """Returns when each request was answered, or refused, or given up."""
     refused = np.isin(requests["status"], (REJECTED, TIMED_OUT))
     over = np.where(refused, requests["arrived_s"], requests["last_chunk_s"])
-    return np.where(requests["status"] == ABORTED, requests["finished_s"], over)
+    return np.where(np.isin(requests["status"], (ABORTED, LOST)), requests["finished_s"], over)
 
 
 def _check_tokens(engine: EngineConfig, served: Columns, rows: Columns) -> None:
@@ -267,13 +288,17 @@ def _check_tokens(engine: EngineConfig, served: Columns, rows: Columns) -> None:
     if drafts < int(served["draft_tokens"].sum()):
         raise Breach(TOKENS, f"requests verified {int(served['draft_tokens'].sum())} drafts, steps {drafts}")
     computed = int(rows["tokens"].sum()) - drafts
+    begun = (served["status"] == LOST) & (served["chunks"] == 0)  # its prompt may not be done
+    prompts = int((served["prompt_tokens"] - served["cached_tokens"] - 1)[begun].sum())
     needed = int(served["prompt_tokens"].sum()) - int(served["cached_tokens"].sum())
     needed += int(served["chunks"].sum()) - len(served["status"])
     wasted = len(served["status"]) if engine.async_scheduling else 0
     found = 0
     if engine.enable_prefix_caching:
         found = int((served["prompt_tokens"] - served["cached_tokens"])[served["preemptions"] > 0].sum())
-    if computed < needed - found or (computed > needed + wasted and not served["preemptions"].any()):
+    if computed < needed - prompts - found or (
+        computed > needed + wasted and not served["preemptions"].any()
+    ):
         raise Breach(TOKENS, f"iterations computed {computed} tokens beside drafts, {needed} were needed")
 
 

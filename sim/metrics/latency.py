@@ -34,8 +34,8 @@ PARTS = {
     "verify_s": "verification beyond a plain step",
     "draft_s": "drafting",
     "host_s": "host",
-    "paused_s": "no iteration: preempted and recomputed, past the token budget, or waiting for a slower rank "
-    "or a stage",
+    "paused_s": "no iteration: preempted and recomputed, past the token budget, waiting for a slower rank "
+    "or a stage, or lost with a replica",
 }
 """Parts of a request's end-to-end time, and what each is."""
 
@@ -105,7 +105,8 @@ def iteration_parts(result: RunResult, plain_cost: StepCost) -> dict[str, F64]:
     Returns:
         `plain`, `others_prefill`, `verify`, `draft`, `host`: seconds, a value an iteration; their sum is
         the time since the iteration before. Of ranks that step together `paused` is what the slowest rank
-        takes beyond that, of a pipeline what the batch waits for stages.
+        takes beyond that, of a pipeline what the batch waits for stages, of a replica that is slow for a
+        while what it is late.
     """
     rows = result.iterations
     steps = len(rows["decode_sequences"])
@@ -115,7 +116,8 @@ def iteration_parts(result: RunResult, plain_cost: StepCost) -> dict[str, F64]:
         portion = {name: rows[name][block] for name in (*StepShape._fields, "reroll", "gaps_by_tokens")}
         for name, seconds in _parts_of(portion, result.scenario.cost, plain_cost).items():
             found[name][block] = seconds
-    if result.scenario.deployment.lockstep > 1 or result.scenario.engine.pipeline_parallel_size > 1:
+    deployment, stages = result.scenario.deployment, result.scenario.engine.pipeline_parallel_size
+    if deployment.lockstep > 1 or stages > 1 or deployment.failures is not None:
         told = sum(found.values())
         found["paused"] = np.where(told > 0.0, rows["end_s"] - rows["start_s"] - told, 0.0)
     return found
@@ -238,7 +240,7 @@ def _decode_sums(result: RunResult, until: Mapping[int, _Until], each: Columns, 
     sums = {name: np.zeros(len(ids)) for name in (*names, "paused")}
     for replica, (parts, whole) in until.items():
         mine = each["replica"] == replica
-        odd = (gaps["replica"] == replica) & (place[gaps["request_id"]] >= 0)
+        odd = (gaps["replica"] == replica) & (place[gaps["request_id"]] >= 0) & (gaps["from_iteration"] >= 0)
         who = place[gaps["request_id"][odd]]
         begun, ended = each["first_iteration"][mine] + 1, each["last_iteration"][mine] + 1
         before, after = gaps["from_iteration"][odd] + 1, gaps["to_iteration"][odd] + (0 if staged else 1)
@@ -248,4 +250,6 @@ def _decode_sums(result: RunResult, until: Mapping[int, _Until], each: Columns, 
         np.add.at(sums["paused"], who, gaps["gap_s"][odd])
         if staged:  # between its batches are others; its own is no pause
             np.subtract.at(sums["paused"], who, whole[gaps["to_iteration"][odd]])
+    if "interrupted_s" in each:  # from its first token, at a replica that failed, to the next at its last
+        sums["paused"] += each["interrupted_s"]
     return sums

@@ -14,9 +14,9 @@ U64 = npt.NDArray[np.uint64]
 U32 = npt.NDArray[np.uint32]
 I64 = npt.NDArray[np.int64]
 
-LEVEL, ROUND, PROPOSAL, ROUTE, BURST, TIE, VAIN, WORDS = 1, 2, 3, 4, 5, 6, 7, 8
+LEVEL, ROUND, PROPOSAL, ROUTE, BURST, TIE, VAIN, WORDS, FAILURE = 1, 2, 3, 4, 5, 6, 7, 8, 9
 """Purposes: a request's own level, its verification rounds, its proposals, its route, its bursts, its place
-among outputs of equal length, its proposals in vain; and the words of synthetic logits."""
+among outputs of equal length, its proposals in vain; words of synthetic logits; and when a replica fails."""
 
 _MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15

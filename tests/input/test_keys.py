@@ -24,7 +24,13 @@ from specfleet.experiments.words.check import check_text
 from specfleet.experiments.words.explain import explain_text
 
 FLEETS = Path(__file__).parents[1] / "experiments" / "fleet"
-IN_FLEETS = ("deployment.gateway.", "deployment.pools.", "deployment.router.", "deployment.slow.")
+IN_FLEETS = (
+    "deployment.failures.",
+    "deployment.gateway.",
+    "deployment.pools.",
+    "deployment.router.",
+    "deployment.slow.",
+)
 """Blocks of several replicas: `tests/experiments/fleet` tries their keys."""
 AGAIN = (
     "deployment.pools.acceptance.",

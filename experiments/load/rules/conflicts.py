@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from specfleet.experiments.load.defaults import longest_of
 from specfleet.experiments.load.rules.autoscale import autoscale_conflicts
 from specfleet.experiments.load.rules.base import Conflict
+from specfleet.experiments.load.rules.failures import failure_conflicts
 from specfleet.experiments.load.rules.gateway import gateway_conflicts
 from specfleet.experiments.load.rules.memory import running_conflicts
 from specfleet.experiments.load.rules.own import own_conflicts
@@ -68,6 +69,7 @@ def _without_running(config: Experiment) -> Iterator[Conflict]:
     yield from slow_conflicts(config)
     yield from autoscale_conflicts(config)
     yield from gateway_conflicts(config)
+    yield from failure_conflicts(config)
     yield from workload_conflicts(config)
     yield from session_conflicts(config)
     yield from slo_conflicts(config)

@@ -10,6 +10,7 @@ from specfleet.experiments.load.defaults import filled
 from specfleet.experiments.load.rules.autoscale import autoscale_conflicts
 from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.load.rules.conflicts import conflicts
+from specfleet.experiments.load.rules.failures import failure_conflicts
 from specfleet.experiments.load.rules.gateway import gateway_conflicts
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import did_you_mean
@@ -62,6 +63,7 @@ def pooled_conflicts(
         *_between_pools(config),
         *gateway_conflicts(config),
         *autoscale_conflicts(config),
+        *failure_conflicts(config),
     ], unsound
 
 

@@ -146,6 +146,59 @@ class Autoscale(Block):
     """A smaller number is taken once it has been wished for so long: the largest wish of that time."""
 
 
+FailureKind: TypeAlias = Literal["dies", "hangs", "slow"]
+Instant: TypeAlias = Annotated[float, Field(ge=0, le=1e9)]
+
+
+class Failure(Block):
+    """A replica that fails at a time that is known."""
+
+    replica: Annotated[int, Field(ge=0)]
+    """Which, by number from 0."""
+    at_s: Instant
+    """When, seconds from the start of the run."""
+    for_s: Instant | None = None
+    """Until it is back: from its death, from when it was found to hang, or how long it is slow. Left out: as
+    long as `repair_s`, and without that for good."""
+    kind: FailureKind | None = None
+    """In place of the `kind` of all."""
+    factor: Annotated[float, Field(gt=1, le=1e3)] | None = None
+    """In place of the `factor` of all."""
+
+
+class Retry(Block):
+    """What becomes of requests whose replica failed."""
+
+    most: Annotated[int, Field(ge=0, le=100)] = 1
+    """How often a request is sent anew before it fails (Envoy's `num_retries`: 1)."""
+    backoff_s: Instant = 0.025
+    """Before the first time; twice as long before each further one, up to ten times (Envoy's base interval:
+    25 ms)."""
+    keep_partial: bool = False
+    """Tokens that were written are kept, and computed again as part of the prompt; else it begins anew."""
+
+
+class Failures(Block):
+    """Replicas that fail, and what is done about it."""
+
+    at: tuple[Failure, ...] = ()
+    """Failures at known times. One of a replica that is down, or slow, already does nothing."""
+    mtbf_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """Mean time of each replica from its repair to its next failure, exponential, by a hash of seed and
+    replica."""
+    repair_s: Instant | None = None
+    """What a repair takes; of one that is slow, how long."""
+    kind: FailureKind = "dies"
+    """`dies`: all inside is lost at once; `hangs`: it makes no progress until it is found and restarted;
+    `slow`: its steps take longer."""
+    factor: Annotated[float, Field(gt=1, le=1e3)] | None = None
+    """How many times as long the steps of one that is slow take."""
+    detect_s: Instant | None = None
+    """Until health checks find a failure: requests go to a dead replica so long, and are refused there."""
+    retry: Retry = Field(default_factory=Retry)
+    """Requests that were lost, or refused by a dead replica."""
+
+
 class Deployment(Block):
     """How many engine replicas there are, of which kinds, and who gets a request."""
 
@@ -158,6 +211,8 @@ class Deployment(Block):
     """Stragglers among the replicas."""
     gateway: Gateway | None = None
     """Before the router; left out, every request goes to a replica when it comes."""
+    failures: Failures | None = None
+    """Replicas that die, hang or are slow for a while; left out, none does."""
     pools: Annotated[dict[PoolName, ReplicaPool], Field(min_length=1)] | None = None
     """Several kinds of replicas, by name, in place of `replicas`."""
     autoscale: Autoscale | None = None

@@ -1,0 +1,120 @@
+"""What a file says of replicas that fail: done, or refused at its line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from test_pool_files import faults, written
+
+from specfleet.experiments.load.config import load_experiment
+from specfleet.experiments.load.sweep import expand
+from specfleet.experiments.point.built import build
+from specfleet.experiments.run.check import check
+from specfleet.experiments.run.runner import simulate_into
+from specfleet.experiments.words.check import check_text
+from specfleet.sim.fleet.failing import FailureConfig, FailuresConfig
+
+FILE = """\
+serve:
+  model: meta-llama/Llama-3.1-8B-Instruct
+  gpu: h100-sxm
+  max_model_len: 2048
+  speculative_config:
+    {model: yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, method: eagle3, num_speculative_tokens: 3}
+acceptance: {conditional_acceptance: 0.7}
+deployment:
+  replicas: 3
+  router: least_outstanding
+  failures:
+    at: [{replica: 1, at_s: 0.4, for_s: 1}]
+    detect_s: 0.2
+    retry: {most: 3, backoff_s: 0.1, keep_partial: true}
+workload: {input_len: 200, output_len: 80, request_rate: 40, num_prompts: 60}
+"""
+FAILURES = FILE[FILE.index("    at:") : FILE.index("workload")]
+
+
+def other(text: str) -> str:
+    """The file with other keys of its failures, a line each."""
+    return FILE.replace(FAILURES, "".join(f"    {line}\n" for line in text.split("\n")))
+
+
+@pytest.mark.parametrize("gateway", ["", "  gateway: {max_outstanding: 8}\n"])
+def test_a_failure_is_simulated_counted_and_told(tmp_path: Path, gateway: str) -> None:
+    path = written(tmp_path, FILE.replace("  failures:", f"{gateway}  failures:"))
+    said = check_text(check(path, []))
+    assert (
+        "failures: replica 1 dies at 0.4 s for 1 s; found after 0.2 s; lost requests are sent anew 3 times"
+        in said
+    )
+    assert "will be stepped, three to eight times as long: replicas that fail" in " ".join(said.split())
+    (point,) = expand(load_experiment(path))
+    simulate_into(tmp_path / "point", point.config, 1, every_turn=True)
+    found = json.loads((tmp_path / "point" / "engine.json").read_text())
+    header, *rows = (tmp_path / "point" / "requests.csv").read_text().splitlines()
+    retries = [int(row.split(",")[header.split(",").index("retries")]) for row in rows]
+    assert found["failures"] == 1 and found["retried"] == sum(n > 0 for n in retries) > 0
+    assert found["lost"] == 0 and found["recomputed_tokens"] > 0 and found["wasted_tokens"] == 0
+    assert found["downtime_s"] == pytest.approx(1.0)
+    (outage,) = found["outages"]
+    assert (outage["at_s"], outage["found_s"], outage["back_s"]) == (
+        0.4,
+        pytest.approx(0.6),
+        pytest.approx(1.4),
+    )
+
+
+def test_every_key_reaches_the_simulator(tmp_path: Path) -> None:
+    text = """\
+at: [{replica: 0, at_s: 1, kind: slow, factor: 4}, {replica: 2, at_s: 2, for_s: 3}]
+mtbf_s: 100
+repair_s: 20
+kind: hangs
+detect_s: 5
+retry: {most: 2, backoff_s: 0.5, keep_partial: true}"""
+    (point,) = expand(load_experiment(written(tmp_path, other(text))))
+    at = FailureConfig(0, 1.0, 20.0, "slow", 4.0), FailureConfig(2, 2.0, 3.0, "hangs", 1.0)
+    expected = FailuresConfig(at, 100.0, 20.0, "hangs", 1.0, 5.0, 2, 0.5, True)
+    assert build(point.config).scenario.deployment.failures == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("detect_s: 1", 11, "nothing fails: give at or mtbf_s"),
+        ("at: [{replica: 3, at_s: 1}]\ndetect_s: 1", 9, "there is no replica 3"),
+        ("mtbf_s: 5\ndetect_s: 1", 12, "say how long a repair takes: repair_s"),
+        ("at: [{replica: 0, at_s: 1}]", 11, "say how long health checks take to find a failure: detect_s"),
+        (
+            "at: [{replica: 0, at_s: 1}]\nkind: slow",
+            11,
+            "say how many times as long a slow step takes: factor",
+        ),
+        ("at: [{replica: 0, at_s: 1}]\ndetect_s: 1\nfactor: 2", 14, "no replica is slow"),
+        ("at: [{replica: 0, at_s: 1, factor: 2}]\ndetect_s: 1", 12, "this replica is not slow"),
+        ("at: [{replica: 0, at_s: 1, for_s: 1}]\ndetect_s: 1\nrepair_s: 2", 14, "every failure says for_s"),
+        ("at: [{replica: 0, at_s: 1, kind: burns}]\ndetect_s: 1", 12, "kind"),
+    ],
+)
+def test_what_is_said_of_failures_is_whole_and_says_something(
+    tmp_path: Path, text: str, line: int, said: str
+) -> None:
+    (fault,) = faults(tmp_path, other(text))
+    assert fault.startswith(f"{line} ") and said in fault
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("  router: least_outstanding\n", "  router: session\n", "session remembers what it sent where"),
+        ("  failures:\n", "  slow: [{replicas: [0], factor: 2}]\n  failures:\n", "stragglers that fail"),
+        ("  max_model_len", "  data_parallel_size: 2\n  max_model_len", "data_parallel_size"),
+        ("workload:", "report: {requests: none}\nworkload:", "figures alone are kept of equal replicas"),
+        ("  replicas: 3\n", "  pools: {a: {replicas: 3}}\n", "several pools that fail are not modelled"),
+    ],
+)
+def test_what_does_not_fail_yet_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
+    found = faults(tmp_path, FILE.replace(old, new))
+    assert any(said in fault for fault in found)

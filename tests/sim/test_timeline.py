@@ -392,7 +392,7 @@ def chunked(world: World) -> World:
 
 
 def plant(patch: pytest.MonkeyPatch, module: ModuleType, old: str, new: str) -> None:
-    """Replaces a piece of a module's source and puts the functions that come of it in place."""
+    """Replaces a piece of a module's source, and puts the functions that come of it in place everywhere."""
     source = inspect.getsource(module)
     assert source.count(old) == 1, f"{old!r} stands {source.count(old)} times in {module.__name__}"
     spoilt = dict(vars(module))
@@ -402,7 +402,8 @@ def plant(patch: pytest.MonkeyPatch, module: ModuleType, old: str, new: str) -> 
             spoilt[name] = thing
             continue
         if isinstance(thing, FunctionType):
-            patch.setattr(module, name, spoilt[name])
+            for user in [user for user in sys.modules.values() if vars(user).get(name) is thing]:
+                patch.setattr(user, name, spoilt[name])
         elif isinstance(thing, type):
             for attribute, value in vars(spoilt[name]).items():
                 if "__class__" in getattr(getattr(value, "__code__", None), "co_freevars", ()):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
 MOST = 4
 """Points that are drawn."""
 STRETCHES = 60
-"""Stretches of time, of which arrivals are counted, and percentiles taken."""
+"""Stretches of time in which arrivals are counted; portions of requests, of which percentiles are taken."""
 LEAST = 20
-"""Requests of a stretch that a percentile is taken of."""
+"""Successive requests that a percentile is taken of, at least."""
 F64 = npt.NDArray[np.float64]
 
 
@@ -85,12 +84,11 @@ def _draw(number: int, row: Row, path: Path, shown: Shown, axes: tuple[Axes, Axe
             linewidth=1.4 if name == "up" else 1.0,
             label=label if name == "up" else None,
         )
-    middle, high = [], []
-    for left, right in pairwise(edges.tolist()):
-        there = ttft_s[(sent_s >= left) & (sent_s < right) & np.isfinite(ttft_s)]
-        if len(there) >= LEAST:
-            middle.append((left + right) / 2.0)
-            high.append(float(np.percentile(there, 99.0)))
+    seen = np.flatnonzero(np.isfinite(ttft_s))
+    seen = seen[np.argsort(sent_s[seen], kind="stable")]
+    parts = np.array_split(seen, max(min(STRETCHES, len(seen) // LEAST), 1)) if len(seen) else []
+    middle = [float(sent_s[part].mean()) for part in parts]
+    high = [float(np.percentile(ttft_s[part], 99.0)) for part in parts]
     tail.plot(middle, high, color=colour, linewidth=1.4)
     return end_s
 

@@ -45,7 +45,7 @@ def routing_lines(experiment: Experiment) -> Iterator[str]:
         yield f"  router: {', '.join(ways)}; then {routing.then}"
     yield from scaling_lines(experiment)
     if deployment.failures is not None:
-        yield f"  failures: {failures_said(deployment.failures)}"
+        yield f"  failures: {failing_lines(deployment.failures)}"
     gateway = deployment.gateway
     if gateway is None:
         return
@@ -77,7 +77,7 @@ def scaling_lines(experiment: Experiment) -> Iterator[str]:
     yield f"  a new replica serves {provision:g} s + {load:.0f} s after its order ({known})"
 
 
-def failures_said(failures: Failures) -> str:
+def failing_lines(failures: Failures) -> str:
     """Which replicas fail when, and what becomes of their requests."""
     said = []
     for one in failures.at:

@@ -13,6 +13,7 @@ from specfleet.experiments.words.band import BANDS, has_bands, settling
 from specfleet.experiments.words.by_class import bill_sentences, bill_table, class_answer
 from specfleet.experiments.words.claims import claim_text, judge
 from specfleet.experiments.words.costs.energy import energy_said
+from specfleet.experiments.words.costs.outages import failures_said
 from specfleet.experiments.words.costs.scaling import scaling_said
 from specfleet.experiments.words.known import known_sentences
 from specfleet.experiments.words.saturation import saturation
@@ -55,6 +56,8 @@ def run_text(run: Run, rows: Sequence[Row]) -> str:
         parts += [*said, *(settling(rows, list(questions(rows))) if unsettled else []), ""]
     if scaled := scaling_said(rows, axes, baseline or {}):
         parts += [*scaled, ""]
+    if failed := failures_said(rows, axes):
+        parts += [*failed, ""]
     if "energy_x_plain" in experiment.report.y or any(
         key.startswith("energy_j") for key in experiment.report.y
     ):
@@ -100,6 +103,7 @@ def run_facts(run: Run, rows: Sequence[Row]) -> dict[str, object]:
         "requests": known_sentences(rows, axes, experiment.run.precision),
         "saturation": saturation(rows, axes, experiment.report.x),
         "scaling": scaling_said(rows, axes, experiment.report.baseline or {}),
+        "failures": failures_said(rows, axes),
         "energy": energy_said(groups, experiment.report.least_gain),
         "claim_reproduced": None if claim is None else all(v.holds for v in judge(claim, rows)),
         "warnings": _warnings(run, rows),

@@ -14,6 +14,7 @@ from specfleet.experiments.point.built import build
 from specfleet.experiments.run.check import check
 from specfleet.experiments.run.runner import simulate_into
 from specfleet.experiments.words.check import check_text
+from specfleet.experiments.words.costs.outages import failures_said
 from specfleet.sim.fleet.failing import FailureConfig, FailuresConfig
 
 FILE = """\
@@ -118,3 +119,19 @@ def test_what_is_said_of_failures_is_whole_and_says_something(
 def test_what_does_not_fail_yet_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
     found = faults(tmp_path, FILE.replace(old, new))
     assert any(said in fault for fault in found)
+
+
+def test_a_sentence_says_what_failures_cost() -> None:
+    row: dict[str, object] = {
+        "K": 3,
+        "failures": 1,
+        "availability": 0.9,
+        "retried": 12,
+        "lost": 0,
+        "recomputed_tokens": 4000,
+    }
+    row |= {"wasted_tokens": 0, "recovery_s": 2.5, "p99_ttft_recovering_ms": 900, "p99_ttft_otherwise_ms": 90}
+    (said,) = failures_said([row], [])
+    assert "1 failure, 90.00% of replica time available; 12 requests sent anew, 0 lost" in said
+    assert "ended 2.5 s after it; P99 TTFT 900 ms while the fleet recovered, 90 ms otherwise." in said
+    assert failures_said([{"K": 3}], []) == []

@@ -90,7 +90,10 @@ def test_a_file_on_a_page_is_a_whole_experiment_or_the_arguments_of_a_server(
     written = tmp_path / block.mark[1]
     data = yaml.safe_load(block.text)
     extra = "" if "workload" in data else "\nworkload: {input_len: 100, output_len: 10}\n"
-    of_classes = any("acceptance" in each for each in data.get("workload", {}).get("mix", {}).values())
+    of_classes = any(
+        isinstance(each, dict) and "acceptance" in each
+        for each in data.get("workload", {}).get("mix", {}).values()
+    )
     if "speculative_config" in data.get("serve", {}) and "acceptance" not in data and not of_classes:
         extra += "acceptance: {acceptance_length: 2.0, measured_at_k: 3}\n"
     written.write_text(block.text + extra, encoding="utf-8")

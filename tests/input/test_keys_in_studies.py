@@ -137,6 +137,10 @@ def test_what_breakeven_and_plan_simulate_has_the_figures_of_a_run(file: Path, k
 PLANNED: dict[str, Callable[[Planned], object]] = {
     "candidates.gpu": lambda this: [each.gpu for each in this.every],
     "candidates.tensor_parallel_size": lambda this: [each.tensor_parallel_size for each in this.every],
+    "candidates.data_parallel_size": lambda this: [e.config.serve.data_parallel_size for e in this.every],
+    "candidates.enable_expert_parallel": lambda this: [
+        e.config.serve.enable_expert_parallel for e in this.every
+    ],
     "candidates.quantization": lambda this: [each.quantization for each in this.every],
     "candidates.drafting.num_speculative_tokens": lambda this: [each.k for each in this.every],
     "prices_per_hour_usd": lambda this: [each.price_per_hour_usd for each in this.every],

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 from hypothesis import strategies as st
 
 from specfleet.hardware.kernels import Array
-from specfleet.hardware.stepcost import StepShape
+from specfleet.hardware.stepcost import TERMS, StepShape
 from specfleet.sim.config import (
     NO_CLIENT,
     ClientConfig,
@@ -144,3 +145,34 @@ def worlds(draw: st.DrawFn, loop: st.SearchStrategy[str] | None = None) -> World
         load=LoadConfig(None if kind == "open" else draw(st.integers(1, 6)), draw(st.integers(0, n))),
         deployment=DeploymentConfig(draw(st.integers(1, 3)), draw(st.sampled_from(sorted(ROUTERS)))),
     )
+
+
+@dataclass(frozen=True)
+class SplitCost:
+    """A toy price with every term."""
+
+    drafter_s: float = 0.002
+
+    def terms(self, columns: Mapping[str, npt.NDArray[np.int64]]) -> dict[str, npt.NDArray[np.float64]]:
+        """Seconds by term for many steps."""
+        nothing = np.zeros(len(columns["tokens"]))
+        found: dict[str, npt.NDArray[np.float64]] = dict.fromkeys(TERMS, nothing)
+        sequences = columns["decode_sequences"] + columns["prefill_sequences"]
+        return found | {
+            "weights": nothing + 0.01,
+            "compute": np.asarray(
+                1e-4 * columns["tokens"] + 1e-6 * columns["prefill_pairs"], dtype=np.float64
+            ),
+            "kv": np.asarray(1e-6 * columns["kv_tokens"], dtype=np.float64),
+            "host": np.asarray(1e-3 + 1e-5 * sequences, dtype=np.float64),
+            "drafter": np.asarray(self.drafter_s * columns["draft_passes"], dtype=np.float64),
+        }
+
+    def seconds(self, shape: StepShape) -> float:
+        """Seconds of one step: its terms in order."""
+        terms = self.terms({name: np.array([value]) for name, value in shape._asdict().items()})
+        return float(sum(float(terms[name][0]) for name in TERMS))
+
+    def summary(self) -> str:
+        """A toy."""
+        return "toy"

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sim_toys import SPREAD, World, drafting, worlds
+from sim_toys import SPREAD, SplitCost, World, drafting, worlds
 
-from specfleet.hardware.stepcost import TERMS, StepShape
 from specfleet.sim.config import ClientConfig, EngineConfig, LoadConfig
 from specfleet.sim.metrics.latency import DECODE_PARTS, PARTS, iteration_parts, latency_split
 from specfleet.sim.metrics.sums import Counted, step_gaps
@@ -21,37 +19,6 @@ from specfleet.sim.simulation import RunResult, Scenario, simulate
 from specfleet.workloads.requests import RequestTable
 
 F64 = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class SplitCost:
-    """A toy price with every term."""
-
-    drafter_s: float = 0.002
-
-    def terms(self, columns: Mapping[str, npt.NDArray[np.int64]]) -> dict[str, F64]:
-        """Seconds by term for many steps."""
-        nothing = np.zeros(len(columns["tokens"]))
-        found: dict[str, F64] = dict.fromkeys(TERMS, nothing)
-        sequences = columns["decode_sequences"] + columns["prefill_sequences"]
-        return found | {
-            "weights": nothing + 0.01,
-            "compute": np.asarray(
-                1e-4 * columns["tokens"] + 1e-6 * columns["prefill_pairs"], dtype=np.float64
-            ),
-            "kv": np.asarray(1e-6 * columns["kv_tokens"], dtype=np.float64),
-            "host": np.asarray(1e-3 + 1e-5 * sequences, dtype=np.float64),
-            "drafter": np.asarray(self.drafter_s * columns["draft_passes"], dtype=np.float64),
-        }
-
-    def seconds(self, shape: StepShape) -> float:
-        """Seconds of one step: its terms in order."""
-        terms = self.terms({name: np.array([value]) for name, value in shape._asdict().items()})
-        return float(sum(float(terms[name][0]) for name in TERMS))
-
-    def summary(self) -> str:
-        """A toy."""
-        return "toy"
 
 
 def end_to_end_s(result: RunResult) -> F64:

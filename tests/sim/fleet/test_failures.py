@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sim_toys import SPREAD, ToyCost, World, drafting, worlds
+from sim_toys import SPREAD, SplitCost, ToyCost, World, drafting, worlds
 from test_pools import pool_of, table_of
 
 from specfleet.sim.config import DeploymentConfig, GatewayConfig
 from specfleet.sim.fleet.failing import DIES, HANGS, SLOW, FailureConfig, FailuresConfig
 from specfleet.sim.laws.everywhere import differences
 from specfleet.sim.metrics.failures import failure_figures
+from specfleet.sim.metrics.latency import latency_split
 from specfleet.sim.recorder import FINISHED, LOST, REJECTED, TIMED_OUT
 from specfleet.sim.router import ROUTERS, Remembering
 from specfleet.sim.scenario import RunResult, Scenario
@@ -96,6 +97,19 @@ def test_every_request_ends_exactly_once_whatever_fails(
     assert sorted(lost) == sorted(cut["request_id"][cut["status"] == LOST].tolist())
     again = simulate(scenario_of(world, deployment), table, seed)
     assert differences(run, again) == [] and run.outages == again.outages
+
+
+@given(worlds(), st.integers(0, 99), st.sampled_from(USABLE), FAILURES)
+def test_the_parts_of_a_latency_add_up_whatever_fails(
+    world: World, seed: int, router: str, failures: FailuresConfig
+) -> None:
+    deployment = DeploymentConfig(3, router, failures=failures)
+    priced = replace(world, cost=SplitCost())  # type: ignore[arg-type]
+    run = simulate(scenario_of(priced, deployment), table_of(priced), seed)
+    done = run.requests["status"] == FINISHED
+    whole = (run.requests["last_chunk_s"] - run.requests["sent_s"])[done]
+    split = latency_split(run, SplitCost(0.0))
+    assert sum(split.values(), np.zeros(len(whole))) == pytest.approx(whole, abs=1e-9)
 
 
 def two(

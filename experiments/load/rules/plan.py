@@ -90,7 +90,7 @@ def _traffic(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
     if experiment.deployment.replicas != 1:
         message = "is what the plan finds; remove it"
         yield Conflict.at(message, "deployment.replicas", "plan")
-    for key in ("pools", "slow", "autoscale", "failures"):
+    for key in ("pools", "slow", "gateway", "autoscale", "failures"):
         if getattr(experiment.deployment, key):
             message = "is not planned yet: a plan chooses among deployments of equal engines; remove it"
             yield Conflict.at(message, f"deployment.{key}", "plan")

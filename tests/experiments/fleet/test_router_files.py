@@ -12,6 +12,7 @@ from specfleet.experiments.load.config import load_experiment, resolved
 from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.point.built import build
 from specfleet.experiments.run.runner import simulate_into
+from specfleet.experiments.schema.faults import InputFaults
 from specfleet.sim.router import ROUTERS
 
 ROUTER = """\
@@ -115,3 +116,20 @@ def test_one_pool_takes_a_gateway_and_old_views_too(tmp_path: Path) -> None:
 def test_a_key_that_says_nothing_or_something_wrong_is_a_fault(tmp_path: Path, new: str, said: str) -> None:
     found = faults(tmp_path, router(new))
     assert len(found) == 1 and said in found[0], found
+
+
+@pytest.mark.parametrize(
+    "block",
+    ["gateway: {max_outstanding: 4}", "slow: [{share: 0.5, factor: 2}]", "pools: {a: {replicas: 1}}"],
+)
+def test_a_plan_refuses_what_it_would_leave_out(tmp_path: Path, block: str) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(
+        "serve: {model: meta-llama/Llama-3.1-8B-Instruct, gpu: h100-sxm}\n"
+        "workload: {input_len: 100, output_len: 10, request_rate: 2}\n"
+        f"slo: {{ttft_ms: 500}}\nplan: {{}}\ndeployment: {{{block}}}\n"
+    )
+    with pytest.raises(
+        InputFaults, match=rf"x.yaml:5: deployment.{block.partition(':')[0]}: is not planned yet"
+    ):
+        load_experiment(file)

@@ -49,7 +49,7 @@ def _of_line(label: str, rows: Sequence[Row], load: str | None) -> Iterator[str]
             )
         yield (
             f"Saturated{where}, {who}{_offered(row)} and {rounded(number(row, 'served_per_s'))} served"
-            f"{_most(row)}. Its latencies grow as long as the run lasts."
+            f"{_most(row)}. {_then(row)}"
         )
     if near:
         yield f"Near its limit{_at(near[0], load)}, {who}{_offered(near[0])}{_most(near[0])}."
@@ -68,6 +68,15 @@ def _share(row: Row) -> float:
 
 def _at(row: Row, load: str | None) -> str:
     return f" at {noun(load)} {text(row[load])}" if load is not None else ""
+
+
+def _then(row: Row) -> str:
+    """What becomes of those who are not served."""
+    given_up = (row.get(f"gateway_{how}") for how in ("rejected", "timed_out"))
+    away = sum(count for count in given_up if is_number(count))
+    if away > 0.0:
+        return f"The gateway gave {away:,.0f} requests up, so the others wait no longer for it."
+    return "Its latencies grow as long as the run lasts."
 
 
 def _offered(row: Row) -> str:

@@ -11,8 +11,10 @@ from test_pool_files import FILE, faults, written
 from specfleet.experiments.load.config import load_experiment, resolved
 from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.point.built import build
+from specfleet.experiments.run.results import Row
 from specfleet.experiments.run.runner import simulate_into
 from specfleet.experiments.schema.faults import InputFaults
+from specfleet.experiments.words.saturation import saturation
 from specfleet.sim.router import ROUTERS
 
 ROUTER = """\
@@ -133,3 +135,11 @@ def test_a_plan_refuses_what_it_would_leave_out(tmp_path: Path, block: str) -> N
         InputFaults, match=rf"x.yaml:5: deployment.{block.partition(':')[0]}: is not planned yet"
     ):
         load_experiment(file)
+
+
+def test_what_a_gateway_turns_away_does_not_make_the_others_wait() -> None:
+    row: Row = {"offered_per_s": 80.0, "served_per_s": 10.7, "state": "saturated"}
+    (alone,) = saturation([row], [], None)
+    (held,) = saturation([row | {"gateway_rejected": 300.0, "gateway_timed_out": 20.0}], [], None)
+    assert alone.endswith("Its latencies grow as long as the run lasts.")
+    assert held.endswith("The gateway gave 320 requests up, so the others wait no longer for it.")

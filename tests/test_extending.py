@@ -119,6 +119,12 @@ def test_a_reader_of_traces_is_a_function_and_a_name(
     assert "--format pears is not supported" in capsys.readouterr().err
 
 
+SCALED = {
+    **{"metric": "concurrency", "target": 0.1, "min": 1, "max": 2, "every_s": 1.0, "window_s": 1.0},
+    **{"provision_s": 0.0, "load_s": 5.0},
+}
+
+
 def test_a_figure_of_the_summary_can_be_plotted_and_the_other_way_round() -> None:
     closed = sf.load(yaml.safe_load(FILE), {"workload.num_prompts": 8})
     few = {"workload.num_prompts": 8, "workload.max_concurrency": None, "workload.request_rate": 2.0}
@@ -126,7 +132,16 @@ def test_a_figure_of_the_summary_can_be_plotted_and_the_other_way_round() -> Non
         key: value for key, value in yaml.safe_load(FILE).items() if key not in ("sweep", "report", "claim")
     }
     opened = sf.load(plain, few)
-    columns = {*closed.run().summary.columns, *opened.run().summary.columns}
+    tasks = sf.load(
+        yaml.safe_load(FILE),
+        {
+            "workload.num_prompts": 8,
+            "workload.sessions": {"turns": {"fixed": 2}, "think_time_s": {"fixed": 0.1}},
+        },
+    )
+    scaled = sf.load({**plain, "deployment": {"autoscale": SCALED}}, few | {"workload.num_prompts": 40})
+    runs = (closed, opened, tasks, scaled)
+    columns = {column for one in runs for column in one.run().summary.columns}
     beside = ("_ci95", "_low", "_high", "_verdict")  # intervals, and what they settle
     figures = {name for name in columns if "." not in name and not name.endswith(beside)}
     assert figures - METRICS == {

@@ -263,6 +263,7 @@ class Stream:
         self.summary.add_gaps(
             {
                 "counted": counted[order][np.searchsorted(places[order], place)],
+                "from_iteration": before,
                 "end_s": end_s,
                 "gap_s": end_s - window.end_s[before - window.base],
                 "tokens": np.ones(len(it), dtype=np.int64),

@@ -16,6 +16,7 @@ from specfleet.experiments.load.starter import json_schema
 from specfleet.experiments.point.acceptance_specs import scaled
 from specfleet.experiments.schema import registry
 from specfleet.experiments.schema.faults import InputFaults
+from specfleet.sim.router import ROUTERS
 from specfleet.sim.speculation.processes import process
 
 MINE = """
@@ -430,7 +431,7 @@ def test_ones_own_can_be_swept_and_given_by_class(small: Path) -> None:
 
 def test_editors_offer_shipped_names_and_take_others() -> None:
     router = json_schema()["$defs"]["Deployment"]["properties"]["router"]
-    assert router["anyOf"] == [{"enum": ["round_robin", "random", "least_outstanding"]}, {"type": "string"}]
+    assert router["oneOf"][0]["anyOf"] == [{"enum": list(ROUTERS)}, {"type": "string"}]
 
 
 def test_a_study_scales_a_process_of_ones_own(small: Path) -> None:

@@ -12,6 +12,7 @@ from test_timeline import HUNT, LAWS, SEEDS, choosing, plant, prove, roomy, smal
 from timeline_worlds import LOOKED_UP, LUCK, both, differences, sharing, worlds
 
 from specfleet.sim.calendar.drafts import own as drafts_of_lives
+from specfleet.sim.config import EngineConfig
 from specfleet.sim.errors import Breach
 from specfleet.sim.speculation.policy import PolicySpec
 from specfleet.sim.speculation.spec import AcceptanceSpec
@@ -80,12 +81,17 @@ POLICIES = {
 }
 
 
+def many(engine: EngineConfig, luck: AcceptanceSpec, ahead: bool) -> World:
+    """Sixty requests of ninety tokens with room for all of them."""
+    engine = replace(engine, async_scheduling=ahead, num_gpu_blocks=5000)
+    return World([30] * 60, [90] * 60, engine=engine, classes={"": luck})
+
+
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("name", [*POLICIES, None])
 def test_none_of_their_iterations_is_stepped(name: str | None, ahead: bool) -> None:
     method, luck = ("eagle3", LUCK[3]) if name else ("ngram", LOOKED_UP[0])
-    engine = replace(drafting(4, method), async_scheduling=ahead, num_gpu_blocks=5000)
-    world = World([30] * 60, [90] * 60, engine=engine, classes={"": luck})
+    world = many(drafting(4, method), luck, ahead)
     ours, theirs = both(world, 0, PolicySpec(name, POLICIES[name]) if name else None)
     assert (ours.stepped_share, ours.stepped_because) == (0.0, "")
     drafts = ours.requests["draft_tokens"]
@@ -107,7 +113,6 @@ def test_who_has_to_be_thrown_out_is_stepped_with_drafts_of_its_own() -> None:
     [
         ("return np.minimum(gains, drafts + np.uint8(1)), drafts", "return gains, drafts"),
         ("useful = np.repeat(before[starts] + wanted - 1,", "useful = np.repeat(before[starts] + wanted,"),
-        ("known = step - 1 - self.lag", "known = step - 1"),
         ("seen.clear()", "pass"),
         ("return gains, self.luck.found(ids, hashes) * np.uint8(self.k)", "return gains, 0 * gains + self.k"),
     ],
@@ -128,3 +133,12 @@ def test_a_fault_in_whose_drafts_are_how_many_is_found(
 
     with pytest.raises((AssertionError, Breach)):
         hunt()
+
+
+def test_a_gate_that_knows_a_round_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, drafts_of_lives, "known = step - 1 - self.lag", "known = step - 1")
+    world, policy = (
+        many(drafting(4), LUCK[3], True),
+        PolicySpec("acceptance_gate", POLICIES["acceptance_gate"]),
+    )
+    assert differences(*both(world, 0, policy))

@@ -69,15 +69,19 @@ def test_without_cards_only_a_ratio_is_scored_and_assumptions_are_said(tmp_path:
     assert list(readout.skipped) == ["cards are not stated, nor a ratio to plain decoding"]
 
 
-def test_what_ran_on_replicas_or_stages_is_refused_with_the_reason_and_spread_experts_are_priced(
+def test_what_ran_on_replicas_or_stages_is_priced_as_that_and_experts_where_there_are_some(
     tmp_path: Path,
 ) -> None:
     rows = [OFFLINE | {key: "8"} for key in ("ep", "dp", "pp")] + [OFFLINE | {"dp": "1", "ep": "1"}]
     mixture = OFFLINE | {"target_model": "Qwen3-30B-A3B", "n_gpus": "8", "tp": "8", "ep": "8"}
     readout = table(tmp_path / "t.csv", *rows, mixture)
-    assert [point.placement.expert_parallel_size for point in readout.points] == [1, 8]
-    said = [reason.split(":")[0] for reason in readout.why.values()]
-    assert "no experts to share" in said[0] and said[1:] == ["dp is 8", "pp is 8"]
+    placed = [point.placement for point in readout.points]
+    assert [(place.expert_parallel_size, place.pipeline_parallel_size) for place in placed] == [
+        *((1, 1), (1, 8)),  # ranks of a dense model are replicas; stages
+        *((1, 1), (8, 1)),
+    ]
+    (said,) = readout.why.values()
+    assert "no experts to share" in said
 
 
 SERVED = {

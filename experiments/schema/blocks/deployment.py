@@ -21,7 +21,9 @@ class Slow(Block):
 
     factor: Factor
     """Their kernels take so many times as long; 1.5 is half as long again."""
-    replicas: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] | None = None
+    replicas: (
+        Annotated[tuple[Annotated[int, Field(ge=0, lt=MOST_REPLICAS)], ...], Field(min_length=1)] | None
+    ) = None
     """Which, by number within the pool, from 0."""
     share: Fraction | None = None
     """Or which share of the pool: its last replicas, rounded up to a whole one."""
@@ -153,7 +155,7 @@ Instant: TypeAlias = Annotated[float, Field(ge=0, le=1e9)]
 class Failure(Block):
     """A replica that fails at a time that is known."""
 
-    replica: Annotated[int, Field(ge=0)]
+    replica: Annotated[int, Field(ge=0, lt=MOST_REPLICAS)]
     """Which, by number from 0."""
     at_s: Instant
     """When, seconds from the start of the run."""

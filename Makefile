@@ -14,7 +14,7 @@ demo: $(PRODUCT)
 
 WORLDS ?= 1
 test: $(TOOLS)
-	@echo 'about five and a half minutes on two idle cores; WORLDS=0.2 draws a fifth of the random worlds that tests name'
+	@echo 'about seven minutes on two idle cores; WORLDS=0.2 draws a fifth of the random worlds that tests name'
 	PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest -n auto --dist worksteal -rs --worlds $(WORLDS)
 
 lint: $(TOOLS)

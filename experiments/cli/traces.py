@@ -147,6 +147,7 @@ def fit(
         target = out or Path(f"{file.name.partition('.')[0]}-fit.yaml")
         source = f"{file.name} ({len(found.requests):,} requests)"
         text = fit_yaml(experiment_of(law, on), source, lines)
+        target.parent.mkdir(parents=True, exist_ok=True)
         write_whole(target, lambda path: path.write_text(text, encoding="utf-8"))
         print(f"\nwritten: {target}")
         if figure is not None:

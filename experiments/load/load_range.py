@@ -1,6 +1,6 @@
 """`sweep.load: auto`: the axis of loads of a question, from an idle engine to past saturation.
 
-Nothing is simulated for it: the price of a step bounds what each point serves (`point/bounds.py`), and the
+Nothing is simulated for it: the price of a step bounds what each point serves (`point/ceiling.py`), and the
 loads lie around these bounds.
 """
 
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from specfleet.experiments.load.rules.base import Conflict
-from specfleet.experiments.point.bounds import SLACK, saturation
 from specfleet.experiments.point.build import requests
+from specfleet.experiments.point.ceiling import ceiling_of
 from specfleet.experiments.schema.blocks.experiment import Experiment
-from specfleet.experiments.schema.structure import replaced
+from specfleet.experiments.schema.blocks.workload import TrafficClass
 from specfleet.experiments.schema.yamlfile import Value
 
 CONCURRENCY, RATE, SPEED = "workload.max_concurrency", "workload.request_rate", "workload.speed"
@@ -41,7 +41,7 @@ class Saturation(NamedTuple):
 
     Attributes:
         per_s: requests/s that all its replicas serve.
-        users: requests that decode there.
+        users: requests that decode there, or are thought about.
         recorded_per_s: requests/s of its trace as recorded, None without one.
     """
 
@@ -81,6 +81,12 @@ def conflicts(experiment: Experiment) -> Iterator[Conflict]:
             "sweep.load",
             "workload.phases",
         )
+    if experiment.workload.sessions is not None:
+        yield Conflict.at(
+            "does not know how much of their prompts sessions find in the cache; give the loads as an axis",
+            "sweep.load",
+            "workload.sessions",
+        )
     if asked == "speed" and experiment.workload.trace is None:
         yield Conflict.at("speed replays a trace faster, and there is none; write auto", "sweep.load")
     rate = experiment.workload.request_rate
@@ -102,18 +108,21 @@ def axis_key(experiment: Experiment) -> str:
         return LOADS[asked]
     if workload.request_rate is not None and math.isfinite(workload.request_rate):
         return RATE
+    classes = [each for each in (workload.mix or {}).values() if isinstance(each, TrafficClass)]
+    if workload.arrivals is not None or any(each.request_rate for each in classes):
+        return RATE
     if workload.trace is not None and workload.request_rate is None and workload.max_concurrency is None:
         return SPEED
     return CONCURRENCY
 
 
 def stand_in(key: str, data: dict[str, Value]) -> dict[str, Value]:
-    """The values of a file without `sweep.load`, with some load in its place, so that it can be checked."""
-    sweep = cast("dict[str, Value]", data["sweep"])
-    data = {**data, "sweep": {name: value for name, value in sweep.items() if name != "load"}}
-    workload = data.get("workload")
-    given = isinstance(workload, dict) and key.partition(".")[2] in workload
-    return data if given or key == SPEED else replaced(data, tuple(key.split(".")), 1)
+    """The values of a file with an axis of one load in the place of `sweep.load`, to be checked with."""
+    sweep, workload = cast("dict[str, Value]", data["sweep"]), data.get("workload")
+    given = workload.get(key.partition(".")[2]) if isinstance(workload, dict) else None
+    axes = sweep.get("axes") if isinstance(sweep.get("axes"), dict) else {}
+    assert isinstance(axes, dict)
+    return {**data, "sweep": {"axes": {key: (1 if given is None else given,), **axes}}}
 
 
 def load_axis(key: str, points: Sequence[Experiment]) -> LoadAxis:
@@ -130,7 +139,8 @@ def load_axis(key: str, points: Sequence[Experiment]) -> LoadAxis:
     if key == CONCURRENCY:
         users = max(one.users for one in found)
         loads: tuple[int | float, ...] = concurrencies(users)
-        why = f"at most {users:,.0f} requests decode at once, and past them users wait"
+        thought = " or are thought about" if any(point.workload.think_time_s for point in points) else ""
+        why = f"at most {users:,.0f} requests decode{thought} at once, and past them users wait"
     else:
         recorded = [one.recorded_per_s for one in found]
         factor = [1.0 / (each or 1.0) for each in recorded] if key == SPEED else [1.0] * len(found)
@@ -168,11 +178,12 @@ def rates_between(weakest: float, strongest: float) -> tuple[float, ...]:
 
 def _saturation(point: Experiment) -> Saturation:
     table = requests(point, point.seed)
-    found = saturation(point, table)
-    replicas = point.deployment.replicas * point.serve.data_parallel_size
+    found = ceiling_of(point, table)
+    assert found is not None, "sessions are refused"
+    thinking = 0.0 if table.think_s is None else found.per_s * float(table.think_s.mean())
     span = float(table.arrival_s[-1]) * point.workload.speed if point.workload.trace is not None else 0.0
     recorded = (len(table) - 1) / span if span > 0.0 else None
-    return Saturation(replicas * found.rate / SLACK, replicas * found.batch, recorded)
+    return Saturation(found.per_s, found.users + thinking, recorded)
 
 
 def _short(value: float) -> float:

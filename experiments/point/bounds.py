@@ -94,19 +94,6 @@ def bound(config: Experiment, lengths: MeanLengths, acceptance_factor: float = 1
     return one if ranks == 1 else replace(one, rate=ranks * one.rate, batch=ranks * one.batch)
 
 
-def saturation(config: Experiment, table: RequestTable) -> Bound:
-    """Returns the bound of one engine without any limit on latencies.
-
-    Args:
-        config: the point.
-        table: its requests.
-    """
-    built = build(config).scenario
-    k = built.engine.num_speculative_tokens
-    length = min((mean_length(spec, k) for spec in built.acceptance.values()), default=1.0)
-    return most(built.cost, built.engine, MeanLengths.of(table), length, None)
-
-
 def mean_length(spec: AcceptanceSpec, k: int) -> float:
     """Returns tokens a round at K drafts, the mean over requests; of prompts at which it accepts most."""
     if not k:

@@ -9,9 +9,9 @@ import numpy as np
 
 from specfleet.experiments.load.config import load_experiment
 from specfleet.experiments.load.sweep import expand
-from specfleet.experiments.point.bounds import SLACK, saturation
 from specfleet.experiments.point.build import requests
 from specfleet.experiments.point.built import build
+from specfleet.experiments.point.ceiling import ceiling_of
 from specfleet.experiments.schema.blocks.base import MOST_TOKENS
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.given import Change, Given, document
@@ -91,7 +91,9 @@ def held_against(
     rows = min(rows, MOST_ROWS)
     base = _point(engine, {**replay, "limit": rows, "on_too_long": "drop"})
     table = requests(base, 0)
-    most = base.deployment.replicas * saturation(base, table).rate / SLACK
+    top = ceiling_of(base, table)
+    assert top is not None, "rows of a trace are no turns"
+    most = top.per_s
     recorded = (len(table) - 1) / max(float(table.arrival_s[-1]), 1e-9)
     served = f"{base.serve.model} on {base.serve.gpu}, {base.serve.engine}"
     found = []

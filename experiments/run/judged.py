@@ -8,8 +8,8 @@ from pathlib import Path
 
 from specfleet.experiments.load.sweep import Point
 from specfleet.experiments.point.build import class_names_of
+from specfleet.experiments.point.ceiling import ceiling
 from specfleet.experiments.run.bill import entries
-from specfleet.experiments.run.ceiling import ceiling
 from specfleet.experiments.run.gains import THROUGHPUT, gains
 from specfleet.experiments.run.traffic import Served, is_open, offered_and_served, over_all, state
 
@@ -41,6 +41,8 @@ class Requests:
         row: dict[str, object] = {"offered_per_s": offered, "served_per_s": served}
         row["state"] = self._states[point.id] = "changing" if changing else state(runs)
         top = ceiling(point.config, seeds[0])
+        if top is None:
+            return row
         asked = point.config.workload.request_rate
         if (asked if asked is not None and asked < inf else offered) > top.beyond_per_s:
             row["state"] = self._states[point.id] = "saturated"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeGuard
 from specfleet.experiments.load.sweep import Point, with_ends
 from specfleet.experiments.run.band import bands
 from specfleet.experiments.run.cells import cell_text, text_cell
-from specfleet.experiments.run.costs.ratio import energy_against
+from specfleet.experiments.run.costs.ratio import energy_against, scaling_against
 from specfleet.experiments.run.files import FolderFault, read_object, read_table
 from specfleet.experiments.run.folder import check_whole, located, manifest_of, stale
 from specfleet.experiments.run.gains import columns, of_replications
@@ -216,7 +216,8 @@ def speedups(
             row[name] = sum(ratios) / len(ratios)
             row[f"{name}_ci95"] = half_width_95(ratios)
             row |= columns(name, of_replications(ratios), least_gain)
-    return row | energy_against(pairs)
+    scaled = scaling_against(pairs) if any("mean_replicas" in mine for mine, _ in pairs) else {}
+    return row | energy_against(pairs) | scaled
 
 
 def write_summary(path: Path, rows: Sequence[Row]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from specfleet.experiments.run.ceiling import STEPS
+from specfleet.experiments.point.ceiling import STEPS
 from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.words.answer import load_axis
 from specfleet.experiments.words.band import more

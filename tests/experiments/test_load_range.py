@@ -142,3 +142,56 @@ def test_what_does_not_go_with_a_load_that_is_found_is_said_with_its_line(
     with pytest.raises(InputFaults, match=said) as caught:
         load(written(tmp_path, text))
     assert "x.yaml:" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("workload", "key"),
+    [
+        (
+            "{mix: {a: {request_rate: 2, input_len: 99, output_len: 9}, "
+            "b: {request_rate: 1, input_len: 9, output_len: 9}}}",
+            RATE,
+        ),
+        (
+            "{input_len: 99, output_len: 9, request_rate: 3, "
+            "arrivals: {diurnal: {peak_to_trough: 2, period_s: 600}}}",
+            RATE,
+        ),
+        ("{input_len: 99, output_len: 9, max_concurrency: 4, think_time_s: {fixed: 5}}", CONCURRENCY),
+    ],
+)
+def test_rates_of_classes_and_rates_that_change_are_rates(tmp_path: Path, workload: str, key: str) -> None:
+    file = written(tmp_path, SERVE + f"workload: {workload}\nsweep: {{load: auto}}\nreport: {{x: {key}}}\n")
+    found = load(file).experiment
+    assert list(found.sweep.axes) == [key] and found.report.x == key
+
+
+def test_users_who_think_are_counted_as_users(tmp_path: Path) -> None:
+    closed = CLOSED.replace("num_prompts", "max_concurrency: 4, num_prompts")
+    busy = load(written(tmp_path, closed)).experiment.sweep.axes[CONCURRENCY]
+    slow = closed.replace("num_prompts", "think_time_s: {fixed: 60}, num_prompts")
+    thinking = load(written(tmp_path, slow)).experiment.sweep.axes[CONCURRENCY]
+    assert float(str(thinking[-1])) >= 4 * float(str(busy[-1]))
+
+
+def test_pools_and_an_autoscaler_count_with_all_they_may_have(tmp_path: Path) -> None:
+    one = load(written(tmp_path, OPEN)).experiment.sweep.axes[RATE]
+    pools = "deployment: {pools: {a: {replicas: 1}, b: {replicas: 3}}}\n"
+    scaled = "deployment: {autoscale: {metric: concurrency, target: 9, min: 1, max: 4, provision_s: 0}}\n"
+    for deployment in (pools, scaled):
+        four = load(written(tmp_path, OPEN + deployment)).experiment.sweep.axes[RATE]
+        assert float(str(four[-1])) == pytest.approx(4 * float(str(one[-1])), rel=0.06)
+
+
+def test_what_prompts_share_is_not_computed_again_so_more_of_them_are_served(tmp_path: Path) -> None:
+    shared = OPEN.replace("input_len: 512", "input_len: 52, prefix: {tokens: 460}")
+    own, found = (load(written(tmp_path, text)).experiment.sweep.axes[RATE] for text in (OPEN, shared))
+    assert float(str(found[-1])) > 1.5 * float(str(own[-1]))
+
+
+def test_sessions_are_refused_since_no_mean_says_what_they_find(tmp_path: Path) -> None:
+    text = CLOSED.replace(
+        "num_prompts: 400", "max_concurrency: 4, sessions: {turns: {fixed: 3}, think_time_s: {fixed: 1}}"
+    )
+    with pytest.raises(InputFaults, match=r"x\.yaml:3: sweep\.load: does not know how much"):
+        load(written(tmp_path, text))

@@ -8,12 +8,12 @@ import numpy as np
 
 from specfleet.experiments.point.built import Built
 from specfleet.experiments.run.analysis import StepTotals
+from specfleet.experiments.run.costs.ratio import FIRST, STARTING_TTFT
 from specfleet.sim.fleet.scaling import ScalingLog
 from specfleet.sim.recorder import FINISHED
 from specfleet.sim.scenario import RunResult
 
 REPLICAS = ("mean_replicas", "peak_replicas", "scale_outs", "gpu_hours")
-FIRST, STARTING_TTFT = "first_scale_out_s", "starting_p99_ttft_ms"
 
 
 def paid_share(built: Built, steps: Mapping[str, StepTotals], scaling: ScalingLog | None) -> float:

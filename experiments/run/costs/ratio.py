@@ -1,4 +1,4 @@
-"""How the energy of a run compares with another's: how much a drafter saves, whatever a GPU draws exactly."""
+"""How the energy of a run, and its replicas that follow the load, compare with another's."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from specfleet.hardware.power.draw import IDLE_SHARE, KINDS, SHARES, Kind
 
 ENERGY = "energy_j_per_output_token"
+FIRST, STARTING_TTFT = "first_scale_out_s", "starting_p99_ttft_ms"
+LATER, HOURS, TAIL = "scale_out_later_s", "gpu_hours_x_plain", "starting_p99_ttft_x_plain"
+"""Against the baseline, seed by seed; a row has `_low` and `_high` of each."""
 X_PLAIN = ("energy_x_plain_low", "energy_x_plain", "energy_x_plain_high")
 
 
@@ -62,3 +65,24 @@ def energy_ratio(
 def _number(figures: Mapping[str, object], key: str) -> float:
     value = figures.get(key)
     return float(value) if isinstance(value, int | float) else 0.0
+
+
+def scaling_against(
+    pairs: Sequence[tuple[Mapping[str, object], Mapping[str, object]]],
+) -> dict[str, float]:
+    """Returns the least and the most, over seeds, of what a point does against its baseline.
+
+    How much later the first replica is ordered, seconds; GPU-hours and P99 TTFT while replicas start, as
+    ratios. A figure that a seed lacks is left out: there nothing was ordered.
+
+    Args:
+        pairs: figures of both, a pair a seed.
+    """
+    found: dict[str, list[float]] = {LATER: [], HOURS: [], TAIL: []}
+    for mine, plain in pairs:
+        for name, key in ((LATER, FIRST), (HOURS, "gpu_hours"), (TAIL, STARTING_TTFT)):
+            a, b = mine.get(key), plain.get(key)
+            if isinstance(a, int | float) and isinstance(b, int | float):
+                found[name].append(a - b if name == LATER else a / b)
+    ends = (("low", min), ("high", max))
+    return {f"{name}_{end}": least(each) for name, each in found.items() if each for end, least in ends}

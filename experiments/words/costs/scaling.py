@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from specfleet.experiments.run.costs.paid import FIRST, STARTING_TTFT
+from specfleet.experiments.run.costs.ratio import FIRST, HOURS, LATER, STARTING_TTFT, TAIL
 from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.words.values import counted, named, same
 
@@ -27,9 +27,10 @@ def _name(row: Row, axes: Sequence[str]) -> str:
 
 def _did(row: Row) -> str:
     mean, peak, hours = (number(row, key) for key in ("mean_replicas", "peak_replicas", "gpu_hours"))
-    paid = f"{mean:.2f} replicas paid for on average, {peak:g} at most, {hours:.2f} GPU-hours"
+    paid = f"{mean:.2f} replicas paid for on average, {peak:.2g} at most, {hours:.2f} GPU-hours"
     if not is_number(row.get(FIRST)):
-        return f"no replica was added; {paid}"
+        some = "in some seeds replicas were added" if number(row, "scale_outs") else "no replica was added"
+        return f"{some}; {paid}"
     outs = counted(round(number(row, "scale_outs")), "scale-out")
     tail = ""
     if is_number(row.get(STARTING_TTFT)):
@@ -50,22 +51,44 @@ def _baseline(
 
 
 def _against(row: Row, plain: Row, axes: Sequence[str]) -> str:
-    """Whether the next replica comes later than without, and what the tail does meanwhile."""
+    """Whether the next replica comes later than without, and what the tail does meanwhile: over all seeds."""
     name = _name(row, axes).removesuffix(": ")
     first, other = is_number(row.get(FIRST)), is_number(plain.get(FIRST))
-    if not first or not other:
+    if number(row, "scale_outs") and not first:
+        when = "adds replicas in some seeds only"
+    elif number(plain, "scale_outs") and not other:
+        when = f"{'adds replicas' if first else 'needs no further replica'}, the baseline in some seeds"
+    elif not first or not other:
         when = "needs no further replica, the baseline does" if other else "needs as few replicas"
         when = when if not first else "adds replicas, the baseline does not"
     else:
-        later = number(row, FIRST) - number(plain, FIRST)
-        when = f"orders the next replica {abs(later):g} s {'later' if later > 0 else 'earlier'}"
-        when = when if later else "orders the next replica at the same decision"
-    more = number(row, "gpu_hours") / number(plain, "gpu_hours") - 1.0
-    hours = f"{abs(more):.0%} {'more' if more > 0 else 'fewer'} GPU-hours"
-    hours = hours if abs(more) >= 0.005 else "as many GPU-hours"
-    tail = ""
-    if is_number(row.get(STARTING_TTFT)) and is_number(plain.get(STARTING_TTFT)):
-        tail = (
-            f"; meanwhile P99 TTFT is {number(row, STARTING_TTFT) / number(plain, STARTING_TTFT):.2f} of its"
-        )
-    return f"Against the baseline {name} {when}, and pays for {hours}{tail}."
+        when = f"orders the next replica {_later(*_ends(row, LATER))}"
+    hours = _share(*_ends(row, HOURS))
+    said = f"Against the baseline {name} {when}, and pays for {hours} of its GPU-hours"
+    if is_number(row.get(f"{TAIL}_low")):
+        low, high = _ends(row, TAIL)
+        said += f"; meanwhile P99 TTFT is {_share(low, high)} of its"
+        if low < 1.0 < high:
+            said += ", which is not settled"
+    seeds = round(number(row, "replications"))
+    if seeds == 1:
+        return f"{said}. That is one seed: orders and tails may differ with another (replications)."
+    return f"{said} (least and most of {seeds} seeds)."
+
+
+def _ends(row: Row, name: str) -> tuple[float, float]:
+    return number(row, f"{name}_low"), number(row, f"{name}_high")
+
+
+def _later(low: float, high: float) -> str:
+    if low == high == 0.0:
+        return "at the same decision"
+    if low == high:
+        return f"{abs(low):g} s {'later' if low > 0 else 'earlier'}"
+    if low >= 0.0:
+        return f"{low:g} to {high:g} s later"
+    return f"{-high:g} to {-low:g} s earlier" if high <= 0.0 else f"{-low:g} s earlier to {high:g} s later"
+
+
+def _share(low: float, high: float) -> str:
+    return f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"

@@ -15,10 +15,12 @@ from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.point.built import autoscale_config, start_s
 from specfleet.experiments.run.check import check
 from specfleet.experiments.run.columnfiles import write_fleet
+from specfleet.experiments.run.costs.ratio import FIRST, STARTING_TTFT, scaling_against
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.run.run import Run
 from specfleet.experiments.run.runner import simulate_into
 from specfleet.experiments.words.check import check_text
+from specfleet.experiments.words.costs.scaling import scaling_said
 from specfleet.experiments.words.run import run_text
 from specfleet.sim.fleet.scaling import LOG_COLUMNS, ScalingLog
 
@@ -169,3 +171,27 @@ def test_the_table_of_replicas_has_an_empty_cell_where_nothing_was_decided(tmp_p
     columns = dict(zip(LOG_COLUMNS, np.array([[0.0, np.nan, np.nan, 1, 2, 3]]).T, strict=True))
     write_fleet(tmp_path / "fleet.csv", ScalingLog(columns, {}))
     assert (tmp_path / "fleet.csv").read_text().splitlines()[1] == "0.000000,1,2,3,6,,"
+
+
+def test_what_drafts_do_to_an_autoscaler_is_said_by_the_least_and_the_most_of_the_seeds() -> None:
+    plain: dict[str, object] = {"mean_replicas": 2.0, "peak_replicas": 3.0, "gpu_hours": 0.2}
+    plain |= {"K": 0, "scale_outs": 1.0, FIRST: 75.0}
+
+    def one(first_s: float | None, hours: float, ttft_ms: float) -> dict[str, object]:
+        return {FIRST: first_s, "gpu_hours": hours, STARTING_TTFT: ttft_ms}
+
+    pairs = [
+        (one(75.0, 0.13, 120.0), one(75.0, 0.2, 500.0)),
+        (one(105.0, 0.14, 122.0), one(75.0, 0.2, 100.0)),
+    ]
+    for seeds, end in (
+        (2, "which is not settled (least and most of 2 seeds)."),
+        (1, "another (replications)."),
+    ):
+        mine = {**plain, "K": 3, "replications": seeds, **scaling_against(pairs[:seeds])}
+        said = scaling_said([plain, mine], ["K"], {"K": 0})[-1]
+        assert said.endswith(end)
+        assert ("0 to 30 s later" in said) == (seeds == 2) and "0.65" in said
+    pairs[1] = (one(None, 0.14, 122.0), pairs[1][1])
+    mine = {**plain, "K": 3, "replications": 2, FIRST: None, **scaling_against(pairs)}
+    assert "adds replicas in some seeds only" in scaling_said([plain, mine], ["K"], {"K": 0})[-1]

@@ -13,7 +13,7 @@ from specfleet.experiments.load.config import load, load_experiment, resolved
 from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.page.write import write_report
 from specfleet.experiments.point.built import build
-from specfleet.experiments.run.ceiling import ceiling
+from specfleet.experiments.point.ceiling import ceiling
 from specfleet.experiments.run.check import check
 from specfleet.experiments.run.explain import explain_pools
 from specfleet.experiments.run.results import number, read_results
@@ -203,6 +203,8 @@ def test_a_ceiling_is_of_the_classes_that_a_pool_gets(tmp_path: Path) -> None:
             ("workload.output_len", 200),
         ]
         (point,) = expand(load_experiment(written(tmp_path), router))
-        found[drafted] = ceiling(point.config, 1)
+        top = ceiling(point.config, 1)
+        assert top is not None
+        found[drafted] = top
         assert "pool fast" in found[drafted].binds
     assert found["code"].per_s > 1.2 * found["chat"].per_s

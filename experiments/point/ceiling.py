@@ -16,11 +16,14 @@ from specfleet.hardware.stepcost import StepCost
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.source import some_rows
 from specfleet.workloads.requests import RequestTable
+from specfleet.workloads.traces.statistics import reused_share
 
 LESS = 0.9
 """Share of a limit that is left, to see what it holds back."""
 HELD_BACK = 0.02
 """A limit binds where so much less would be served with `LESS` of it."""
+SEEN = 20_000
+"""Requests, from the first on, that say what prompts share."""
 STEPS = 0.1
 """How far the price of steps may be off: a capacity is told for steps that take so much more or less."""
 
@@ -33,21 +36,37 @@ class Ceiling:
         per_s: requests/s of all replicas.
         beyond_per_s: a rate that no simulated deployment reaches; more than that is too much for certain.
         binds: the limit that binds, in words, with its figure.
+        users: requests that decode there.
     """
 
     per_s: float
     beyond_per_s: float
     binds: str
+    users: float
 
 
-def ceiling(config: Experiment, seed: int) -> Ceiling:
-    """Returns the ceiling of a point, for the mean lengths of its requests.
+def ceiling(config: Experiment, seed: int) -> Ceiling | None:
+    """Returns the ceiling of a point, for the mean lengths of its requests, as `ceiling_of`.
 
     Args:
         config: the point.
         seed: of its requests.
     """
-    table = requests(config, seed)
+    return ceiling_of(config, requests(config, seed))
+
+
+def ceiling_of(config: Experiment, table: RequestTable) -> Ceiling | None:
+    """Returns the ceiling of a point for requests.
+
+    What prompts share is taken to be found, as in a cache without bound, where there is one. None for turns
+    of sessions: what they find of their own is most of their prompts, and no mean says how much.
+
+    Args:
+        config: the point.
+        table: its requests.
+    """
+    if table.output_stream is not None:
+        return None
     built = build(config)
     chosen = {} if config.deployment.routing.spill else pool_of_class(config, built.pools)
     tops = []
@@ -62,7 +81,7 @@ def ceiling(config: Experiment, seed: int) -> Ceiling:
         name, share, least = min(tops, key=lambda top: top[2].per_s / top[1])
         total = least.per_s / share
     binds = f"pool {name}: {least.binds}" if name else least.binds
-    return Ceiling(total, total * SLACK, binds)
+    return Ceiling(total, total * SLACK, binds, sum(top.users for _, _, top in tops))
 
 
 def _sent_to(chosen: Mapping[str, str], pool: str, table: RequestTable) -> RequestTable:
@@ -77,6 +96,8 @@ def _of_pool(pool: BuiltPool, table: RequestTable) -> Ceiling:
     """Returns the ceiling of a pool, for the mean lengths of these requests."""
     cost, engine = _of_one_batch(pool.cost, pool.engine)
     lengths = MeanLengths.of(table)
+    if engine.enable_prefix_caching and (share := reused_share(table.head(SEEN))):
+        lengths = replace(lengths, prompt=max(lengths.prompt * (1.0 - share), 1.0))
     come = {table.class_names[number] for number in np.unique(table.class_id).tolist()}
     rounds = (
         mean_length(spec, engine.num_speculative_tokens)
@@ -97,7 +118,7 @@ def _of_pool(pool: BuiltPool, table: RequestTable) -> Ceiling:
     else:
         binds = f"decode steps ({1.0 - found.prompt_share:.0%} of the time)"
     replicas = pool.replicas
-    return Ceiling(replicas * found.rate / SLACK, replicas * found.rate, binds)
+    return Ceiling(replicas * found.rate / SLACK, replicas * found.rate, binds, replicas * found.batch)
 
 
 def _of_one_batch(cost: StepCost, engine: EngineConfig) -> tuple[StepCost, EngineConfig]:

@@ -84,7 +84,7 @@ _METRICS = {
     "speedup_mean_task_model": ("speedup of the answers of a task", "ratio to the baseline"),
 }
 _AXES = {
-    "max_concurrency": ("concurrency", "requests in flight"),
+    "max_concurrency": ("concurrency", "users or requests in flight"),
     "request_rate": ("request rate", "requests/s"),
     "num_speculative_tokens": ("K", "drafted tokens per step"),
     "tensor_parallel_size": ("tensor parallel size", "GPUs"),

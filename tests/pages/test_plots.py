@@ -187,7 +187,7 @@ def test_every_metric_carries_its_unit() -> None:
 
 
 def test_axes_carry_their_units() -> None:
-    assert label(LOAD) == "concurrency (requests in flight)"
+    assert label(LOAD) == "concurrency (users or requests in flight)"
     assert label("workload.request_rate") == "request rate (requests/s)"
     assert label("client.send_ms") == "send (ms)"
     ax = made(metric(arranged(grid()), "p99_ttft_ms")).axes[0]

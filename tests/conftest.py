@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
+from dealing import dealt, processors_of
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT / os.environ.get("SPECFLEET_SHARED", "../shared")
@@ -28,6 +28,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Each of several workers keeps to processors of its own: what it starts shares them, and starts no more
+    workers than that."""
+    given: dict[str, Any] = getattr(config, "workerinput", {})
+    if given and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(
+            0, processors_of(given["workerid"], given["workercount"], os.sched_getaffinity(0))
+        )
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Scales the examples of every test of hypothesis; five are always drawn, or what it names. Of several
     workers each begins with long tests."""
@@ -43,20 +53,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         named = getattr(test, "_hypothesis_internal_use_settings", None) or hypothesis.settings()
         worlds = max(round(factor * named.max_examples), min(5, named.max_examples))
         test._hypothesis_internal_use_settings = hypothesis.settings(named, max_examples=worlds)
-
-
-def dealt(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
-    """Returns the tests in such an order that of the even stretches that `--dist worksteal` gives to workers
-    each begins with its share of those marked `long`: nobody is alone with one at the end."""
-    if workers == 1:
-        return list(items)
-    long = [item for item in items if item.get_closest_marker("long")]
-    rest = iter([item for item in items if not item.get_closest_marker("long")])
-    order: list[pytest.Item] = []
-    for worker in range(workers):
-        stretch, share = (len(items) - len(order)) // (workers - worker), long[worker::workers]
-        order += [*share, *itertools.islice(rest, max(0, stretch - len(share)))]
-    return order
 
 
 @pytest.fixture

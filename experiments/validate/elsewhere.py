@@ -11,6 +11,15 @@ from collections.abc import Mapping
 _ALL_AT_ONCE = re.compile(r"max throughput|request-rate inf|all sent at t=0", re.IGNORECASE)
 _LENGTHS = re.compile(r"(\d{1,7})/(\d{1,7})")
 _PROMPT, _OUTPUT = "mean_input_tokens_per_request", "mean_output_tokens_per_request"
+_FLAGS = {
+    "ep": r"(?:ep|expert[-_]parallel)[-_]size",
+    "pp": r"(?:pp|pipeline[-_]parallel)[-_]size",
+    "gpu_memory_utilization": r"gpu[-_]memory[-_]utilization",
+    "max_num_batched_tokens": r"max[-_]num[-_]batched[-_]tokens",
+    "max_num_seqs": r"max[-_]num[-_]seqs",
+    "max_model_len_tokens": r"max[-_]model[-_]len",
+}
+"""Columns, and the flag of a server's command line that says the same, in the spellings of three engines."""
 
 
 def filled(cells: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
@@ -26,6 +35,12 @@ def filled(cells: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
 
     if not text("tp") and text("n_gpus"):
         row["tp"] = text("n_gpus")
+    for column, flag in _FLAGS.items():
+        stated = re.search(rf"(?:^|\s)--{flag}[ =]([\d.]+)(?:\s|$)", text("serve_flags"))
+        if stated and not text(column):
+            row[column] = stated[1]
+    if "--async-scheduling" in text("serve_flags").split() and not text("async_scheduling"):
+        row["async_scheduling"] = "true"
     cards = [card.strip() for card in text("gpu").split(" / ")]
     named = [card for card in cards if card.split()[0] in text("config_note").split()] if cards[0] else []
     if len(cards) > 1 and len(named) == 1:

@@ -18,9 +18,31 @@ NO_P2P = AllReduceLaw(
 )
 """Without peer-to-peer: 18.4 us + 46.7 us per 1e6 bytes, both +-3, fitted to a served 70B on two GPUs."""
 
+NO_P2P_LATENCY = {2: 1.0, 4: 1.6, 8: 4.0}
+"""Time of a small message without NVLink, in that of two GPUs: NCCL 2.29 at 8 kB among L40S cards (8.1, 13.0
+and 32.5 us)."""
+
+
+def no_p2p_law(gpus: int) -> AllReduceLaw:
+    """Without peer-to-peer access among `gpus` GPUs of a server.
+
+    A ring sends 2 (n - 1) / n times the message over each GPU's port, whose speed does not grow with the
+    GPUs: 46.7 us a megabyte among two are 70 among four and 82 among eight. The least that it can be: where
+    the ring crosses sockets it is slower (among L40S cards 294 and 826 us were measured, 50 among two).
+    """
+    known = sorted(NO_P2P_LATENCY)
+    latency = float(np.interp(gpus, known, [NO_P2P_LATENCY[n] for n in known]))
+    sent = 2.0 * (gpus - 1) / gpus
+    return AllReduceLaw(
+        alpha_s=NO_P2P.alpha_s * latency,
+        oneshot_s_per_byte=NO_P2P.oneshot_s_per_byte * sent,
+        twoshot_s=0.0,
+        twoshot_s_per_byte=NO_P2P.twoshot_s_per_byte * sent,
+    )
+
 
 def all_reduce_law(constants: str, gpus: int, p2p: bool, engine: str = "vllm") -> AllReduceLaw:
-    """The law for `gpus` GPUs under an engine: measured where they reach each other, fitted where not.
+    """The law for `gpus` GPUs under an engine: measured where they reach each other, `no_p2p_law` where not.
 
     Constants from the user's own server hold for its links, peer to peer or not. Raises ValueError for a GPU
     count that was not measured.
@@ -28,7 +50,7 @@ def all_reduce_law(constants: str, gpus: int, p2p: bool, engine: str = "vllm") -
     laws = kernel_constants(constants, engine).all_reduce
     own = measured_file(constants) and gpus in laws
     if not p2p and gpus <= MOST_GPUS and not own:
-        return NO_P2P
+        return no_p2p_law(gpus)
     if gpus not in laws:
         raise ValueError(
             f"no measured all-reduce among {gpus} GPUs of {constants}; measured: {', '.join(map(str, laws))}"

@@ -27,7 +27,15 @@ def test_without_peer_to_peer_a_message_costs_an_order_more() -> None:
     slow, fast = all_reduce_s(message, NO_P2P), all_reduce_s(message, all_reduce_law("h100_sxm", 2, True))
     assert slow[0] == pytest.approx(18.4e-6 + 46.7e-6 * 1.048576)
     assert slow[0] > 6 * fast[0]
-    assert all_reduce_law("h100_sxm", 2, False) is NO_P2P
+    assert all_reduce_law("h100_sxm", 2, False) == NO_P2P
+
+
+def test_a_ring_without_peer_to_peer_sends_more_over_each_port_the_more_gpus_it_has() -> None:
+    """2 (n - 1) / n of the message: 1 among two GPUs, 1.5 among four, 1.75 among eight."""
+    megabyte = np.array([1e6])
+    for gpus, latency, sent in ((2, 1.0, 1.0), (4, 1.6, 1.5), (8, 4.0, 1.75)):
+        seconds = all_reduce_s(megabyte, all_reduce_law("h100_sxm", gpus, False))
+        assert seconds[0] == pytest.approx(latency * 18.4e-6 + sent * 46.7e-6)
 
 
 def test_an_unmeasured_gpu_count_is_refused() -> None:

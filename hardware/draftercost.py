@@ -57,7 +57,8 @@ def drafter_costs(placement: Placement) -> DrafterTables | None:
 
     `cost(passes) = first(rows of the target's pass) + (passes - 1) later(R) + passes x each(R) + attention`,
     R = sequences in the step. A draft model appends the sampled token to its first pass: R more rows. The
-    launch constant (profile `draft_launch_s`) covers the metadata and the sampling between two passes.
+    launch constant (profile `draft_launch_s`) covers the metadata and the sampling between two passes,
+    `draft_extend_launch_s` the first pass where it alone is launched kernel by kernel.
     A parallel drafter proposes all K in its one pass: K - 1 more rows a sequence, K logit rows. Where a tree
     is drafted (`draft_pass_tokens`), `later` and `each` are means over passes of different width.
     """
@@ -75,7 +76,7 @@ def drafter_costs(placement: Placement) -> DrafterTables | None:
         max(widths) * placement.max_num_seqs,
     )
     layers = layer_stack(placement, model, tp, None, largest).total_s
-    first, later = layers.copy(), layers
+    first, later = with_zero(layers[1:] + placement.profile.draft_extend_launch_s), layers
     if fc := drafter.fc_gemm(tp):
         parts = linear(placement, rows_up_to(largest), *fc)
         fused = with_zero(parts.floor_s + parts.stream_s + parts.extra_s)
@@ -89,13 +90,19 @@ def drafter_costs(placement: Placement) -> DrafterTables | None:
     attention = decode_coefficients(placement, model, tp)
     sequences = np.arange(placement.max_num_seqs + 1, dtype=np.float64)
     per_sequence = attention.sequence_s + at_once * attention.query_token_s * sum(widths) / len(widths)
-    fixed = placement.profile.draft_launch_s + attention.floor_s
+    fixed = _launch_s(placement, widths) + attention.floor_s
     logits = _mean_over([at_once * width for width in widths], head)
     each = logits[: placement.max_num_seqs + 1] + fixed + per_sequence * sequences
     prefill = prefill_coefficients(placement, model, tp)
     return DrafterTables(
         first, later, each, attention.kv_token_s, attention.window_token_s, prefill, extra_rows
     )
+
+
+def _launch_s(placement: Placement, widths: Sequence[int]) -> float:
+    """What a pass takes beyond its kernels; one of a tree chooses among branches."""
+    profile = placement.profile
+    return (profile.draft_tree_launch_s if max(widths) > 1 else 0.0) or profile.draft_launch_s
 
 
 def _mean_over(widths: Sequence[int], table: Array) -> Array:

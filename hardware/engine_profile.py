@@ -33,7 +33,9 @@ class EngineProfile:
     `kernels` names the engine whose measured kernels run, `kernel_version` the release (of several measured
     the first that is not older; "" is the newest). `fp8_gemm_table` prices its FP8 GEMMs by the
     measured table, which has tile cliffs; `fused_fp8_quantisation` means static scales: no pass that
-    quantises a GEMM's input. `draft_launch_s` is what a drafter pass takes beyond its kernels.
+    quantises a GEMM's input. `draft_launch_s` is what a drafter pass takes beyond its kernels,
+    `draft_tree_launch_s` one that chooses among branches (0: the same), `draft_extend_launch_s` the first of
+    a round besides, where it has no graph while the others have one.
     `cudagraph_max_tokens` 0 switches graphs, and so padding, off (`..._blackwell`: on such a GPU);
     `cudagraph_ladder` has the captured sizes in runs of (first, last, step), counted in sequences or tokens
     and rounded to 1 + drafts as the next say. `cudagraph_adds_uniform`: 1 + drafts times 1, 2, 4, 8, ...
@@ -82,6 +84,8 @@ class EngineProfile:
     kernels: str = "vllm"
     kernel_version: str = ""
     fused_fp8_quantisation: bool = False
+    draft_tree_launch_s: float = 0.0
+    draft_extend_launch_s: float = 0.0
     cudagraph_ladder: tuple[tuple[int, ...], ...] = tuple(map(tuple, VLLM_LADDER))
     cudagraph_counts_sequences: bool = False
     cudagraph_rounds_to_query: bool = True

@@ -30,18 +30,25 @@ _LENGTHS = (200.0, 400.0)
 """Prompt and output tokens of chat, code and mathematics sets where a table states none."""
 
 _MOST_BATCH = 4096
+_MOST_BRANCHES = 64
 
 
 @dataclass(frozen=True)
 class OfflineDraft:
     """How a row drafts: nodes verified beside the root, the drafter's passes, tokens a round.
 
-    A chain has as many nodes as passes; a tree more.
+    A chain has as many nodes as passes; a tree more, and `branches` rows a sequence in passes but the first.
     """
 
     nodes: int
     passes: int
     acceptance_length: float
+    branches: int = 1
+
+    @property
+    def pass_tokens(self) -> tuple[int, ...]:
+        """Rows of a sequence by pass, as a placement takes them: none for a chain."""
+        return (1, *[self.branches] * (self.passes - 1)) if self.branches > 1 else ()
 
 
 def is_offline(row: CsvRow) -> bool:
@@ -124,10 +131,11 @@ def _draft(row: CsvRow) -> OfflineDraft | None:
     if row.need("method") == "none":
         return None
     nodes, passes = row.whole("verify_tokens_incl_root", MOST_DRAFTS), row.whole("tree_steps", MOST_DRAFTS)
+    branches = row.whole("tree_topk", _MOST_BRANCHES) or 1
     noted = re.fullmatch(r"(\d{1,3})/(\d{1,3})/(\d{1,3})", row.text("config_note"))
     k = row.whole("K", MOST_DRAFTS)
     if nodes is None and noted is not None:
-        passes, nodes = int(noted[1]), int(noted[3])
+        passes, branches, nodes = int(noted[1]), min(int(noted[2]), _MOST_BRANCHES) or 1, int(noted[3])
     k = nodes - 1 if nodes else k
     if not k:
         raise Unusable("K is empty")
@@ -137,7 +145,7 @@ def _draft(row: CsvRow) -> OfflineDraft | None:
         raise Unusable("acceptance is not stated, and nothing says it")
     if not 1.0 <= length <= k + 1.0:
         raise Unusable(f"acceptance_length is {length:g}, which K = {k} cannot give")
-    return OfflineDraft(k, passes or k, length)
+    return OfflineDraft(k, passes or k, length, branches)
 
 
 def _placed(row: CsvRow, draft: OfflineDraft | None, frozen: bool) -> tuple[Placement, int, bool]:
@@ -165,6 +173,7 @@ def _placed(row: CsvRow, draft: OfflineDraft | None, frozen: bool) -> tuple[Plac
                 expert_parallel_size=row.whole("ep", 64) or 1,
                 drafter=drafter,
                 num_speculative_tokens=draft.nodes if draft else 0,
+                draft_pass_tokens=draft.pass_tokens if draft else (),
                 max_num_seqs=row.whole("max_num_seqs"),
                 quantization=dtype,
             )

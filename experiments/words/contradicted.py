@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from specfleet.experiments.words.evidence import SERVED, Evidence, Range, Used
 
 EAGLE1_8B = {
-    "sglang": (1.11, 1.07),
-    "sglang-2025": (1.11, 1.07),
+    "sglang": (1.21, 1.17),
+    "sglang-2025": (1.21, 1.17),
+    "sglang-0.4": (1.15, 1.11),
     "trtllm": (1.21, 1.17),
     "vllm-0.6": (1.19, 1.16),
     "vllm-0.11": (1.11, 1.08),
@@ -24,9 +25,6 @@ EAGLE1_8B = {
 
 EAGLE1_8B_MEASURED = (0.93, 0.94)
 """EAGLE-3, arXiv 2503.01840, Table 3: Llama-3.1-8B, SGLang 0.4.4, H100, K = 3, MT-Bench."""
-
-EAGLE3_8B_AT_56, EAGLE3_8B_AT_56_MEASURED = 1.15, 1.34
-"""The same table's EAGLE-3 head at 56 sequences: under SGLang's rules, and measured."""
 
 _STANDS_FOR = {"sglang": "sglang", "trtllm": "trtllm", "vllm": "vllm-0.33"}
 """Rules -> the catalogue's engine whose figures are said where a profile is none of the catalogue's."""
@@ -62,14 +60,6 @@ def _eagle1(this: Used) -> str:
     )
 
 
-def _eagle3(this: Used) -> str:
-    return (
-        f"EAGLE-3 beyond 32 sequences under SGLang: on Llama-3.1-8B (H100, K = 3) "
-        f"{EAGLE3_8B_AT_56:.2f} times plain throughput is predicted at 56 under steady load, "
-        f"{EAGLE3_8B_AT_56_MEASURED:.2f} was measured on 80 questions (SGLang 0.4.4)"
-    )
-
-
 def _experts(this: Used) -> str:
     return (
         "mixture-of-experts steps (floods of requests were served up to four times as slowly as predicted; "
@@ -80,17 +70,6 @@ def _experts(this: Used) -> str:
 
 CONTRADICTED: tuple[Contradiction, ...] = (
     Contradiction(_range({"method": frozenset({"eagle"})}), _eagle1),
-    Contradiction(
-        _range(
-            {
-                "method": frozenset({"eagle3"}),
-                "rules": frozenset({"sglang"}),
-                "parameters": (7e9, 9e9),
-                "batch": (33.0, float("inf")),
-            }
-        ),
-        _eagle3,
-    ),
     Contradiction(_range({"experts": frozenset({True})}), _experts),
 )
 

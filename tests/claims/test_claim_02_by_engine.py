@@ -12,8 +12,6 @@ from claim_runs import outcome
 from specfleet.experiments.words.contradicted import (
     EAGLE1_8B,
     EAGLE1_8B_MEASURED,
-    EAGLE3_8B_AT_56,
-    EAGLE3_8B_AT_56_MEASURED,
     contradicted,
 )
 from specfleet.experiments.words.evidence import Used, used_by
@@ -69,17 +67,15 @@ def test_the_gain_of_an_eagle1_head_that_is_said_is_the_gain_that_the_engine_pre
     assert not any(other in said for other in others)
 
 
-@pytest.mark.parametrize("engine", ["sglang", "vllm-0.33", "trtllm"])
-def test_eagle3_at_56_is_said_to_come_out_wrong_where_it_does(tmp_path: Path, engine: str) -> None:
+@pytest.mark.parametrize("engine", ["sglang-0.4", "sglang", "vllm-0.33"])
+def test_an_eagle3_head_at_56_comes_out_within_12_percent_and_nothing_is_said_of_it(
+    tmp_path: Path, engine: str
+) -> None:
     at = "sweep.axes.workload.max_concurrency=[56]"
     preset = "claim-02-eagle3-8b-chain-pays-at-all-batches"
     (found,) = ratios(tmp_path, preset, engine, *ALONE, at)
-    wrong = abs(found / EAGLE3_8B_AT_56_MEASURED - 1.0) > 0.12
-    assert wrong == (engine == "sglang")
-    assert any("EAGLE-3" in text for text in contradicted(used(engine, "eagle3", 56))) == wrong
-    assert not any("EAGLE-3" in text for text in contradicted(used(engine, "eagle3", 32)))
-    if wrong:
-        assert found == pytest.approx(EAGLE3_8B_AT_56, abs=0.006)
+    assert found == pytest.approx(1.34, rel=0.12)
+    assert not any("EAGLE-3" in text for text in contradicted(used(engine, "eagle3", 56)))
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/trust.md"])
@@ -90,7 +86,6 @@ def test_the_pages_say_what_a_run_says(page: str) -> None:
         assert f"{a:.2f} and {b:.2f} times plain throughput under `{engine}`" in text
     c, d = EAGLE1_8B_MEASURED
     assert f"{c:.2f} and {d:.2f} were measured" in text
-    assert f"{EAGLE3_8B_AT_56:.2f} at 56" in text and f"{EAGLE3_8B_AT_56_MEASURED:.2f} was" in text
 
 
 def test_a_profile_of_ones_own_is_told_the_figures_of_the_engine_whose_rules_it_takes() -> None:

@@ -159,7 +159,7 @@ def test_a_cell_that_names_no_gpu_is_an_error(text: str) -> None:
         ("vLLM 0.11.0", "vllm-0.11"),
         ("vLLM 0.33.0", "vllm-0.33"),
         ("SGLang 0.5.3", "sglang-2025"),
-        ("SGLang v0.4.4", "sglang-2025"),
+        ("SGLang v0.4.4", "sglang-0.4"),
         ("SGLang (version not stated, Dec 2025-era)", "sglang-2025"),
         ("SGLang 0.5.23", "sglang"),
         ("SGLang", "sglang"),

@@ -287,9 +287,10 @@ class Scaler(Protocol):
         ...
 
 
-def made_router(scenario: Scenario, table: RequestTable, seed: int) -> Router:
-    """Returns the router that a deployment names, told what it wants to know of requests."""
-    made: Router = ROUTERS[scenario.deployment.router](seed)
+def made_router(scenario: Scenario, table: RequestTable, seed: int, name: str | None = None) -> Router:
+    """Returns the router that a deployment names, or one of another name, told what it wants to know of
+    requests."""
+    made: Router = ROUTERS[name or scenario.deployment.router](seed)
     if isinstance(made, Told):
         made.told(table)
     return made

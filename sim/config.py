@@ -13,6 +13,7 @@ from math import inf
 import numpy as np
 import numpy.typing as npt
 
+from specfleet.sim.disaggregation.config import HandoverConfig
 from specfleet.sim.fleet.failing import FailuresConfig
 from specfleet.sim.fleet.scaling import AutoscaleConfig
 from specfleet.sim.kvlayout import KvLayout
@@ -185,6 +186,8 @@ class EngineConfig:
         cuts_prompts_at_blocks: a piece that does not end its prompt is whole KV blocks.
         pipeline_parallel_size: stages that hold the layers in turn, with as many batches under way; with
             asynchronous scheduling one more is decided, and a request decodes in every so many-th step.
+        hands_kv_over: the KV of a request that has ended is kept until it is taken (`Scheduler.release`).
+        receives_kv: the KV of every prompt comes from elsewhere (`Scheduler.arrived`).
         sglang: set: SGLang's scheduler decides, with these settings; None: vLLM's.
 
     Raises:
@@ -218,6 +221,8 @@ class EngineConfig:
     static_batching: bool = False
     cuts_prompts_at_blocks: bool = False
     pipeline_parallel_size: int = 1
+    hands_kv_over: bool = False
+    receives_kv: bool = False
     sglang: SglangConfig | None = None
 
     def __post_init__(self) -> None:
@@ -355,6 +360,7 @@ class DeploymentConfig:
         gateway: before the router, if any.
         autoscale: of these replicas, how many are there, if that follows the load.
         failures: of replicas, if any.
+        handover: where pools have roles, how the KV of a prompt goes from one to the other.
     """
 
     replicas: int = 1
@@ -365,6 +371,7 @@ class DeploymentConfig:
     gateway: GatewayConfig | None = None
     autoscale: AutoscaleConfig | None = None
     failures: FailuresConfig | None = None
+    handover: HandoverConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,8 +106,9 @@ class Engine:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is in flight, queued or running."""
-        return not (self._flights or self.inbox or len(self.scheduler))
+        """Whether nothing is in flight, queued or running, and no KV is kept for others."""
+        scheduler = self.scheduler
+        return not (self._flights or self.inbox or len(scheduler) or scheduler.waits_for_others)
 
     def refusal(self, request: Sequence) -> str | None:
         """Returns why a request could never be served here, or None."""
@@ -158,7 +159,7 @@ class Engine:
                 self._start(flights[0], now)
         if flights:
             return flights[0].end_s
-        if len(scheduler):
+        if len(scheduler) and not scheduler.waits_for_others:
             raise Stall(self._diagnosis(now))
         scheduler.rest()
         return inf

@@ -49,6 +49,12 @@ class Environment(simpy.Environment):
         event.happen(time_s)
         return event
 
+    def at(self, time_s: float, then: Callable[[float], None]) -> None:
+        """Calls `then` with the time at `time_s`, with everything that arrives then."""
+        event = Moment(self)
+        event.callbacks.append(lambda happened: then(time_s))
+        event.happen(time_s)
+
     def wake(self, time_s: float, callback: Callable[[simpy.Event], None]) -> None:
         """Calls `callback` at `time_s`, after everything that arrives then."""
         event = Moment(self)

@@ -45,6 +45,15 @@ class ListedCrowd:
         self.passed_over: list[Sequence] = []
         self.steps = 0
 
+    @property
+    def awaits_kv(self) -> bool:
+        """Whether somebody waits for KV that comes from elsewhere."""
+        return False
+
+    def enter(self, sequence: Sequence) -> None:
+        """A newcomer waits from now on."""
+        self.waiting.add(sequence)
+
     def begin(self) -> Batch:
         """Starts the next step; returns its rows, none yet."""
         self.steps += 1
@@ -177,11 +186,15 @@ class ListedCrowd:
             least = self.rules.reserved(sequence.prompt_tokens + sequence.max_tokens)
             yield (sequence, hit), sequence.num_tokens, computed, len(hit.blocks), self.kv.idle(hit), least
 
+    def _take(self, sequence: Sequence, hit: Hit, blocks: int) -> None:
+        """Gives somebody who is let in its blocks."""
+        self.kv.take(sequence, hit, blocks)
+
     def join(self, life: Found, tokens: int, blocks: int, drafts: int) -> None:
         """Moves the head of the queue to the running sequences and places its row."""
         (sequence, hit), batch = life, self.batch
         self.waiting.pop()
-        self.kv.take(sequence, hit, blocks)
+        self._take(sequence, hit, blocks)
         (batch.new if sequence.state == WAITING else batch.resumed).append(sequence)
         sequence.state = RUNNING
         sequence.num_computed_tokens += hit.tokens

@@ -50,6 +50,7 @@ class Replica:
         self.server = server
         self._answered = answered
         self._asleep = True
+        self._called = False
         self._life = 0
 
     def stop(self, hung: bool = False) -> None:
@@ -60,6 +61,11 @@ class Replica:
     def submit(self, row: int, now: float) -> None:
         """Takes a request at `now`; an idle server wakes at that time."""
         self.server.submit(row, now)
+        self.wake(now)
+
+    def wake(self, now: float) -> None:
+        """Takes a turn at `now` if it sleeps, or is about to: something that it waits for has come."""
+        self._called = True
         if self._asleep:
             self._asleep = False
             self.env.wake(now, self._waker(now))
@@ -72,13 +78,17 @@ class Replica:
         """Takes turns from `now` until something else is due, or there is nothing to do."""
         env, server = self.env, self.server
         while True:
+            self._called = False
             # the turn that woke it is taken whatever else is due now
             due = server.advance(now, max(env.peek(), nextafter(now, inf)))
             for answer in server.answers():
                 self._answered(answer)
             if due == inf:
-                self._asleep = True
-                return
+                if self._called:
+                    due = now
+                else:
+                    self._asleep = True
+                    return
             if env.peek() <= due:
                 env.wake(due, self._waker(due))
                 return

@@ -267,6 +267,10 @@ class SchedulerRules:
             return blocks_for_each(held, 0, self.block_size)
         return blocks_for_each(ends, self.lookahead_at_admission, self.block_size)
 
+    def blocks_received(self, prompt: int) -> int:
+        """Returns the blocks of a prompt whose KV comes from elsewhere: those that it is sent in."""
+        return blocks_for(self.layout.held(prompt) if self.layout else prompt, self.block_size)
+
     def usable_hit(self, found: int) -> int:
         """As the function of the same name."""
         return usable_hit(found, self.drops_last_hit)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from specfleet.hardware.stepcost import StepCost
 from specfleet.sim.config import ClientConfig, DeploymentConfig, EngineConfig, LoadConfig
+from specfleet.sim.disaggregation.config import DECODE, PREFILL
 from specfleet.sim.fleet.scaling import ScalingLog
 from specfleet.sim.recorder import Columns
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
@@ -22,6 +24,8 @@ class ReplicaPool:
         engine, cost, acceptance, policy: as in `Scenario`.
         members: their numbers among all replicas of the cluster, rising.
         lockstep: as in `DeploymentConfig`.
+        role: where KV is handed over, `PREFILL` or `DECODE`.
+        bytes_per_s: of a replica's link, either way.
     """
 
     name: str
@@ -31,6 +35,8 @@ class ReplicaPool:
     acceptance: Mapping[str, AcceptanceSpec] = field(default_factory=dict)
     policy: PolicySpec | None = None
     lockstep: int = 1
+    role: str = ""
+    bytes_per_s: float = inf
 
 
 @dataclass(frozen=True)
@@ -91,14 +97,17 @@ class Scenario:
     def part(self, pool: ReplicaPool) -> Scenario:
         """Returns a pool as a cluster of its own, whose replicas are numbered from 0; who is sent there, and
         when, is decided outside of it."""
+        engine = pool.engine
+        if pool.role:
+            engine = replace(engine, hands_kv_over=pool.role == PREFILL, receives_kv=pool.role == DECODE)
         return Scenario(
-            pool.engine,
+            engine,
             pool.cost,
             pool.acceptance,
             DeploymentConfig(len(pool.members), lockstep=pool.lockstep, failures=self.deployment.failures),
             self.client,
             replace(self.load, max_concurrency=None),
-            pool.policy,
+            pool.policy if pool.role != PREFILL else None,
         )
 
     @property
@@ -160,6 +169,8 @@ class RunResult:
         attempts, cuts: where replicas fail, as `attempts.Attempts` has them: every attempt of requests that
             were cut short, and the steps that were.
         outages: the failures that happened, in order of time.
+        standing: where KV is handed over, when replicas stood still with requests inside: `replica`,
+            `start_s`, `end_s`, `waiting`.
     """
 
     scenario: Scenario
@@ -177,6 +188,7 @@ class RunResult:
     attempts: Columns = field(default_factory=dict)
     cuts: Columns = field(default_factory=dict)
     outages: tuple[Outage, ...] = ()
+    standing: Columns = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -193,3 +205,4 @@ class Ran:
     stepped_because: str = ""
     attempts: Columns = field(default_factory=dict)
     cuts: Columns = field(default_factory=dict)
+    standing: Columns = field(default_factory=dict)

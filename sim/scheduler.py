@@ -19,6 +19,7 @@ import numpy as np
 
 from specfleet.sim.columns.crowd import ColumnCrowd
 from specfleet.sim.columns.head import ColumnBatch
+from specfleet.sim.columns.receiving import ReceivingCrowd
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.crowd import schedule
 from specfleet.sim.errors import Breach
@@ -54,12 +55,14 @@ class Scheduler:
         self.policy = policy
         self.rules = SchedulerRules.of(config)
         self.kv = _kv_cache(config, self.rules)
-        self.crowd = ColumnCrowd(config, self.rules, self.kv, policy is not None)
+        make = ReceivingCrowd if config.receives_kv else ColumnCrowd
+        self.crowd = make(config, self.rules, self.kv, policy is not None)
         unsuited = config.async_scheduling and (minds_order(policy) or config.trims_drafts_to_max_tokens)
-        if unsuited or config.pipeline_parallel_size > 1:
+        if unsuited or config.pipeline_parallel_size > 1 or config.hands_kv_over:
             self.crowd.usable = False
         self.waiting = self.crowd.waiting
         self._arrivals = 0
+        self._kept: dict[int, Sequence] = {}
 
     @property
     def running(self) -> list[Sequence]:
@@ -81,7 +84,21 @@ class Scheduler:
         sequence.arrival = self._arrivals
         sequence.num_computed_tokens = computed_tokens
         self._arrivals += 1
-        self.waiting.add(sequence)
+        self.crowd.enter(sequence)
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether those who wait may do so for what comes from elsewhere: KV, or that KV is taken."""
+        return bool(self._kept) or self.crowd.awaits_kv
+
+    def release(self, request_id: int) -> None:
+        """The KV of a request that has ended was taken: its blocks are free."""
+        self.kv.free(self._kept.pop(request_id))
+
+    def arrived(self, request_id: int) -> None:
+        """The KV of a prompt has come: all but its last token is computed."""
+        assert isinstance(self.crowd, ReceivingCrowd)
+        self.crowd.arrived(request_id)
 
     @property
     def num_running(self) -> int:
@@ -299,7 +316,10 @@ class Scheduler:
             if registers and fresh and (placeholders or self.rules.num_speculative_tokens):
                 self.kv.register(sequence, sequence.num_computed_tokens - in_flight)
             if ends:
-                self.kv.free(sequence)
+                if self.config.hands_kv_over:
+                    self._kept[sequence.id] = sequence
+                else:
+                    self.kv.free(sequence)
                 sequence.state = FINISHED
                 finished.append(sequence)
         self._land(head.left if head is not None else [])
@@ -373,7 +393,7 @@ class Scheduler:
         Raises:
             Breach: with the figures.
         """
-        self.kv.check([*self.running, *self.waiting])
+        self.kv.check([*self.running, *self.waiting, *self._kept.values()])
         seats = self.config.max_num_seqs
         if len(self.running) > seats:
             raise Breach(LIMITS, f"{len(self.running)} sequences run, of {seats}", self.running[seats].id)

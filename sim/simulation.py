@@ -8,6 +8,7 @@ import numpy as np
 
 from specfleet.sim.calendar.runs import on_the_calendar
 from specfleet.sim.cluster import Cluster
+from specfleet.sim.disaggregation.run import simulate_disaggregated
 from specfleet.sim.errors import Unsuited
 from specfleet.sim.fleet.run import ASKED_FOR, simulate_pools
 from specfleet.sim.laws.everywhere import check_alike
@@ -45,6 +46,8 @@ def simulate(
         Stall: with a diagnosis, if the engine stands still with work left.
         Breach: a law of `sim.laws` does not hold of what was simulated.
     """
+    if scenario.deployment.handover is not None:
+        return simulate_disaggregated(scenario, table, seed, every_turn)
     if scenario.pools:
         return simulate_pools(scenario, table, seed, engine, every_turn)
     scenario = foreseen(scenario)

@@ -192,6 +192,8 @@ class Engines:
         refusals: reasons for which requests were refused, with counts.
     """
 
+    serves = EngineServer
+
     def __init__(
         self, scenario: Scenario, table: RequestTable, lives: Lives | None, every_turn: bool = False
     ) -> None:
@@ -205,7 +207,7 @@ class Engines:
         failures = scenario.deployment.failures
         self._attempts = None if failures is None else Attempts(failures.keep_partial)
         self.servers = [
-            EngineServer(
+            self.serves(
                 self._engine(scenario, replica),
                 make,
                 self._recorder,
@@ -236,13 +238,17 @@ class Engines:
 
     def accepts(self, row: int, now: float) -> bool:
         """Whether a request that arrives at `now` can be served; notes why not."""
-        prompt, most = int(self._table.prompt_tokens[row]), int(self._table.max_tokens[row])
-        refusal = self.servers[0].engine.refusal(Sequence(row, prompt, most))
+        refusal = self.refusal(row)
         if refusal is None:
             return True
         self.refusals[refusal] = self.refusals.get(refusal, 0) + 1
         self._recorder.request(row, status=REJECTED, arrived_s=now)
         return False
+
+    def refusal(self, row: int) -> str | None:
+        """Returns why a request could never be served here, or None."""
+        prompt, most = int(self._table.prompt_tokens[row]), int(self._table.max_tokens[row])
+        return self.servers[0].engine.refusal(Sequence(row, prompt, most))
 
     def assign(self, row: int, replica: int) -> None:
         """Notes which replica a request goes to."""

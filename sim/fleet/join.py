@@ -80,7 +80,7 @@ def joined(groups: Groups, seed: int, rans: Sequence[Ran], ways: Ways, because: 
         here = some_rows(table, rows)
         mine |= {"request_id": rows, "class_id": here.class_id, "counted": counted[rows]}
         mine |= {"prompt_tokens": here.prompt_tokens, "max_tokens": here.max_tokens}
-        part = _result(scenario.part(pool), seed, ran, mine)
+        part = result_of(scenario.part(pool), seed, ran, mine)
         check_run(part, here)
         parts.append(part)
     requests |= {"request_id": np.arange(n), "class_id": table.class_id, "counted": counted}
@@ -93,10 +93,10 @@ def joined(groups: Groups, seed: int, rans: Sequence[Ran], ways: Ways, because: 
         scenario=scenario,
         seed=seed,
         requests=requests,
-        iterations=by_end([_wide(p.iterations, m, widest) for p, m in zip(parts, members, strict=True)]),
-        odd_gaps=by_end([_numbered(p.odd_gaps, m) for p, m in zip(parts, members, strict=True)]),
-        rounds_by_accepted=_sums([part.rounds_by_accepted for part in parts]),
-        refusals=_counts([ways.refusals, *(part.refusals for part in parts)]),
+        iterations=by_end([wide(p.iterations, m, widest) for p, m in zip(parts, members, strict=True)]),
+        odd_gaps=by_end([numbered(p.odd_gaps, m) for p, m in zip(parts, members, strict=True)]),
+        rounds_by_accepted=sums_of([part.rounds_by_accepted for part in parts]),
+        refusals=counts_of([ways.refusals, *(part.refusals for part in parts)]),
         steps_without_drafter=sum(part.steps_without_drafter for part in parts),
         stepped_share=stepped / max(sum(steps), 1),
         stepped_because=because,
@@ -120,7 +120,8 @@ def _before(ways: Ways, n: int) -> Columns:
     return requests
 
 
-def _result(part: Any, seed: int, ran: Ran, requests: Columns) -> RunResult:
+def result_of(part: Any, seed: int, ran: Ran, requests: Columns) -> RunResult:
+    """Returns what a pool did as a run of its own."""
     return RunResult(
         part,
         seed,
@@ -134,29 +135,31 @@ def _result(part: Any, seed: int, ran: Ran, requests: Columns) -> RunResult:
         ran.stepped_because,
         attempts=ran.attempts,
         cuts=ran.cuts,
+        standing=ran.standing,
     )
 
 
-def _numbered(columns: Columns, members: I64) -> Columns:
+def numbered(columns: Columns, members: I64) -> Columns:
     """Returns rows with the cluster's numbers in place of the pool's."""
     return {**columns, "replica": members[columns["replica"]]}
 
 
-def _wide(columns: Columns, members: I64, widest: int) -> Columns:
+def wide(columns: Columns, members: I64, widest: int) -> Columns:
     """Returns iterations with the cluster's numbers, and room for the longest chunk of any pool."""
     gaps = columns["gaps_by_tokens"]
     wide = np.zeros((len(gaps), widest), dtype=gaps.dtype)
     wide[:, : gaps.shape[1]] = gaps
-    return _numbered(columns, members) | {"gaps_by_tokens": wide}
+    return numbered(columns, members) | {"gaps_by_tokens": wide}
 
 
-def _sums(rows: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+def sums_of(rows: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """Returns sums by place of rows that need not be equally long."""
     most = max(map(len, rows))
     return tuple(sum(row[at] for row in rows if at < len(row)) for at in range(most))
 
 
-def _counts(tables: Sequence[Mapping[str, int]]) -> dict[str, int]:
+def counts_of(tables: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Returns counts of several tables, added up."""
     counts: dict[str, int] = {}
     for table in tables:
         for reason, count in table.items():

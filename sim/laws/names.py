@@ -18,6 +18,7 @@ BUSY = "nothing is busier than always"
 LITTLE = "Little's law"
 DATASHEET = "no step is faster than the datasheet"
 SCALING = "replicas are within their bounds and paid for while they work"
+HANDOVER = "KV is handed over whole, and no link is faster than it is"
 IN_FLIGHT = "no more requests are in flight than max_concurrency"
 PARTS = "the parts of a latency sum to the whole"
 BOTH_WAYS = "the calendar gives what stepping gives"
@@ -37,6 +38,9 @@ LAWS = {
     SCALING: "an autoscaled replica is ordered, up, draining, gone, in this order; as many are up as the "
     "least number, no more are there than the largest; who is sent somewhere, is sent to one that is up, and "
     "a step begins while its replica is paid for",
+    HANDOVER: "where pools have roles, the KV of every prompt is sent once, in whole blocks, to a replica "
+    "that has room for it, before that goes on and before the other is free of it; transfers over a link "
+    "take at least their bytes over its rate",
     IN_FLIGHT: "a closed or capped loop never has more requests sent and not answered",
     PARTS: "latency parts, each from its own columns, sum to the end-to-end time within 1e-9 s",
     BOTH_WAYS: "every column of a run, to the last bit (checked by `--check` alone)",

@@ -85,6 +85,11 @@ class Totals:
         on_one_replica = (gaps["counted"] == 1) & (gaps["from_iteration"] >= 0)
         self.chunked += int(gaps["tokens"][on_one_replica].sum())
 
+    def add_standing(self, standing: Columns) -> None:
+        """Takes in times at which a replica stood still, with requests that waited for others."""
+        if standing:
+            self.present_s += float((standing["waiting"] * (standing["end_s"] - standing["start_s"])).sum())
+
     def check(
         self, scenario: Scenario, refusals: Mapping[str, int], rounds_by_accepted: Sequence[int]
     ) -> None:
@@ -182,9 +187,10 @@ def check_run(result: RunResult, table: RequestTable) -> None:
     totals.add_requests(begun, refused)
     totals.add_iterations(rows)
     totals.add_gaps(result.odd_gaps)
+    totals.add_standing(result.standing)
     totals.check(scenario, result.refusals, result.rounds_by_accepted)
     if not scenario.engine.async_scheduling and totals.stages == 1:
-        _check_little_exactly(totals, begun, rows, result.cuts)
+        _check_little_exactly(totals, begun, rows, result.cuts, result.standing)
 
 
 def _attempts(begun: Columns, attempts: Columns) -> Columns:
@@ -195,12 +201,18 @@ def _attempts(begun: Columns, attempts: Columns) -> Columns:
     return {name: np.concatenate([begun[name][once], attempts[name]]) for name in names}
 
 
-def _check_little_exactly(totals: Totals, served: Columns, rows: Columns, cuts: Columns) -> None:
+def _check_little_exactly(
+    totals: Totals, served: Columns, rows: Columns, cuts: Columns, standing: Columns
+) -> None:
     """Little's law of a synchronous engine, with what its sampling leaves out: a request is present from the
     start of the iteration that follows its arrival on. One that arrives at the very start of an iteration,
     as an answer to the one before may, can have missed it. A step that a failure cut short lasts no time
-    here, and who arrived in it was never there.
+    here, and who arrived in it was never there. When a replica stands still it is seen who is there.
     """
+    if standing:
+        rows = {name: np.concatenate([rows[name], standing[name]]) for name, _ in _CUT}
+        order = np.argsort(rows["start_s"], kind="stable")
+        rows = {name: column[order] for name, column in rows.items()}
     if cuts:
         gone = (served["status"] == LOST) & (served["finished_s"] <= served["arrived_s"])
         served = {name: column[~gone] for name, column in served.items()}

@@ -39,6 +39,14 @@ PARTS = {
 }
 """Parts of a request's end-to-end time, and what each is."""
 
+HANDOVER_PARTS = {
+    "handover_s": "from the end of its prompt until the decode replica has blocks for it",
+    "transfer_s": "KV on its way, beyond what was sent while the prompt was computed",
+    "decode_queue_s": "waiting at the decode replica with its KV there",
+    "first_step_s": "the step that computes the last token of its prompt again",
+}
+"""Parts that only requests have whose KV is handed over: between `prefill_s` and `decode_s`."""
+
 MOST_APART_S, CLOCK_ROUNDING = 1e-9, 1e-12
 """How far a sum of parts may be from the whole: seconds, and of the time on the clock, over which steps are
 summed up."""
@@ -142,13 +150,18 @@ def _parts_of(rows: Columns, cost: StepCost, plain_cost: StepCost) -> dict[str, 
 def latency_split(result: RunResult, plain_cost: StepCost) -> dict[str, F64]:
     """Returns each part of `PARTS` for every finished request, seconds, in request order.
 
+    Of requests whose KV was handed over (a part of a run whose pools decode) those of `HANDOVER_PARTS`, too.
+
     Their sum is the request's end-to-end time on the client's clock.
 
     Raises:
         Breach: it is not.
     """
     pieces = [split for _, split in split_in_pieces(result, plain_cost)]
-    return {name: np.concatenate([np.empty(0), *(piece[name] for piece in pieces)]) for name in PARTS}
+    handed = HANDOVER_PARTS if "prefilled_s" in result.requests else {}
+    return {
+        name: np.concatenate([np.empty(0), *(piece[name] for piece in pieces)]) for name in (*PARTS, *handed)
+    }
 
 
 def split_in_pieces(result: RunResult, plain_cost: StepCost) -> Iterator[tuple[I64, dict[str, F64]]]:
@@ -177,10 +190,11 @@ def _split(each: Columns, sums: Mapping[str, F64], per_round: float) -> dict[str
     output = each["output_tokens"].astype(np.float64)
     rounds = np.maximum(each["chunks"] - 1, 0)
     share = np.divide((output - 1) / per_round, rounds, out=np.ones_like(output), where=rounds > 0)
+    before = until_first_token(each)
+    client_s = before.pop("client_s") + (each["last_chunk_s"] - each["finished_s"])
     return {
-        "client_s": (each["arrived_s"] - each["sent_s"]) + (each["last_chunk_s"] - each["finished_s"]),
-        "queue_s": each["admitted_s"] - each["arrived_s"],
-        "prefill_s": each["first_token_s"] - each["admitted_s"],
+        "client_s": client_s,
+        **before,
         "decode_s": sums["plain"] * share,
         "low_acceptance_s": sums["plain"] * (1.0 - share),
         "others_prefill_s": sums["others_prefill"],
@@ -188,6 +202,30 @@ def _split(each: Columns, sums: Mapping[str, F64], per_round: float) -> dict[str
         "draft_s": sums["draft"],
         "host_s": sums["host"],
         "paused_s": sums["paused"],
+    }
+
+
+def until_first_token(each: Columns) -> dict[str, F64]:
+    """Returns the parts of the time from when requests were sent until the engine has their first token.
+
+    Args:
+        each: columns of requests; of those whose KV was handed over, of the pool that decodes, or of the run.
+    """
+    if "prefilled_s" not in each:
+        return {
+            "client_s": each["arrived_s"] - each["sent_s"],
+            "queue_s": each["admitted_s"] - each["arrived_s"],
+            "prefill_s": each["first_token_s"] - each["admitted_s"],
+        }
+    ready_s = np.maximum(each["opened_s"], each["prefilled_s"])
+    return {
+        "client_s": each["prompt_arrived_s"] - each["sent_s"],
+        "queue_s": each["prompt_admitted_s"] - each["prompt_arrived_s"],
+        "prefill_s": each["prefilled_s"] - each["prompt_admitted_s"],
+        "handover_s": ready_s - each["prefilled_s"],
+        "transfer_s": each["moved_s"] - ready_s,
+        "decode_queue_s": each["decode_admitted_s"] - each["moved_s"],
+        "first_step_s": each["first_token_s"] - each["decode_admitted_s"],
     }
 
 

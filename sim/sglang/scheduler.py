@@ -146,6 +146,9 @@ class SglangScheduler:
                     sequence.num_drafts = drafts
         return batch
 
+    waits_for_others = False
+    """Its pools are not disaggregated here."""
+
     def rest(self) -> None:
         """A turn found nothing in flight and nothing to do: an idle engine expects long outputs again."""
         if not len(self):

@@ -340,6 +340,8 @@ def _prefill_column_s(
     law: PrefillAttention, chunk: NDArray[np.int64], sequences: NDArray[np.int64], pairs: NDArray[np.int64]
 ) -> Array:
     """`_prefill_s` for many steps; zero where no sequence prefills."""
+    if not sequences.any():
+        return np.zeros(len(sequences))
     some = np.maximum(chunk, 1)
     tiles = np.maximum(np.maximum(sequences, (some + ATTENTION_QUERY_TILE - 1) // ATTENTION_QUERY_TILE), 1)
     context = sequences * (pairs / some) + (some - sequences) * 0.5

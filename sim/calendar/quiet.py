@@ -75,7 +75,9 @@ class Quiet:
         table = None if self.plans is None else self.plans.table
         first, stop, edge = it, min(self._stop(it), at.until), calendar.edge
         while now < limit and it < stop and i < edge:
-            if stop - it > WINDOW and limit - now > WINDOW * step_s:
+            ahead = acc + entry[i]
+            n = (ahead >> row_bit) & row_mask
+            if n and stop - it > WINDOW and limit - now > WINDOW * step_s:
                 most = min(stop - it, edge - i)
                 if step_s and limit < inf:
                     most = min(most, int(min((limit - now) / step_s, 1e6)) + 2)
@@ -84,8 +86,6 @@ class Quiet:
                     it += done
                     i += done
                     continue
-            ahead = acc + entry[i]
-            n = (ahead >> row_bit) & row_mask
             if not n or (ahead >> block_bit) & block_mask > total or (table and table[n] != k):
                 break
             if beyond_reach is not None and (beyond_reach[i] > 0) == (k > 0):

@@ -25,7 +25,7 @@ from specfleet.sim.metrics.figures import (
 )
 from specfleet.sim.metrics.samples import per_token
 from specfleet.sim.metrics.seconds import Seconds
-from specfleet.sim.metrics.sums import Counted, IterationSums, RequestSums, parts, step_gaps
+from specfleet.sim.metrics.sums import Counted, IterationSums, RequestSums, present, step_gaps
 from specfleet.sim.metrics.tally import Tally
 from specfleet.sim.recorder import Columns
 from specfleet.sim.scenario import RunResult, Scenario
@@ -85,18 +85,15 @@ class Summary:
         counted = Counted.of(columns)
         self.all.add(columns, counted)
         if self._classes:
-            rows = parts(columns, "class_id", len(self._classes))
-            for (sums, ttft, tpot, e2el), mine in zip(self._classes, rows, strict=True):
-                own = Counted.of(mine)
+            for class_id, mine in present(columns, "class_id"):
+                (sums, ttft, tpot, e2el), own = self._classes[class_id], Counted.of(mine)
                 sums.add(mine, own)
                 ttft.add(own.ttft_s)
                 tpot.add(own.tpot_sample_s)
                 e2el.add(own.e2el_s)
         if len(self._replicas) > 1:
-            for sums, mine in zip(
-                self._replicas, parts(columns, "replica", len(self._replicas)), strict=True
-            ):
-                sums.add(mine, Counted.of(mine))
+            for replica, mine in present(columns, "replica"):
+                self._replicas[replica].add(mine, Counted.of(mine))
         if not len(counted.sent_s):
             return
         self._latencies["ttft"].add(counted.ttft_s)
@@ -174,8 +171,7 @@ class Summary:
         counted = Counted.of(result.requests)
         self.begin(float(counted.sent_s.min(initial=0.0 if not len(counted.sent_s) else inf)))
         self.add_requests(result.requests)
-        rows = parts(result.iterations, "replica", self.scenario.deployment.replicas)
-        for replica, mine in enumerate(rows):
+        for replica, mine in present(result.iterations, "replica"):
             self.add_iterations(mine, replica, inf)
         self.add_gaps(result.odd_gaps)
         self.rounds_by_accepted, self.refusals = result.rounds_by_accepted, result.refusals

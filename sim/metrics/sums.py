@@ -193,9 +193,9 @@ def step_gaps(iterations: Columns, before_s: float = inf) -> F64:
         np.subtract(end[1:], end[:-1], out=gaps[1:])
         gaps[0] = end[0] - before_s if before_s < inf else inf
         return gaps
-    for index in np.flatnonzero(np.bincount(replica)):
-        rows = np.flatnonzero(replica == index)
-        gaps[rows[1:]] = np.diff(end[rows])
+    order = np.argsort(replica, kind="stable")
+    sorted_s = end[order]
+    gaps[order[1:]] = np.where(np.diff(replica[order]) == 0, sorted_s[1:] - sorted_s[:-1], inf)
     return gaps
 
 
@@ -208,3 +208,20 @@ def parts(columns: Columns, key: str, count: int) -> Iterator[Columns]:
     bounds = np.searchsorted(columns[key][order], np.arange(count + 1))
     for low, high in itertools.pairwise(bounds.tolist()):
         yield {name: values[order[low:high]] for name, values in columns.items()}
+
+
+def present(columns: Columns, key: str) -> Iterator[tuple[int, Columns]]:
+    """Yields the values of a column that there are, rising, each with its rows in their old order.
+
+    With a thousand replicas a portion holds the rows of one: nothing is done for the others.
+    """
+    values = columns[key]
+    if not len(values):
+        return
+    if (values == values[0]).all():
+        yield int(values[0]), columns
+        return
+    order = np.argsort(values, kind="stable")
+    found, starts = np.unique(values[order], return_index=True)
+    for value, rows in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
+        yield value, {name: column[rows] for name, column in columns.items()}

@@ -1,41 +1,43 @@
 """Runs whose requests are not kept: figures alone, in memory that does not grow with their number.
 
 Requests are made, fed to the lanes of the fast path and forgotten portion by portion. That needs an open
-loop behind a router that asks replicas nothing. Everything else is simulated as a whole and then summed
+loop behind a router that asks replicas nothing. Large fleets are simulated in shares: each meets all requests
+and keeps those of its replicas, so that memory goes with the replicas of a share, and shares may run in
+processes of their own; the figures are the same ones. Everything else is simulated as a whole and then summed
 up, which says so in `Summary.whole`, up to `FITS` requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from specfleet.sim.calendar.footprints import Footprints
-from specfleet.sim.calendar.gate import stranger, why_not
-from specfleet.sim.calendar.plan import CalendarRun
-from specfleet.sim.calendar.slots import Full, Requests
+from specfleet.sim.calendar.slots import Full
 from specfleet.sim.calendar.stream import Stream, Watcher
 from specfleet.sim.calendar.trajectories import BLOCK
-from specfleet.sim.cluster import OpenArrivals
 from specfleet.sim.config import Slo
 from specfleet.sim.errors import SimulationError, Unsuited
+from specfleet.sim.forgetful.outline import Outline
+from specfleet.sim.forgetful.senders import Senders
 from specfleet.sim.laws.everywhere import check_counts_alike
 from specfleet.sim.metrics.summary import Summary
-from specfleet.sim.recorder import REJECTED
-from specfleet.sim.router import ROUTERS, Blind
 from specfleet.sim.scenario import RunResult, Scenario
 from specfleet.sim.simulation import simulate
-from specfleet.sim.source import FITS, Source, Table, some_rows
-from specfleet.sim.speculation.lives import Lives
+from specfleet.sim.source import FITS, Source, Table
 from specfleet.workloads.requests import RequestTable
 
 PORTION = 1 << 14
-"""Requests made at once, at least 1,024 a replica."""
+"""Requests made at once, at least `EACH` a replica."""
+EACH = 256
 PLACES = 1 << 20
 """Most requests waiting and running at a time, over all replicas."""
+SHARE = 128
+"""Replicas that are simulated together at most: half a megabyte each."""
 
 
 def summarise(
@@ -54,8 +56,8 @@ def summarise(
         source: the requests.
         seed: of acceptance luck and random routing, as `simulate`.
         slo: limits of a request for the goodput.
-        watch: makes what is shown all iterations once, in portions, a replica at a time; made anew if the
-            run has to begin again.
+        watch: makes what is shown the iterations of a share once, in portions, a replica at a time; the last
+            `Summary.shares` that were made were shown all, any before them what was begun in vain.
         portion: requests made at once; the figures do not depend on it.
         every_turn: as in `simulate`; all requests are held in memory for that, and the counts compared.
 
@@ -65,29 +67,20 @@ def summarise(
     """
     if scenario.pools:
         raise SimulationError("figures alone are kept of equal replicas: simulate several pools as a whole")
-    given: Source = Table(source) if isinstance(source, RequestTable) else source
-    replicas = scenario.deployment.replicas
-    size = portion or max(PORTION, 1024 * replicas)
-    outline = Outline.of(scenario, given, size, seed)
-    reason, summary = outline.reason, None
+    run = Forgetful.of(scenario, source, seed, slo, portion)
+    reason, summary = run.outline.reason, None
     if reason is None:
         try:
-            summary = _streamed(
-                scenario,
-                given,
-                outline,
-                Summary(scenario, slo, outline.class_names),
-                watch() if watch is not None else None,
-                size,
-            )
+            made = (run.share(replicas, watch() if watch else None) for replicas in run.shares)
+            summary = together(made)
         except Unsuited as unsuited:
             reason = str(unsuited)
         except Full:
             reason = f"more than {PLACES} requests wait: the load is above what the engines can serve"
     if summary is not None and not every_turn:
         return summary
-    result = _held(scenario, given, seed, reason or "laws are checked after every turn", every_turn)
-    whole = Summary(scenario, slo, outline.class_names)
+    result = _held(scenario, run.source, seed, reason or "laws are checked after every turn", every_turn)
+    whole = run.summary()
     whole.add(result)
     if summary is not None:
         check_counts_alike(summary.counts(), whole.counts())
@@ -96,6 +89,104 @@ def summarise(
     if watch is not None:
         watch()(result.iterations)
     return whole
+
+
+@dataclass(frozen=True)
+class Forgetful:
+    """A run that keeps no request, about to begin.
+
+    Attributes:
+        scenario, source, seed, slo: as in `summarise`.
+        size: requests made at once.
+        outline: of all of them.
+    """
+
+    scenario: Scenario
+    source: Source
+    seed: int
+    slo: Slo | None
+    size: int
+    outline: Outline
+
+    @classmethod
+    def of(
+        cls,
+        scenario: Scenario,
+        source: Source | RequestTable,
+        seed: int,
+        slo: Slo | None,
+        portion: int | None = None,
+    ) -> Forgetful:
+        """Reads all requests once; arguments as in `summarise`."""
+        given: Source = Table(source) if isinstance(source, RequestTable) else source
+        size = portion or max(PORTION, EACH * scenario.deployment.replicas)
+        return cls(scenario, given, seed, slo, size, Outline.of(scenario, given, size, seed))
+
+    @property
+    def shares(self) -> list[range]:
+        """The replicas that are simulated together."""
+        return shares_of(self.scenario.deployment.replicas)
+
+    def summary(self) -> Summary:
+        """Returns a summary of nothing yet."""
+        return Summary(self.scenario, self.slo, self.outline.class_names)
+
+    def share(self, replicas: range, watch: Watcher | None = None) -> Summary:
+        """Simulates some replicas, whose requests are fed to them portion after portion.
+
+        Args:
+            replicas: of `shares`.
+            watch: is shown their iterations.
+
+        Raises:
+            Unsuited, Full: the run has to be done another way.
+        """
+        plan, summary, alone = self.outline.plan, self.summary(), len(self.shares) == 1
+        if plan is None:
+            raise Unsuited(str(self.outline.reason))
+        rules = Footprints.of(plan.config, plan.longest_tokens)
+        if rules is None:
+            raise Unsuited("counts that do not fit in one integer")
+        short = plan.never_short(rules)
+        most = PLACES // self.scenario.deployment.replicas
+        places = min(most, len(self.source) + BLOCK) // BLOCK * BLOCK + 2 * BLOCK
+        streams = {one: Stream(plan, rules, short, one, places, summary, watch) for one in replicas}
+        senders = Senders(plan, summary, refuses=replicas.start == 0)
+        for table in self.source.portions(self.size):
+            requests, chosen = senders.send(table)
+            for replica, stream in streams.items():
+                mine = np.flatnonzero(chosen == replica)
+                stream.feed({name: column[mine] for name, column in requests.items()})
+                stream.run()
+            if alone:
+                summary.close(min(stream.quiet_until_s for stream in streams.values()))
+        for stream in streams.values():
+            stream.feed({name: column[:0] for name, column in requests.items()}, last=True)
+            stream.run(last=True)
+        summary.refusals = senders.refusals
+        summary.rounds_by_accepted = _sums([stream.rounds_by_accepted for stream in streams.values()])
+        return summary
+
+
+def shares_of(replicas: int) -> list[range]:
+    """Returns the replicas of a fleet that are simulated together, whatever the number of processes."""
+    count = -(-replicas // SHARE)
+    bounds = [replicas * share // count for share in range(count + 1)]
+    return [range(low, high) for low, high in pairwise(bounds)]
+
+
+def together(shares: Iterable[Summary]) -> Summary:
+    """Returns the summary of a run, whose laws are checked, from those of its shares, the first of which
+    becomes it.
+
+    Raises:
+        Breach: a law does not hold.
+    """
+    first, *others = shares
+    for other in others:
+        first.merge(other)
+    first.check()
+    return first
 
 
 def _held(scenario: Scenario, given: Source, seed: int, reason: str, every_turn: bool) -> RunResult:
@@ -112,175 +203,5 @@ def _held(scenario: Scenario, given: Source, seed: int, reason: str, every_turn:
     return simulate(scenario, next(iter(given.portions(len(given)))), seed, every_turn=every_turn)
 
 
-@dataclass(frozen=True)
-class Outline:
-    """What has to be known of all requests before the first is run.
-
-    Attributes:
-        plan: the run with its longest requests in place of all; None if it cannot be streamed.
-        reason: why it cannot.
-        class_names: traffic classes.
-    """
-
-    plan: CalendarRun | None
-    reason: str | None
-    class_names: tuple[str, ...]
-
-    @classmethod
-    def of(cls, scenario: Scenario, source: Source, size: int, seed: int) -> Outline:
-        """Reads all requests once, and keeps the extremes of those that are served."""
-        kept: RequestTable | None = None
-        segments = False
-        names: tuple[str, ...] = ("default",)
-        for table in source.portions(size):
-            segments |= table.segment_offset is not None
-            names = table.class_names
-            turns = "think times: an answer lets the next turn go" if table.think_s is not None else None
-            if reason := stranger(scenario, table, None) or turns or _refused(scenario, segments):
-                return cls(None, reason, names)
-            served = some_rows(table, CalendarRun(scenario, table, seed, None).served)
-            kept = _extremes(served if kept is None else _joined(kept, served), scenario.engine.max_num_seqs)
-        if kept is None or not len(kept):
-            return cls(None, "no request is served", names)
-        k = scenario.engine.num_speculative_tokens
-        lives = Lives(scenario.acceptance, kept, k, seed) if k and scenario.acceptance else None
-        if reason := stranger(scenario, kept, lives):
-            return cls(None, reason, names)
-        plan = CalendarRun(scenario, kept, seed, lives)
-        reason = why_not(plan)
-        if plan.drafting is not None:
-            reason = reason or "drafts that differ from request to request"
-        if plan.reaches:
-            reason = reason or "requests that reach drafter_max_model_len"
-        return cls(plan, reason or None, names)
-
-
-def _refused(scenario: Scenario, segments: bool) -> str | None:
-    """Returns why a scenario cannot be streamed whatever its requests, or None."""
-    deployment = scenario.deployment
-    if scenario.engine.sglang is not None:
-        return "SGLang's scheduler"
-    if scenario.load.max_concurrency is not None:
-        return "max_concurrency: an answer lets the next request go"
-    if deployment.replicas > 1 and not issubclass(ROUTERS[deployment.router], Blind):
-        return f"the router {deployment.router} looks at the replicas"
-    if scenario.policy is not None and scenario.engine.num_speculative_tokens:
-        return f"the policy {scenario.policy.name} changes the draft length"
-    if any(spec.length_rank_correlation for spec in scenario.acceptance.values()):
-        return "acceptance goes with the rank of a request's length among all"
-    if segments and scenario.engine.enable_prefix_caching:
-        return "prefix cache hits"
-    return None
-
-
-def _joined(a: RequestTable, b: RequestTable) -> RequestTable:
-    columns = {name: np.concatenate([getattr(a, name), getattr(b, name)]) for name in a.column_names()}
-    luck = None if a.luck_id is None or b.luck_id is None else np.concatenate([a.luck_id, b.luck_id])
-    return RequestTable(**columns, class_names=a.class_names, luck_id=luck)
-
-
-def _extremes(table: RequestTable, most: int) -> RequestTable:
-    """Returns the longest `most` requests, and those with the longest output and the shortest prompt."""
-    if len(table) <= most:
-        return table
-    tokens = table.prompt_tokens + table.output_tokens
-    longest = np.argpartition(tokens, len(tokens) - most)[len(tokens) - most :]
-    others = [int(table.output_tokens.argmax()), int(table.prompt_tokens.argmin())]
-    return some_rows(table, np.unique(np.append(longest, others)))
-
-
-def _streamed(
-    scenario: Scenario, source: Source, outline: Outline, summary: Summary, watch: Watcher | None, size: int
-) -> Summary:
-    """Feeds portion after portion to the lanes.
-
-    Raises:
-        Unsuited, Full: the run has to be done another way.
-    """
-    plan = outline.plan
-    assert plan is not None
-    rules = Footprints.of(plan.config, plan.longest_tokens)
-    if rules is None:
-        raise Unsuited("counts that do not fit in one integer")
-    replicas, short = scenario.deployment.replicas, plan.never_short(rules)
-    places = min(PLACES // replicas, len(source) + BLOCK) // BLOCK * BLOCK + 2 * BLOCK
-    streams = [Stream(plan, rules, short, replica, places, summary, watch) for replica in range(replicas)]
-    senders = Senders(plan, summary)
-    for table in source.portions(size):
-        requests, chosen = senders.send(table)
-        for replica, stream in enumerate(streams):
-            mine = {name: column[chosen == replica] for name, column in requests.items()}
-            stream.feed(mine)
-            stream.run()
-        summary.close(min(stream.quiet_until_s for stream in streams))
-    for stream in streams:
-        stream.feed({name: column[:0] for name, column in requests.items()}, last=True)
-        stream.run(last=True)
-    summary.refusals = senders.refusals
-    summary.rounds_by_accepted = _sums([stream.rounds_by_accepted for stream in streams])
-    summary.check()
-    return summary
-
-
 def _sums(rows: Sequence[npt.NDArray[np.int64]]) -> tuple[int, ...]:
     return tuple(int(value) for value in np.sum(rows, axis=0))
-
-
-class Senders:
-    """The client and the router: who is sent when, who is refused, and who goes where.
-
-    Args:
-        plan: the run.
-        summary: takes in those refused.
-
-    Attributes:
-        refusals: reasons with their counts.
-    """
-
-    def __init__(self, plan: CalendarRun, summary: Summary) -> None:
-        self._plan, self._summary = plan, summary
-        self.refusals: dict[str, int] = {}
-        self._loop = OpenArrivals(plan.scenario, plan.seed)
-        self._sent = 0
-        self._begun = False
-
-    def send(self, table: RequestTable) -> tuple[Requests, npt.NDArray[np.int64]]:
-        """Returns the columns of successive requests that are served, and the replica of each."""
-        scenario, n = self._plan.scenario, len(table)
-        here = CalendarRun(scenario, table, self._plan.seed, None)
-        sent_s, arrived_s = self._loop.times(table.arrival_s)
-        rows = np.arange(self._sent, self._sent + n)
-        names = ("prompt_tokens", "output_tokens", "max_tokens", "class_id", "temperature")
-        columns = {name: getattr(table, name) for name in names}
-        luck = rows if table.luck_id is None else table.luck_id
-        columns |= {"row": rows, "luck_id": luck, "sent_s": sent_s, "arrived_s": arrived_s}
-        self._sent += n
-        warmups = scenario.load.num_warmups
-        if not self._begun and (rows[here.served] >= warmups).any():
-            self._summary.begin(float(sent_s[here.served][rows[here.served] >= warmups][0]))
-            self._begun = True
-        if len(here.refused):
-            self._refuse({name: column[here.refused] for name, column in columns.items()})
-            for reason, count in here.refusals().items():
-                self.refusals[reason] = self.refusals.get(reason, 0) + count
-        served = {name: column[here.served] for name, column in columns.items()}
-        return served, self._loop.replicas(served["row"])
-
-    def _refuse(self, columns: Requests) -> None:
-        n, none = len(columns["row"]), np.zeros(len(columns["row"]), dtype=np.int64)
-        columns = {**columns, "request_id": columns["row"]}
-        names = (
-            "cached_tokens",
-            "draft_tokens",
-            "preemptions",
-            "verifications",
-            "accepted_tokens",
-            "replica",
-        )
-        times = ("admitted_s", "first_token_s", "finished_s", "first_chunk_s", "last_chunk_s")
-        counted = columns["row"] >= self._plan.scenario.load.num_warmups
-        self._summary.add_requests(
-            {**columns, "counted": counted, "status": np.full(n, REJECTED)}
-            | dict.fromkeys(names, none)
-            | dict.fromkeys(times, np.full(n, np.nan))
-        )

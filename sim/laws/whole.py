@@ -80,6 +80,21 @@ class Totals:
         chunks = rows["gaps_by_tokens"].sum(axis=0, dtype=np.int64)
         self.chunked += int(chunks @ np.arange(len(chunks)))
 
+    def merge(self, other: Totals) -> None:
+        """Takes in the sums over other replicas' requests and iterations."""
+        self.served += other.served
+        self.refused += other.refused
+        self.inside_s += other.inside_s
+        self.present_s += other.present_s
+        self.busy_s += other.busy_s
+        self.running_s += other.running_s
+        self.longest_s = max(self.longest_s, other.longest_s)
+        self.start_s, self.end_s = min(self.start_s, other.start_s), max(self.end_s, other.end_s)
+        self.emitted += other.emitted
+        self.chunked += other.chunked
+        self.verifications += other.verifications
+        self.accepted += other.accepted
+
     def add_gaps(self, gaps: Columns) -> None:
         """Takes in pauses of more than one iteration, each of which a chunk ends."""
         on_one_replica = (gaps["counted"] == 1) & (gaps["from_iteration"] >= 0)

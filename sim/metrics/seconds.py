@@ -55,11 +55,24 @@ class Seconds:
     def _places(self, times_s: F64) -> I64:
         places = (times_s - self._start_s).astype(np.int64) - self._first
         if len(places) and (most := int(places.max())) >= len(self._chunks):
-            more = np.zeros(most + 1024 - len(self._chunks), dtype=np.int64)
-            self._chunks = np.concatenate([self._chunks, more])
-            self._arrived = np.concatenate([self._arrived, more])
-            self._left = np.concatenate([self._left, more])
+            self._reach(most + 1024)
         return places
+
+    def merge(self, other: Seconds) -> None:
+        """Takes in what another has counted from the same start on; no second of either is closed."""
+        most = max(len(self._chunks), len(other._chunks))
+        for one in (self, other):
+            one._reach(most)
+        self._chunks += other._chunks
+        self._arrived += other._arrived
+        self._left += other._left
+
+    def _reach(self, seconds: int) -> None:
+        """Makes room for so many seconds from the first that is kept on."""
+        more = np.zeros(max(seconds - len(self._chunks), 0), dtype=np.int64)
+        self._chunks = np.concatenate([self._chunks, more])
+        self._arrived = np.concatenate([self._arrived, more])
+        self._left = np.concatenate([self._left, more])
 
     def close(self, before_s: float) -> None:
         """Closes the seconds before a time: nothing falls into them any more."""

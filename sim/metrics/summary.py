@@ -44,6 +44,7 @@ class Summary:
         tokens: emitted, warm-ups included.
         rounds_by_accepted, refusals, steps_without_drafter, stepped_share, stepped_because: as in
             `RunResult`.
+        shares: of a fleet, that were simulated apart from each other.
         whole: why the requests could not be forgotten while it ran; None: they were.
     """
 
@@ -64,6 +65,7 @@ class Summary:
         self.steps_without_drafter = 0
         self.stepped_share, self.stepped_because = 0.0, ""
         self.whole: str | None = None
+        self.shares = 1
         self._step_laws, self._totals = (
             StepLaws(scenario),
             Totals(stages=scenario.engine.pipeline_parallel_size),
@@ -165,6 +167,30 @@ class Summary:
         """Says that nothing more is to come from before a time, which frees a little memory."""
         if self._seconds is not None:
             self._seconds.close(before_s)
+
+    def merge(self, other: Summary) -> None:
+        """Takes in what is known of other replicas of the same run; no second of either may be closed."""
+        self.all.merge(other.all)
+        self.tokens += other.tokens
+        for mine, theirs in zip(self._classes, other._classes, strict=True):
+            mine[0].merge(theirs[0])
+            for tally, more in zip(mine[1:], theirs[1:], strict=True):
+                tally.merge(more)
+        for sums, others in zip(self._replicas, other._replicas, strict=True):
+            sums.merge(others)
+        for name, latency in self._latencies.items():
+            latency.merge(other._latencies[name])
+        if self._seconds is not None and other._seconds is not None:
+            self._seconds.merge(other._seconds)
+        self._iterations.merge(other._iterations)
+        self._busy_s = [a + b for a, b in zip(self._busy_s, other._busy_s, strict=True)]
+        self._steps = [a + b for a, b in zip(self._steps, other._steps, strict=True)]
+        self._totals.merge(other._totals)
+        pairs = zip(self.rounds_by_accepted, other.rounds_by_accepted, strict=True)
+        self.rounds_by_accepted = tuple(a + b for a, b in pairs)
+        self.refusals = dict(self.refusals) | dict(other.refusals)
+        self.steps_without_drafter += other.steps_without_drafter
+        self.shares += other.shares
 
     def add(self, result: RunResult) -> None:
         """Takes in a whole run."""

@@ -64,6 +64,13 @@ class Counted:
         return met
 
 
+SUMMED = (
+    *("counted", "completed", "prompt_tokens", "output_tokens", "asked_tokens", "cached_tokens"),
+    *("draft_tokens", "preemptions", "verifications", "accepted", "queue_s", "engine_ttft_s"),
+)
+"""Of `RequestSums`, what is added up."""
+
+
 class RequestSums:
     """Sums over some of the requests: all of them, those of a class, or those of a replica.
 
@@ -125,6 +132,15 @@ class RequestSums:
         if self._slo is not None and self.attained is not None:
             self.attained += int(counted.attained(self._slo).sum())
 
+    def merge(self, other: RequestSums) -> None:
+        """Takes in the sums over other requests."""
+        for name in SUMMED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        if self.attained is not None and other.attained is not None:
+            self.attained += other.attained
+        self.first_sent_s = min(self.first_sent_s, other.first_sent_s)
+        self.last_s = max(self.last_s, other.last_s)
+
     @property
     def failed(self) -> int:
         """Counted requests that were refused."""
@@ -176,6 +192,16 @@ class IterationSums:
         self.waiting_s += dot(seconds, columns["waiting"])
         self.start_s, self.end_s = min(self.start_s, float(start.min())), max(self.end_s, float(end.max()))
         return float(seconds.sum())
+
+    def merge(self, other: IterationSums) -> None:
+        """Takes in the sums over other iterations."""
+        self.steps += other.steps
+        self.decoding_steps += other.decoding_steps
+        self.decode_sequences += other.decode_sequences
+        self.most_blocks = max(self.most_blocks, other.most_blocks)
+        self.running_s += other.running_s
+        self.waiting_s += other.waiting_s
+        self.start_s, self.end_s = min(self.start_s, other.start_s), max(self.end_s, other.end_s)
 
 
 def step_gaps(iterations: Columns, before_s: float = inf) -> F64:

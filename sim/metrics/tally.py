@@ -61,6 +61,14 @@ class Tally:
             weights = np.ones(1, dtype=np.int64)
         np.add.at(self._bins, bins, weights.astype(np.int64, copy=False))
 
+    def merge(self, other: Tally) -> None:
+        """Takes in the values that another has seen."""
+        if not other.count:
+            return
+        self._merge(other.count, other._mean, other._squares)
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+        self._bins += other._bins
+
     def _merge(self, count: int, mean: float, squares: float) -> None:
         total = self.count + count
         step = mean - self._mean

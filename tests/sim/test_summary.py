@@ -55,7 +55,7 @@ LAWS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthChe
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of a few requests and windows of a few iterations, so that small worlds cross all borders."""
-    small = {"BLOCK": 5, "LONGEST_WINDOW": 40, "WINDOW": 3, "SHORTEST_CALENDAR": 0}
+    small = {"BLOCK": 5, "LONGEST_WINDOW": 40, "WINDOW": 3, "SHORTEST_CALENDAR": 0, "SHARE": 2}
     for name, module in list(sys.modules.items()):
         for constant in small.keys() & vars(module).keys() if name.startswith("specfleet.sim.") else ():
             monkeypatch.setattr(module, constant, small[constant])

@@ -1,0 +1,1 @@
+"""Runs whose requests are forgotten: what they need beside the lanes."""

@@ -64,6 +64,11 @@ class Workers:
         self.stop(at_once=error is not None)
 
     @property
+    def jobs(self) -> int:
+        """Processes that work at once, at most."""
+        return self._jobs
+
+    @property
     def started(self) -> bool:
         """Whether processes are there to work in."""
         return self._pool is not None

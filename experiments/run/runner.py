@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -19,26 +20,34 @@ import numpy as np
 
 from specfleet.experiments.load.rules.sglang import is_sglang
 from specfleet.experiments.load.sweep import Point
-from specfleet.experiments.point.build import counted_requests, requests, source, workload_spec
+from specfleet.experiments.point.build import counted_requests, requests, workload_spec
 from specfleet.experiments.point.built import Built, build
 from specfleet.experiments.run.analysis import StepTotals, intervals, tpot_splits
 from specfleet.experiments.run.columnfiles import write_fleet, write_json, write_requests
 from specfleet.experiments.run.costs.energy import energy_of
 from specfleet.experiments.run.costs.paid import paid_share, scaling_of
 from specfleet.experiments.run.files import naming
+from specfleet.experiments.run.fleets.shares import (
+    Shares,
+    pieces,
+    put_together,
+    shares_in,
+    simulated,
+    summed_up,
+)
 from specfleet.experiments.run.pools import failures_of, flat, gateway_of, pools_of, steps_of
 from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.run.sglang_bench import sglang_bench_json
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.sim.metrics.columns import benchmark, by_class, by_replica, engine_load
 from specfleet.sim.metrics.figures import ClassFigures, EngineLoad, Figures, Value
+from specfleet.sim.metrics.summary import Summary
 from specfleet.sim.metrics.sums import Counted
 from specfleet.sim.metrics.tasks import Tasks, due_s
-from specfleet.sim.recorder import FINISHED, Columns
+from specfleet.sim.recorder import FINISHED
 from specfleet.sim.scenario import RunResult
 from specfleet.sim.simulation import simulate
 from specfleet.sim.speculation.spec import unfit_for_tails
-from specfleet.sim.summarise import summarise
 
 SECONDS = (60e-6, 2e-6)
 """CPU time of a request, and of an iteration that it does not share: 467, 163, 104, 73 and 57 us a request
@@ -88,6 +97,11 @@ class Task:
         return (self.path / "_SUCCESS").exists()
 
     @property
+    def shares(self) -> int:
+        """In how many shares of its replicas it may be simulated apart."""
+        return shares_in(self.point.config, self.every_turn)
+
+    @property
     def seconds(self) -> float:
         """Roughly how long it takes, to start the longest first.
 
@@ -124,8 +138,15 @@ def simulate_into(path: Path, config: Experiment, seed: int, every_turn: bool) -
     """Simulates a point and writes the folder `path`, whole or not at all; raises as `run_task` does."""
     built = build(config)
     forgets = config.report.requests == "none"
-    simulated = _summed_up if forgets else _in_full
-    files = simulated(config, built, seed, every_turn)
+    if forgets:
+        files = _summed_up(config, built, *summed_up(config, built, seed, every_turn))
+    else:
+        files = _in_full(config, built, seed, every_turn)
+    write_folder(path, files)
+
+
+def write_folder(path: Path, files: Files) -> None:
+    """Writes the folder of a simulation, whole or not at all."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
@@ -217,19 +238,11 @@ def _pools(
     return {**gateway, **flat(found), "pools": found, "replicas": named}
 
 
-def _summed_up(config: Experiment, built: Built, seed: int, every_turn: bool) -> Files:
-    """Simulates a point whose requests are forgotten; returns the files, without what only they could tell.
+def _summed_up(config: Experiment, built: Built, summary: Summary, totals: StepTotals) -> Files:
+    """Returns the files of a point whose requests were forgotten, without what only they could tell.
 
     `held_whole` says why the run had to be held in memory after all, or is null.
     """
-    tries: list[StepTotals] = []
-
-    def begin() -> Callable[[Columns], None]:
-        tries.append(StepTotals.of(built.scenario, built.plain_cost))
-        return tries[-1].add
-
-    summary = summarise(built.scenario, source(config, seed), seed, built.slo, begin, every_turn=every_turn)
-    totals = tries[-1]
     totals.tokens = totals.tokens or summary.tokens
     figures, load = summary.benchmark(), summary.engine_load()
     engine = {
@@ -348,18 +361,68 @@ def run_tasks(
         started: told what is running.
         failed: told of a task that could not be run; the others go on.
     """
-    ordered = sorted(todo, key=lambda task: -task.seconds)
-
-    def running(at: Sequence[int]) -> None:
-        started(", ".join(ordered[i].id for i in at))
-
     with nullcontext(jobs) if isinstance(jobs, Workers) else Workers(jobs) as workers:
-        for at, found in workers.as_finished(run_task, ordered, running):
-            if isinstance(found, Exception):
-                failed(ordered[at], found)
-            yield ordered[at]
+        ordered = sorted(todo, key=lambda task: -task.seconds)
+        each = -(-workers.jobs // max(len(ordered), 1))
+        items = [Piece(task, which) for task in ordered for which in pieces(task.shares, each)]
+        found: dict[int, Shares | None] = {}
+        left = Counter(item.task.id for item in items)
+
+        def running(at: Sequence[int]) -> None:
+            started(", ".join(dict.fromkeys(items[i].task.id for i in at)))
+
+        for at, done in workers.as_finished(run_piece, items, running):
+            task = items[at].task
+            if task.id not in left:
+                continue  # another piece of it has failed
+            left[task.id] -= 1
+            if isinstance(done, Exception):
+                del left[task.id]
+                failed(task, done)
+                yield task
+                continue
+            found[at] = done
+            if not left[task.id]:
+                mine = [found.pop(i) for i, item in enumerate(items) if item.task.id == task.id]
+                if error := _finished(task, mine):
+                    failed(task, error)
+                yield task
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What a process does at a time: a task, or some shares of its replicas."""
+
+    task: Task
+    which: range
+
+
+def run_piece(piece: Piece) -> Shares | None:
+    """Simulates a piece; returns what its shares did, or None where the task is done, or is to be run whole.
+
+    Raises as `run_task` does.
+    """
+    if len(piece.which) < piece.task.shares:
+        return simulated(piece.task.point.config, piece.task.seed, piece.which)
+    run_task(piece.task)
+    return None
+
+
+def _finished(task: Task, parts: Sequence[Shares | None]) -> Exception | None:
+    """Writes the folder of a task whose pieces are all there; returns what went wrong."""
+    shares = [part for part in parts if part is not None]
+    try:
+        if len(parts) > 1 and len(shares) == len(parts):
+            config = task.point.config
+            write_folder(task.path, _summed_up(config, build(config), *put_together(shares)))
+        elif len(parts) > 1:
+            run_task(task)
+    except Exception as error:
+        return error
+    return None
 
 
 def worthwhile(todo: Sequence[Task], most: int) -> int:
     """Returns how many processes run these tasks soonest, `most` at most; a start must be worth it."""
-    return max(1, min(most, len(todo), int(sum(task.seconds for task in todo) / WORKER_START_S)))
+    items = sum(task.shares for task in todo)
+    return max(1, min(most, items, int(sum(task.seconds for task in todo) / WORKER_START_S)))

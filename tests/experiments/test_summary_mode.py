@@ -8,13 +8,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 from report_runs import simulated
 from typer.testing import CliRunner
 
 from specfleet.experiments.cli.main import app
 from specfleet.experiments.load.config import load
+from specfleet.experiments.run import runner
+from specfleet.experiments.run.processes import Workers
+from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.run.results import read_results
+from specfleet.experiments.run.run import Run
 from specfleet.experiments.schema.faults import InputFaults
+from specfleet.sim.errors import SimulationError
 
 FILE = """
 name: small
@@ -98,3 +104,54 @@ def test_a_closed_loop_is_held_in_memory_with_a_notice(tmp_path: Path) -> None:
             ["report.requests=none", "workload.max_concurrency=8", "workload.num_prompts=5000000"],
         )
     load(tmp_path / "x.yaml", ["report.requests=none", "workload.num_prompts=5000000"])
+
+
+class Pieces(Workers):
+    """Work handed out as for several processes, and done in this one."""
+
+    jobs = 3  # type: ignore[assignment]
+
+
+def fleet_run(folder: Path, workers: int | Workers, *overrides: str) -> Run:
+    """Runs the file on a fleet of three shares into a folder."""
+    many = ("deployment.replicas=300", "deployment.router=random", "report.requests=none", *overrides)
+    run = Run({**yaml.safe_load(FILE)}, many, folder)
+    run.execute(run.prepare(resume=False), workers, Reporter(1, quiet=True))
+    run.summary()
+    run.release()
+    return run
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A fleet of three shares, one after the other."""
+    return fleet_run(tmp_path_factory.mktemp("fleet") / "alone", 1)
+
+
+def content(run: Run) -> list[bytes]:
+    """The files of a run's only task."""
+    return [(run.tasks[0].path / file).read_bytes() for file in ("bench.json", "engine.json")]
+
+
+def test_a_fleet_in_pieces_has_the_bytes_of_one_in_a_row(alone: Run, tmp_path: Path) -> None:
+    spread = fleet_run(tmp_path / "spread", Pieces(1))
+    assert [task.shares for task in spread.tasks] == [3]
+    assert alone.whole and spread.whole
+    assert content(spread) == content(alone)
+
+
+def test_pieces_that_cannot_forget_are_run_as_a_whole(
+    alone: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "simulated", lambda *given: None)
+    assert content(fleet_run(tmp_path / "whole", Pieces(1))) == content(alone)
+
+
+def test_a_piece_that_fails_fails_its_task_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*given: object) -> None:
+        raise SimulationError("not today")
+
+    monkeypatch.setattr(runner, "simulated", broken)
+    run = fleet_run(tmp_path / "run", Pieces(1))
+    assert run.failures == [(run.tasks[0].id, "SimulationError: not today")]
+    assert not run.tasks[0].done

@@ -1,0 +1,1 @@
+"""Simulations of large fleets, spread over processes."""

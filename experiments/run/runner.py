@@ -364,7 +364,7 @@ def run_tasks(
     with nullcontext(jobs) if isinstance(jobs, Workers) else Workers(jobs) as workers:
         ordered = sorted(todo, key=lambda task: -task.seconds)
         each = -(-workers.jobs // max(len(ordered), 1))
-        items = [Piece(task, which) for task in ordered for which in pieces(task.shares, each)]
+        items = [FleetPiece(task, which) for task in ordered for which in pieces(task.shares, each)]
         found: dict[int, Shares | None] = {}
         left = Counter(item.task.id for item in items)
 
@@ -390,14 +390,14 @@ def run_tasks(
 
 
 @dataclass(frozen=True)
-class Piece:
+class FleetPiece:
     """What a process does at a time: a task, or some shares of its replicas."""
 
     task: Task
     which: range
 
 
-def run_piece(piece: Piece) -> Shares | None:
+def run_piece(piece: FleetPiece) -> Shares | None:
     """Simulates a piece; returns what its shares did, or None where the task is done, or is to be run whole.
 
     Raises as `run_task` does.

@@ -32,6 +32,7 @@ class Candidate:
         gpu: as named in the plan.
         tensor_parallel_size: GPUs of a replica, or of each of its ranks.
         data_parallel_size: ranks of a replica that share experts.
+        pipeline_parallel_size: stages of a replica, one after another.
         expert_parallel: experts are whole on each GPU.
         quantization: of the weights; None is `dtype`.
         method: `none`, or the drafter's method.
@@ -55,6 +56,7 @@ class Candidate:
     most_replicas: int | None = None
     data_parallel_size: int = 1
     expert_parallel: bool = False
+    pipeline_parallel_size: int = 1
 
     @property
     def id(self) -> str:
@@ -64,9 +66,10 @@ class Candidate:
 
     @property
     def engine(self) -> str:
-        """Names its GPUs and weights: `8 x h200 fp8`, `8 x h200 (DP 4, TP 2, EP) fp8`."""
-        ways = [f"DP {self.data_parallel_size}", f"TP {self.tensor_parallel_size}"]
-        ways = ways[: 2 if self.tensor_parallel_size > 1 else 1] if self.data_parallel_size > 1 else []
+        """Names its GPUs and weights: `8 x h200 fp8`, `8 x h200 (DP 4, TP 2, EP) fp8`, `2 x l40s (PP 2) fp8`."""
+        apart = (("DP", self.data_parallel_size), ("PP", self.pipeline_parallel_size))
+        ways = [f"{name} {count}" for name, count in apart if count > 1]
+        ways += [f"TP {self.tensor_parallel_size}"] if ways and self.tensor_parallel_size > 1 else []
         ways += ["EP"] if self.expert_parallel else []
         spread = f" ({', '.join(ways)})" if ways else ""
         return f"{self.gpus} x {self.gpu}{spread} {self.weights}"
@@ -74,13 +77,13 @@ class Candidate:
     @property
     def gpus(self) -> int:
         """GPUs of a replica."""
-        return self.tensor_parallel_size * self.data_parallel_size
+        return self.tensor_parallel_size * self.data_parallel_size * self.pipeline_parallel_size
 
     @property
-    def kind(self) -> tuple[str, int, int, bool, str | None]:
+    def kind(self) -> tuple[str, int, int, int, bool, str | None]:
         """What tells engines apart, drafting aside."""
-        ranks = self.tensor_parallel_size, self.data_parallel_size, self.expert_parallel
-        return self.gpu, *ranks, self.quantization
+        ways = self.tensor_parallel_size, self.data_parallel_size, self.pipeline_parallel_size
+        return self.gpu, *ways, self.expert_parallel, self.quantization
 
     @property
     def weights(self) -> str:
@@ -125,6 +128,7 @@ def candidates(experiment: Experiment, given: Mapping[str, object]) -> tuple[Can
                     "gpu": gpu,
                     "tensor_parallel_size": tp,
                     "data_parallel_size": dp,
+                    "pipeline_parallel_size": pp,
                     "enable_expert_parallel": ep,
                     "quantization": quantization,
                 }
@@ -135,6 +139,7 @@ def candidates(experiment: Experiment, given: Mapping[str, object]) -> tuple[Can
         for gpu in gpus
         for tp in sizes
         for dp in listed.data_parallel_size or (serve.data_parallel_size,)
+        for pp in listed.pipeline_parallel_size or (serve.pipeline_parallel_size,)
         for ep in _experts(listed.enable_expert_parallel or (serve.enable_expert_parallel,), tp * dp)
         for quantization in weights
         for drafting, k in ways
@@ -182,7 +187,7 @@ def _candidate(
     tp = serve.tensor_parallel_size
     refusal = _refusal(config)
     drafter = config.serve.speculative_config
-    each = tp * serve.data_parallel_size
+    each = tp * serve.data_parallel_size * serve.pipeline_parallel_size
     limits = [count // each for count in (plan.max_gpus, plan.gpus_available.get(name)) if count is not None]
     if not refusal and limits and min(limits) < 1 + plan.spare_replicas:
         refusal = (
@@ -201,6 +206,7 @@ def _candidate(
         most_replicas=min(limits) - plan.spare_replicas if limits else None,
         data_parallel_size=serve.data_parallel_size,
         expert_parallel=serve.enable_expert_parallel,
+        pipeline_parallel_size=serve.pipeline_parallel_size,
     )
 
 

@@ -174,6 +174,8 @@ def vllm_command(config: Experiment) -> list[str]:
     words = ["vllm", "serve", model_id(serve), "--tensor-parallel-size", str(serve.tensor_parallel_size)]
     if serve.data_parallel_size > 1:
         words += ["--data-parallel-size", str(serve.data_parallel_size)]
+    if serve.pipeline_parallel_size > 1:
+        words += ["--pipeline-parallel-size", str(serve.pipeline_parallel_size)]
     if serve.enable_expert_parallel:
         words.append(_switch("enable_expert_parallel", True))
     if serve.quantization is not None:

@@ -28,7 +28,8 @@ class Neighbour:
     """One candidate that differs from the winner in one thing.
 
     Attributes:
-        step: what differs: gpu, tp, ranks (data-parallel ones and experts), dtype, method, k or replicas.
+        step: what differs: gpu, tp, ranks (data-parallel ones and experts), stages, dtype, method, k or
+            replicas.
         candidate: what it is.
         replicas: the most that cost no more than the winner; 0 where one already does.
         cost: dollars an hour of them.
@@ -47,13 +48,14 @@ class Neighbour:
 
 
 def steps(winner: Candidate, every: Sequence[Candidate]) -> Iterator[tuple[str, Candidate]]:
-    """Returns all candidates one step away: another GPU, dtype, method or ranks, the next listed TP or K."""
+    """Returns all candidates one step away: other GPU, dtype, method, ranks or stages, next listed TP or K."""
     sizes = sorted({candidate.tensor_parallel_size for candidate in every})
     drafts = sorted({c.k for c in every if c.drafting == winner.drafting})
     for other in every:
         same = {
             "gpu": other.gpu == winner.gpu,
             "ranks": _ranks(other) == _ranks(winner),
+            "stages": other.pipeline_parallel_size == winner.pipeline_parallel_size,
             "tp": other.tensor_parallel_size == winner.tensor_parallel_size,
             "dtype": other.quantization == winner.quantization,
             "method": other.drafting == winner.drafting,
@@ -67,9 +69,9 @@ def steps(winner: Candidate, every: Sequence[Candidate]) -> Iterator[tuple[str, 
         elif differs == ["k"]:
             if abs(drafts.index(winner.k) - drafts.index(other.k)) == 1:
                 yield "k", other
-        elif differs == ["ranks", "tp"] and other.gpus == winner.gpus:
-            yield "ranks", other
-        elif differs in (["gpu"], ["dtype"], ["method"], ["ranks"]):
+        elif len(differs) > 1 and {*differs} <= {"ranks", "stages", "tp"} and other.gpus == winner.gpus:
+            yield "stages" if "stages" in differs else "ranks", other
+        elif differs in (["gpu"], ["dtype"], ["method"], ["ranks"], ["stages"]):
             yield differs[0], other
         elif differs == ["method", "k"] and _nearest(winner, other, every):
             yield "method", other

@@ -95,6 +95,7 @@ def _deployment(this: Planned) -> dict[str, object]:
         "gpu": mine.gpu,
         "tensor_parallel_size": mine.tensor_parallel_size,
         "data_parallel_size": mine.data_parallel_size,
+        "pipeline_parallel_size": mine.pipeline_parallel_size,
         "enable_expert_parallel": mine.expert_parallel,
         "quantization": mine.quantization,
         "method": mine.method,

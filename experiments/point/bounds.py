@@ -10,6 +10,7 @@ import numpy.typing as npt
 from specfleet.experiments.point.built import build
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.plan import Slo
+from specfleet.hardware.pipeline.cost import PipelineCost, SlowestStage
 from specfleet.hardware.stepcost import StepCost, StepShape
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.speculation.acceptance import AcceptanceSpec, survival_table
@@ -73,7 +74,8 @@ def bound(config: Experiment, lengths: MeanLengths, acceptance_factor: float = 1
     seconds, P(B) what a prompt adds, and `B / ((output - 1) x that)` requests/s are served. B ends at the
     TPOT limit, the KV cache, or max_num_seqs. A limit on a percentile is taken as one on the mean. Where all
     answers have one token nobody decodes and TPOT limits nothing: prompts take all of the time. Ranks that
-    share experts serve as many times as much, if they never wait for each other.
+    share experts serve as many times as much, if they never wait for each other. A pipeline that is full ends
+    a batch whenever its slowest stage has run one, and a token takes all stages one after another.
     """
     built = build(config)
     assert config.slo is not None, "the rules ask for an SLO"
@@ -89,9 +91,21 @@ def bound(config: Experiment, lengths: MeanLengths, acceptance_factor: float = 1
         return Bound(
             0.0, 0.0, f"TTFT: a prompt of {lengths.long_prompt:.0f} tokens alone takes {alone:.2f} s"
         )
-    one = most(cost, engine, lengths, length, _limit_s(config.slo, "tpot"))
-    ranks = config.serve.data_parallel_size
-    return one if ranks == 1 else replace(one, rate=ranks * one.rate, batch=ranks * one.batch)
+    ranks, stages = config.serve.data_parallel_size, config.serve.pipeline_parallel_size
+    one = most(*of_one_batch(cost, engine), lengths, length, _limit_s(config.slo, "tpot"), cost)
+    return replace(one, rate=ranks * one.rate, batch=ranks * stages * one.batch)
+
+
+def of_one_batch(cost: StepCost, engine: EngineConfig) -> tuple[StepCost, EngineConfig]:
+    """Returns prices and limits of a batch of a full pipeline; those of the engine where it has one stage.
+
+    As many batches as stages share seats and KV blocks, and one ends whenever the slowest stage has run one.
+    """
+    if not isinstance(cost, PipelineCost):
+        return cost, engine
+    stages = engine.pipeline_parallel_size
+    seats, blocks = max(engine.max_num_seqs // stages, 1), max(engine.num_gpu_blocks // stages, 2)
+    return SlowestStage(cost), replace(engine, max_num_seqs=seats, num_gpu_blocks=blocks)
 
 
 def mean_length(spec: AcceptanceSpec, k: int) -> float:
@@ -111,9 +125,17 @@ def _limit_s(slo: Slo, latency: str) -> float | None:
 
 
 def most(
-    cost: StepCost, engine: EngineConfig, lengths: MeanLengths, length: float, tpot_s: float | None
+    cost: StepCost,
+    engine: EngineConfig,
+    lengths: MeanLengths,
+    length: float,
+    tpot_s: float | None,
+    whole: StepCost | None = None,
 ) -> Bound:
-    """Returns the bound of an engine that gets `length` tokens a round, within a limit on TPOT or none."""
+    """Returns the bound of an engine that gets `length` tokens a round, within a limit on TPOT or none.
+
+    `whole` prices what a token waits for, where that is more than `cost`: all stages of a pipeline.
+    """
     q = 1 + engine.num_speculative_tokens
     caps = {
         "KV cache": engine.usable_tokens / lengths.context,
@@ -130,9 +152,13 @@ def most(
     step, prompt = _steps(cost, engine, lengths, np.maximum(batch, 1.0).astype(np.int64))
     token = step / length + batch * prompt / decoded
     rate = batch / (token * decoded)
-    allowed = token <= tpot_s if tpot_s is not None else np.ones(len(batch), dtype=bool)
+    waits = token
+    if whole is not None and whole is not cost:
+        held = np.maximum(batch, 1.0).astype(np.int64)
+        waits = np.maximum(token, _steps(whole, engine, lengths, held)[0] / length)
+    allowed = waits <= tpot_s if tpot_s is not None else np.ones(len(batch), dtype=bool)
     if not allowed.any():
-        return Bound(0.0, 0.0, f"TPOT: one request alone takes {1e3 * token[0]:.1f} ms a token")
+        return Bound(0.0, 0.0, f"TPOT: one request alone takes {1e3 * waits[0]:.1f} ms a token")
     chosen = int(np.argmax(np.where(allowed, rate, 0.0)))
     limit = "TPOT" if not allowed.all() else min(caps, key=lambda name: caps[name])
     share = float(batch[chosen] * prompt[chosen]) / decoded / float(token[chosen])

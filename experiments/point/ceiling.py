@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from specfleet.experiments.point.bounds import SLACK, MeanLengths, mean_length, most
+from specfleet.experiments.point.bounds import SLACK, MeanLengths, mean_length, most, of_one_batch
 from specfleet.experiments.point.build import requests
 from specfleet.experiments.point.built import BuiltPool, build, pool_of_class
 from specfleet.experiments.schema.blocks.experiment import Experiment
-from specfleet.hardware.pipeline.cost import PipelineCost, SlowestStage
-from specfleet.hardware.stepcost import StepCost
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.source import some_rows
 from specfleet.workloads.requests import RequestTable
@@ -94,7 +92,7 @@ def _sent_to(chosen: Mapping[str, str], pool: str, table: RequestTable) -> Reque
 
 def _of_pool(pool: BuiltPool, table: RequestTable) -> Ceiling:
     """Returns the ceiling of a pool, for the mean lengths of these requests."""
-    cost, engine = _of_one_batch(pool.cost, pool.engine)
+    cost, engine = of_one_batch(pool.cost, pool.engine)
     lengths = MeanLengths.of(table)
     if engine.enable_prefix_caching and (share := reused_share(table.head(SEEN))):
         lengths = replace(lengths, prompt=max(lengths.prompt * (1.0 - share), 1.0))
@@ -119,18 +117,6 @@ def _of_pool(pool: BuiltPool, table: RequestTable) -> Ceiling:
         binds = f"decode steps ({1.0 - found.prompt_share:.0%} of the time)"
     replicas = pool.replicas
     return Ceiling(replicas * found.rate / SLACK, replicas * found.rate, binds, replicas * found.batch)
-
-
-def _of_one_batch(cost: StepCost, engine: EngineConfig) -> tuple[StepCost, EngineConfig]:
-    """Returns prices and limits of a batch of a full pipeline; those of the engine where it has one stage.
-
-    As many batches as stages share seats and KV blocks, and one ends whenever the slowest stage has run one.
-    """
-    if not isinstance(cost, PipelineCost):
-        return cost, engine
-    stages = engine.pipeline_parallel_size
-    seats, blocks = max(engine.max_num_seqs // stages, 1), max(engine.num_gpu_blocks // stages, 2)
-    return SlowestStage(cost), replace(engine, max_num_seqs=seats, num_gpu_blocks=blocks)
 
 
 def _narrower(engine: EngineConfig) -> dict[str, EngineConfig]:

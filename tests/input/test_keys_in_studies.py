@@ -44,7 +44,6 @@ DECIDED = (
         "a plan tries chains",
         "caps the load",
         "a plan finds the loads",
-        "have their layers on one stage",
         "is not planned yet",
     ),
     *("needs traffic", "needs workload.max_concurrency"),

@@ -94,9 +94,6 @@ def _traffic(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
         if getattr(experiment.deployment, key):
             message = "is not planned yet: a plan chooses among deployments of equal engines; remove it"
             yield Conflict.at(message, f"deployment.{key}", "plan")
-    if experiment.serve.pipeline_parallel_size != 1:
-        message = "is not planned: candidates have their layers on one stage; remove it"
-        yield Conflict.at(message, "serve.pipeline_parallel_size", "plan")
 
 
 def _gpus(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:

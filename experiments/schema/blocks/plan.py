@@ -115,6 +115,8 @@ class Candidates(Block):
     """GPUs of one replica; of one rank, where there are several."""
     data_parallel_size: tuple[Gpus, ...] = ()
     """Ranks of one replica that share the experts of a mixture and step together."""
+    pipeline_parallel_size: tuple[Gpus, ...] = ()
+    """Stages of one replica, each of so many GPUs: layers one after another."""
     enable_expert_parallel: tuple[bool, ...] = ()
     """Whole experts on each GPU of a replica, or a part of every expert."""
     quantization: tuple[Literal["fp8"] | None, ...] = ()

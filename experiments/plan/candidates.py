@@ -66,7 +66,7 @@ class Candidate:
 
     @property
     def engine(self) -> str:
-        """Names its GPUs and weights: `8 x h200 fp8`, `8 x h200 (DP 4, TP 2, EP) fp8`, `2 x l40s (PP 2) fp8`."""
+        """Names its GPUs and weights: `8 x h200 fp8`, `8 x h200 (DP 4, TP 2, EP) fp8`, `2 x l40s (PP 2)`."""
         apart = (("DP", self.data_parallel_size), ("PP", self.pipeline_parallel_size))
         ways = [f"{name} {count}" for name, count in apart if count > 1]
         ways += [f"TP {self.tensor_parallel_size}"] if ways and self.tensor_parallel_size > 1 else []

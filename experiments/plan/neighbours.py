@@ -48,7 +48,7 @@ class Neighbour:
 
 
 def steps(winner: Candidate, every: Sequence[Candidate]) -> Iterator[tuple[str, Candidate]]:
-    """Returns all candidates one step away: other GPU, dtype, method, ranks or stages, next listed TP or K."""
+    """Returns all candidates one step away: other GPU, dtype, method, ranks, stages, next listed TP or K."""
     sizes = sorted({candidate.tensor_parallel_size for candidate in every})
     drafts = sorted({c.k for c in every if c.drafting == winner.drafting})
     for other in every:

@@ -74,7 +74,7 @@ def test_no_simulated_pipeline_beats_its_bound(tmp_path: Path, stages: str) -> N
 
 
 def test_a_limit_on_a_token_counts_all_stages(tmp_path: Path) -> None:
-    """One request alone passes both halves: no limit below the whole pass can be met, however fast a stage."""
+    """One request alone passes both halves: no limit below the whole pass can be met, fast as a stage is."""
     this = every(tmp_path)["2 x l40s (PP 2) bf16, plain"].config
     lengths = MeanLengths.of(requests(this, 0))
     assert this.slo is not None

@@ -134,6 +134,8 @@ class RequestStream:
         draws = {purpose: stream(self.seed, purpose) for purpose in purposes}
         arrivals = self._arrivals(n if size >= n else size)
         if spec.mix is not None:
+            if spec.mix.alone:
+                raise ValueError("a class of sessions or of recorded requests: use class_requests")
             yield from portions(spec.mix, self.seed, n, size, arrivals)
             return
         for low in range(0, n, size):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from specfleet.workloads.arrivals import open_loop
@@ -55,29 +57,52 @@ def session_requests(spec: WorkloadSpec, session: SessionSpec, seed: int) -> Req
 def _table(
     spec: WorkloadSpec, session: SessionSpec, made: Turns, arrival_s: FloatArray, class_id: IntArray
 ) -> RequestTable:
-    """Returns the rows as a table; each states what its law can give, or what is left of the positions."""
+    """Returns the rows as a table; each states what its law can give."""
+    most = max(spec.output.maximum, *made.output) if spec.max_tokens is None else spec.max_tokens
+    names = tuple(name for name, _ in spec.class_mix) or ("default",)
+    table = turns_table(session, made, arrival_s, most, spec.ignore_eos, spec.temperature)
+    table = dataclasses.replace(table, class_id=class_id, class_names=names)
+    table.validate()
+    return table
+
+
+def turns_table(
+    session: SessionSpec,
+    made: Turns,
+    arrival_s: FloatArray,
+    most: int,
+    ignore_eos: bool,
+    temperature: float,
+) -> RequestTable:
+    """Returns turns as a table of one class, not validated.
+
+    Args:
+        session: how they follow each other.
+        made: the turns.
+        arrival_s: when the session of each begins.
+        most: output tokens that a request states, or what is left of the positions.
+        ignore_eos: each states what it writes.
+        temperature: of all.
+    """
     prompt, output = np.array(made.prompt), np.array(made.output)
-    most = max(spec.output.maximum, int(output.max())) if spec.max_tokens is None else spec.max_tokens
     stated = np.full(len(prompt), most)
     if session.max_model_len is not None:
         stated = np.minimum(stated, session.max_model_len - prompt)
     offset, streams, tokens = made.segments(session)
-    table = RequestTable(
+    zeros = np.zeros(len(prompt), dtype=np.int64)
+    return RequestTable(
         arrival_s=arrival_s,
         prompt_tokens=prompt,
         output_tokens=output,
-        max_tokens=output if spec.ignore_eos else np.maximum(stated, output),
-        class_id=class_id,
-        priority=np.zeros(len(prompt), dtype=np.int64),
-        temperature=np.full(len(prompt), spec.temperature),
+        max_tokens=output if ignore_eos else np.maximum(stated, output),
+        class_id=zeros,
+        priority=zeros,
+        temperature=np.full(len(prompt), temperature),
         session_id=np.array(made.session),
         turn=np.array(made.turn),
         segment_offset=offset,
         segment_stream=streams,
         segment_tokens=tokens,
-        class_names=tuple(name for name, _ in spec.class_mix) or ("default",),
         think_s=np.array(made.think_s),
         output_stream=np.array(made.output_stream),
     )
-    table.validate()
-    return table

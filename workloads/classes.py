@@ -1,5 +1,6 @@
 """Traffic of several classes, each with lengths, and it may be arrivals, of its own.
 
+Classes of single requests that no trace times are built here; with others among them, in `build_classes`.
 Two ways to say how much of each there is. By *share*: requests come in one stream, and a class is drawn for
 each; what row i is depends on the seed and i. By *rate*: every class is a stream of its own, and the streams
 are merged in the order of time; then the k-th request of a class has the same arrival, lengths and luck
@@ -17,6 +18,7 @@ import numpy as np
 
 from specfleet.workloads.lengths import LengthDistribution, Mixed, Recorded, correlated_uniforms
 from specfleet.workloads.requests import FloatArray, IntArray, RequestTable
+from specfleet.workloads.sessions import SessionSpec
 from specfleet.workloads.streams import Purpose, class_key, stream
 
 _GAPS = 1024
@@ -25,7 +27,8 @@ _GAPS = 1024
 
 @dataclass(frozen=True)
 class TrafficClass:
-    """One class of a mix. Exactly one of `share` and `request_rate` is given; 0 leaves it out of the run.
+    """One class of a mix. Exactly one of `share`, `request_rate` and `recorded` says how much there is of it;
+    a share or rate of 0 leaves it out of the run.
 
     Args:
         name: of the class.
@@ -36,6 +39,8 @@ class TrafficClass:
         rank_correlation, max_tokens, ignore_eos, prefix_tokens, prefix_groups, temperature: as in
             `WorkloadSpec`.
         priority: lower runs first, as in vLLM.
+        sessions: its requests are turns; `input` is what a turn adds, `output` its answer.
+        recorded: its requests, at their own times, in place of all that.
 
     Raises ValueError for values out of range.
     """
@@ -53,18 +58,29 @@ class TrafficClass:
     prefix_groups: int = 1
     temperature: float = 0.0
     priority: int = 0
+    sessions: SessionSpec | None = None
+    recorded: RequestTable | None = None
 
     def __post_init__(self) -> None:
         """ValueError naming what is wrong."""
-        if (self.share is None) == (self.request_rate is None):
+        amounts = (self.share, self.request_rate, self.recorded)
+        if sum(each is not None for each in amounts) != 1:
             raise ValueError(f"class {self.name} needs a share or a request_rate, and not both")
         if not 0 <= self.weight < math.inf or not self.burstiness > 0:
             raise ValueError(f"class {self.name} has a share or rate below 0, or no burstiness above 0")
 
     @property
     def weight(self) -> float:
-        """Share or rate, whichever is given."""
+        """Share or rate, whichever is given; of recorded requests their mean rate."""
+        if self.recorded is not None:
+            span_s = float(self.recorded.arrival_s[-1] - self.recorded.arrival_s[0])
+            return max(len(self.recorded) - 1, 1) / span_s if span_s > 0 else float(len(self.recorded))
         return float(self.share if self.share is not None else self.request_rate or 0.0)
+
+    @property
+    def alone(self) -> bool:
+        """Whether its requests cannot be drawn row by row: turns of sessions, and recorded ones."""
+        return self.sessions is not None or self.recorded is not None
 
     @property
     def most_output(self) -> int:
@@ -111,8 +127,14 @@ class Mix:
 
     @property
     def request_rate(self) -> float:
-        """Requests/s of all streams together; inf where there are shares."""
-        return sum(each.weight for each in self.classes) if self.by_rate else math.inf
+        """Requests/s of all streams that have a rate; inf where there are shares."""
+        rated = (each.request_rate for each in self.classes if each.request_rate is not None)
+        return sum(rated) if self.by_rate else math.inf
+
+    @property
+    def alone(self) -> bool:
+        """Whether some class's requests cannot be drawn row by row: `build_classes` makes the table."""
+        return any(each.alone for each in self.classes)
 
     @cached_property
     def sending(self) -> tuple[int, ...]:

@@ -71,6 +71,12 @@ class SessionSpec:
     reasoning_share: float = 0.0
     max_model_len: int | None = None
 
+    @property
+    def longest_other_output(self) -> int:
+        """Most output tokens of what is no plain answer: of one that calls a tool, and of a summary."""
+        call = self.tool.call.maximum if self.tool is not None and self.tool.call is not None else 0
+        return max(call, self.cut.to if self.cut is not None and self.cut.summarises else 0)
+
 
 @dataclass
 class Turns:

@@ -364,8 +364,9 @@ def _workload(given: Workload, figures_alone: bool) -> Workload:
     if given.trace is not None:
         missing["trace_format"] = given.trace_format or _format_of(given)
     else:
-        missing["request_rate"] = given.request_rate or given.rate_of_classes or math.inf
-        if not given.changes and not goes_on:
+        if not given.replayed:
+            missing["request_rate"] = given.request_rate or given.rate_of_classes or math.inf
+        if not given.changes and not goes_on and not given.replayed:
             missing["num_prompts"] = given.num_prompts or NUM_PROMPTS
         if given.preset is None:
             missing["rank_correlation"] = given.rank_correlation or 0.0

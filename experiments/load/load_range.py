@@ -81,11 +81,18 @@ def conflicts(experiment: Experiment) -> Iterator[Conflict]:
             "sweep.load",
             "workload.phases",
         )
-    if experiment.workload.sessions is not None:
+    if experiment.workload.has_sessions:
         yield Conflict.at(
             "does not know how much of their prompts sessions find in the cache; give the loads as an axis",
             "sweep.load",
             "workload.sessions",
+        )
+    if experiment.workload.replayed:
+        yield Conflict.at(
+            f"finds one load for all, and {experiment.workload.replayed[0]} comes at its trace's own times; "
+            "give it a request_rate, or the loads as an axis",
+            "sweep.load",
+            f"workload.mix.{experiment.workload.replayed[0]}.trace",
         )
     if asked == "speed" and experiment.workload.trace is None:
         yield Conflict.at("speed replays a trace faster, and there is none; write auto", "sweep.load")

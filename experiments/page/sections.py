@@ -34,8 +34,7 @@ from specfleet.experiments.words.summary import (
     pools_of,
 )
 from specfleet.experiments.words.tail import Split, tail_sentence
-from specfleet.experiments.words.tasks import FIGURES as TASKS
-from specfleet.experiments.words.tasks import with_shares
+from specfleet.experiments.words.tasks import figures_of, of_each
 from specfleet.experiments.words.values import text
 
 WORDS = {
@@ -141,17 +140,24 @@ def pools_table(rows: Sequence[Row], axes: Sequence[str]) -> Html | None:
 
 def tasks_table(rows: Sequence[Row], axes: Sequence[str]) -> Html | None:
     """Returns a row a point with what its sessions took and cost; None where requests are no sessions."""
-    mine = [with_shares(row) for row in rows]
-    shown = [figure for figure in TASKS if any(is_number(row.get(figure.key)) for row in mine)]
+    every = [(row, *one) for row in rows for one in of_each(row)]
+    shown = figures_of([mine for _, _, mine in every])
     if not any(figure.key == "tasks" for figure in shown):
         return None
     cells = [
-        [*(axis_cell(row.get(axis)) for axis in axes), *(_figure_cell(row, figure) for figure in shown)]
-        for row in mine
+        [
+            *(axis_cell(row.get(axis)) for axis in axes),
+            *map(TableCell, name),
+            *(_figure_cell(mine, figure) for figure in shown),
+        ]
+        for row, name, mine in every
     ]
+    by_class = ["class"] * len(every[0][1])
     named = (figure.name or figure.heading for figure in shown)
     caption = "By task, from the first turn of a session to its last answer"
-    return table(caption, [*map(noun, axes), *named], cells, row_headings=len(axes))
+    return table(
+        caption, [*map(noun, axes), *by_class, *named], cells, row_headings=len(axes) + len(by_class)
+    )
 
 
 def _named_table(

@@ -6,12 +6,11 @@ import dataclasses
 import math
 from functools import lru_cache
 
-import numpy as np
-
 from specfleet.experiments.point.acceptance_specs import acceptance_spec
 from specfleet.experiments.point.beyond import at_drafts
 from specfleet.experiments.point.graphs import draft_tiers, with_graphs
 from specfleet.experiments.point.mixes import Laws, laws, mix_of
+from specfleet.experiments.point.recorded import recorded_requests, replayed_requests
 from specfleet.experiments.point.sessions import session_spec, with_thought
 from specfleet.experiments.point.sglang import sglang_config
 from specfleet.experiments.point.trtllm import capacity_rules
@@ -36,6 +35,7 @@ from specfleet.sim.speculation.spec import AcceptanceSpec
 from specfleet.sim.speculation.trees import TreeSpec
 from specfleet.workloads.arrivals import open_loop
 from specfleet.workloads.build import Purpose, RequestStream, WorkloadSpec, build_requests, stream
+from specfleet.workloads.build_classes import class_requests
 from specfleet.workloads.build_sessions import session_requests
 from specfleet.workloads.classes import mixed
 from specfleet.workloads.phases import Phase
@@ -244,6 +244,14 @@ def class_names_of(workload: Workload) -> tuple[str, ...]:
     return tuple(dict.fromkeys(named)) or tuple(workload.mix or ("default",))
 
 
+def turn_classes(workload: Workload) -> dict[str, int] | None:
+    """Returns the traffic classes whose requests are turns of sessions, with their `class_id`; None where all
+    requests are turns, or none is."""
+    if not workload.alone:
+        return None if workload.sessions is not None else {}
+    return {name: place for place, name in enumerate(workload.classes) if workload.of_class(name).sessions}
+
+
 def acceptance_specs(config: Experiment) -> dict[str, AcceptanceSpec]:
     """Returns the acceptance process of each traffic class; empty without speculation."""
     speculative = config.serve.speculative_config
@@ -284,7 +292,18 @@ def counted_requests(workload: Workload) -> int:
         return sum(phase.num_prompts for phase in workload.phases) - warmups
     if workload.arrivals is not None and workload.num_prompts is None:
         return workload.requests_of_span
+    if workload.replayed and workload.num_prompts is None:
+        return _until_a_trace_ends(workload)
     return requests_asked(workload, workload.num_prompts or (NUM_PROMPTS if workload.goes_on else None))
+
+
+def _until_a_trace_ends(workload: Workload) -> int:
+    """Requests that count until the first trace ends; as many as by default where others rules object."""
+    try:
+        every = replayed_requests(workload, None)
+    except (ValueError, OSError):
+        return NUM_PROMPTS
+    return max(every - requests_asked(workload, workload.num_warmups), 1)
 
 
 def _phases(workload: Workload) -> tuple[Phase, ...]:
@@ -329,20 +348,28 @@ def requests(config: Experiment, seed: int) -> RequestTable:
     """Returns the requests of a point; the same for every K and GPU at the same seed."""
     workload = config.workload
     assert config.serve.max_model_len
+    return with_thought(_requests(workload, config.serve.max_model_len, seed), workload, seed)
+
+
+def _requests(workload: Workload, max_model_len: int, seed: int) -> RequestTable:
+    """Returns the requests of a workload, but for the pauses that its users make."""
+    if workload.trace is not None:
+        return _timed(workload, max_model_len, seed)
+    spec = workload_spec(workload, max_model_len)
+    if workload.alone:
+        return class_requests(spec, seed)
     if workload.sessions is not None:
-        session = session_spec(workload.sessions, config.serve.max_model_len)
-        return with_thought(session_requests(workload_spec(workload), session, seed), workload, seed)
-    if workload.trace is None:
-        table = build_requests(workload_spec(workload, config.serve.max_model_len), seed)
-        return with_thought(table, workload, seed)
-    return with_thought(_timed(config, seed), workload, seed)
+        return session_requests(spec, session_spec(workload.sessions, max_model_len), seed)
+    return build_requests(spec, seed)
 
 
-def _timed(config: Experiment, seed: int) -> RequestTable:
+def _timed(workload: Workload, max_model_len: int, seed: int) -> RequestTable:
     """Returns the rows of a trace at their own times, or at those asked for."""
-    workload = config.workload
-    assert config.serve.max_model_len
-    table = _trace_requests(workload, config.serve.max_model_len)
+    table = recorded_requests(workload, max_model_len)
+    if workload.num_prompts is not None:
+        table = table.head(
+            requests_asked(workload, workload.num_warmups) + requests_asked(workload, workload.num_prompts)
+        )
     if workload.request_rate is None:
         return table
     rng, curve = stream(seed, Purpose.ARRIVAL), workload.curve
@@ -356,37 +383,7 @@ def _timed(config: Experiment, seed: int) -> RequestTable:
 def source(config: Experiment, seed: int) -> Source:
     """Returns the requests of a point as something that gives them in portions; equal to `requests`."""
     workload = config.workload
-    if workload.trace is None and workload.sessions is None and workload.think_time_s is None:
+    single = not workload.has_sessions and not workload.replayed and not workload.thinks
+    if workload.trace is None and single:
         return RequestStream(workload_spec(config.workload, config.serve.max_model_len), seed)
     return Table(requests(config, seed))
-
-
-@lru_cache(maxsize=4)
-def _trace_requests(workload: Workload, max_model_len: int) -> RequestTable:
-    """Returns the rows of a trace that are asked for, arrivals as recorded."""
-    from specfleet.workloads.traces.formats import read_trace
-
-    assert workload.trace_file is not None
-    table = read_trace(
-        workload.trace_file, workload.trace_format, speed=workload.speed, **workload.trace_asked
-    ).requests
-    keep = np.ones(len(table), dtype=bool)
-    if workload.on_too_long == "drop":
-        keep = table.prompt_tokens + table.output_tokens <= max_model_len
-    rows = np.flatnonzero(keep)
-    if workload.num_prompts is not None:
-        rows = rows[
-            : requests_asked(workload, workload.num_warmups) + requests_asked(workload, workload.num_prompts)
-        ]
-    table = table.taken(rows)
-    output = table.output_tokens
-    most = np.minimum(table.max_tokens, max_model_len - table.prompt_tokens)
-    if workload.ignore_eos:
-        most = output
-    return dataclasses.replace(
-        table,
-        output_tokens=np.minimum(output, most),
-        arrival_s=table.arrival_s - table.arrival_s[0],
-        max_tokens=most,
-        temperature=np.full(len(rows), workload.temperature),
-    )

@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from specfleet.experiments.point.lengths import law
+from specfleet.experiments.point.recorded import recorded_requests
+from specfleet.experiments.point.sessions import session_spec
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.lengths import Lengths
 from specfleet.experiments.schema.blocks.workload import TrafficClass, Workload
@@ -15,12 +18,9 @@ from specfleet.workloads import classes
 from specfleet.workloads.classes import Mix
 from specfleet.workloads.lengths import (
     Capped,
-    Empirical,
     Fixed,
     LengthDistribution,
-    LogNormal,
     Recorded,
-    Uniform,
 )
 from specfleet.workloads.requests import IntArray
 from specfleet.workloads.traces.formats import read_trace
@@ -33,19 +33,6 @@ class Laws(NamedTuple):
     output: LengthDistribution
     rank_correlation: float
     max_tokens: int | None
-
-
-def law(lengths: Lengths) -> LengthDistribution:
-    """Returns the distribution that an `input:` or `output:` block describes."""
-    if lengths.fixed is not None:
-        return Fixed(lengths.fixed)
-    if lengths.uniform is not None:
-        return Uniform(lengths.uniform.low, lengths.uniform.high)
-    if lengths.lognormal is not None:
-        given = lengths.lognormal
-        return LogNormal(given.mu, given.sigma, given.min, given.max)
-    assert lengths.quantiles is not None, "the rules ask for exactly one distribution"
-    return Empirical(tuple(p for p, _ in lengths.quantiles), tuple(v for _, v in lengths.quantiles))
 
 
 def laws(workload: Workload) -> Laws:
@@ -79,11 +66,11 @@ def mix_of(workload: Workload, max_model_len: int | None = None) -> Mix | None:
     if not workload.classes:
         return None
     rate, own = workload.request_rate, workload.rate_of_classes
-    streams = own is not None and (rate is None or rate < math.inf)
+    streams = bool(workload.replayed) or (own is not None and (rate is None or rate < math.inf))
     mix = Mix(
         tuple(_class(workload, name, own, streams, max_model_len) for name in workload.classes),
     )
-    return mix.scaled(rate) if streams and rate is not None else mix
+    return mix.scaled(rate) if streams and rate is not None and rate < math.inf else mix
 
 
 def _class(
@@ -92,13 +79,15 @@ def _class(
     given, mine = workload.classes[name], workload.of_class(name)
     found = _recorded(mine, max_model_len) if mine.trace is not None else laws(mine)
     share = given.share if total is None else (given.request_rate or 0.0) / total
-    prefix = mine.prefix
+    prefix, replayed = mine.prefix, name in workload.replayed
     return classes.TrafficClass(
         name,
         found.prompt,
         found.output,
         share=None if streams else share,
         request_rate=given.request_rate if streams else None,
+        recorded=recorded_requests(mine, max_model_len) if replayed else None,
+        sessions=session_spec(mine.sessions, max_model_len) if mine.sessions else None,
         burstiness=mine.gap_shape,
         rank_correlation=found.rank_correlation,
         max_tokens=found.max_tokens,
@@ -149,4 +138,4 @@ def each_class(workload: Workload) -> dict[str, tuple[str, Workload]]:
     return {name: (f"workload.mix.{name}", workload.of_class(name)) for name in workload.classes}
 
 
-__all__ = ["Laws", "TrafficClass", "each_class", "law", "laws", "mix_of", "writes_what_it_asks"]
+__all__ = ["Laws", "TrafficClass", "each_class", "laws", "mix_of", "writes_what_it_asks"]

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from specfleet.experiments.point.mixes import law
+from specfleet.experiments.point.lengths import law
 from specfleet.experiments.schema.blocks.sessions import ContextCut, Pause, Sessions
 from specfleet.experiments.schema.blocks.workload import Workload
 from specfleet.workloads.pauses import (
@@ -38,6 +38,8 @@ def pause_law(pause: Pause) -> PauseLaw:
 
 def with_thought(table: RequestTable, workload: Workload, seed: int) -> RequestTable:
     """Returns requests with the pauses that a user makes before each of them, or before each session."""
+    if workload.alone and workload.thinks:
+        return _with_thought_by_class(table, workload, seed)
     if workload.think_time_s is None:
         return table
     drawn = pause_law(workload.think_time_s).quantile(stream(seed, Purpose.BETWEEN).random(len(table)))
@@ -46,7 +48,18 @@ def with_thought(table: RequestTable, workload: Workload, seed: int) -> RequestT
     return dataclasses.replace(table, think_s=between)
 
 
-def session_spec(sessions: Sessions, max_model_len: int) -> SessionSpec:
+def _with_thought_by_class(table: RequestTable, workload: Workload, seed: int) -> RequestTable:
+    """The same, the pauses of each class drawn by themselves."""
+    between = np.zeros(len(table)) if table.think_s is None else np.array(table.think_s)
+    for place, name in enumerate(table.class_names):
+        pause = workload.of_class(name).think_time_s
+        mine = np.flatnonzero((table.class_id == place) & (table.turn == 0))
+        if pause is not None:
+            between[mine] = pause_law(pause).quantile(stream(seed, Purpose.BETWEEN, name).random(len(mine)))
+    return dataclasses.replace(table, think_s=between)
+
+
+def session_spec(sessions: Sessions, max_model_len: int | None) -> SessionSpec:
     """Returns what a block says; no prompt and output together exceed `max_model_len` tokens."""
     cut, tool, system = None, sessions.tool, sessions.system_prompt
     if isinstance(sessions.context, ContextCut):

@@ -192,7 +192,7 @@ def _why_stepped(config: Experiment) -> str:
         config = config.model_copy(update={"workload": workload})
     scenario = build(config).scenario
     asked = config.workload
-    drawn = asked.trace is None and asked.sessions is None and asked.think_time_s is None
+    drawn = asked.trace is None and not asked.alone and not asked.has_sessions and not asked.thinks
     table = _drawn(workload_spec(config.workload)) if drawn else requests(config, seed=0)
     if scenario.pools:
         from specfleet.sim.fleet.run import why_pools_stepped
@@ -212,10 +212,10 @@ def _drawn(spec: WorkloadSpec) -> RequestTable:
 def mean_tokens(config: Experiment) -> float | None:
     """Returns the mean tokens of a request, prompt and output together; None for an empty trace."""
     workload = config.workload
-    if workload.trace is None and workload.sessions is None:
+    if workload.trace is None and not workload.has_sessions and not workload.replayed:
         spec = workload_spec(workload)
         return spec.prefix_tokens + spec.input.mean + spec.output.mean
-    if workload.sessions is not None:  # a sample, the same for every length of a run
+    if workload.has_sessions:  # a sample, the same for every length of a run
         some = workload.model_copy(update={"num_prompts": SAMPLE, "num_warmups": 0})
         config = config.model_copy(update={"workload": some})
     table = requests(config, seed=0)

@@ -205,6 +205,13 @@ def speedups(
     row: Row = {}
     by_class = [key for key in (pairs[0][0] if pairs else ()) if key.startswith("class:") and "tpot" in key]
     by_task = {name: of for name, of in TASK_SPEEDUPS.items() if pairs and all(of[0] in p[0] for p in pairs)}
+    for key in pairs[0][0] if pairs else ():
+        if (
+            key.startswith("class:")
+            and key.endswith(":mean_task_model_s")
+            and all(key in p for _, p in pairs)
+        ):
+            by_task[f"speedup:task:{key.split(':')[1]}"] = (key, -1)
     speedups = SPEEDUPS | by_task | {f"speedup:{key}": (key, -1) for key in by_class}
     for name, (metric, sign) in speedups.items():
         ratios = []

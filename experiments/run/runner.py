@@ -20,7 +20,7 @@ import numpy as np
 
 from specfleet.experiments.load.rules.sglang import is_sglang
 from specfleet.experiments.load.sweep import Point
-from specfleet.experiments.point.build import counted_requests, requests, workload_spec
+from specfleet.experiments.point.build import counted_requests, requests, turn_classes, workload_spec
 from specfleet.experiments.point.built import Built, build
 from specfleet.experiments.run.analysis import StepTotals, intervals, tpot_splits
 from specfleet.experiments.run.columnfiles import write_fleet, write_json, write_requests
@@ -332,13 +332,28 @@ def _rates(figures: Figures, load: EngineLoad | None, built: Built, paid: float 
 
 
 def _tasks(config: Experiment, result: RunResult, built: Built, paid: float) -> dict[str, float]:
-    """Returns the figures of sessions; empty where requests are none."""
-    if config.workload.sessions is None:
+    """Returns the figures of sessions, and of each traffic class of them; empty where requests are none.
+
+    What a task costs is not known where single requests, or other sessions, are served by the same GPUs.
+    """
+    if "turn" not in result.requests:
         return {}
     prices = [pool.per_hour_usd for pool in built.pools]
     known = [price for price in prices if price is not None]
     total = paid * sum(known) if len(known) == len(prices) else None
-    return Tasks.of(result.requests).figures(paid * built.gpus, total)
+    turns = turn_classes(config.workload)
+    if turns is None:
+        return Tasks.of(result.requests).figures(paid * built.gpus, total)
+    if not turns:
+        return {}
+    every = len(turns) == len(config.workload.classes)
+    found = Tasks.of(result.requests, list(turns.values())).figures(
+        paid * built.gpus if every else None, total
+    )
+    for name, place in turns.items():
+        mine = Tasks.of(result.requests, [place]).figures(None, None)
+        found |= {f"class:{name}:{figure}": value for figure, value in mine.items()}
+    return found
 
 
 def _by_class(classes: Mapping[str, ClassFigures]) -> dict[str, float]:

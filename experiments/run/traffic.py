@@ -32,7 +32,8 @@ def is_open(workload: Workload) -> bool:
     if workload.max_concurrency is not None:
         return False
     rate = workload.request_rate
-    return workload.trace is not None or workload.phases is not None or (rate or math.inf) < math.inf
+    recorded = workload.trace is not None or bool(workload.replayed)
+    return recorded or workload.phases is not None or (rate or math.inf) < math.inf
 
 
 @dataclass(frozen=True)

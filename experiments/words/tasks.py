@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specfleet.experiments.run.results import Row, is_number, number
-from specfleet.experiments.words.summary import Figure, grouped, ordered
+from specfleet.experiments.words.summary import Figure, classes_of, grouped, ordered
+from specfleet.experiments.words.table import Column
 
 FIGURES = (
     Figure("tasks", "tasks", "{:,.0f}", 5),
@@ -26,17 +27,41 @@ FIGURES = (
 
 
 def task_table(rows: Sequence[Row], axes: Sequence[str], lines: str | None) -> str | None:
-    """Returns a row a point with what its sessions took; None where requests are no sessions."""
+    """Returns a row a point, and traffic class of sessions, with what these took; None without sessions."""
     if not any(is_number(row.get("tasks")) for row in rows):
         return None
-    mine = [with_shares(row) for row in ordered(rows, lines)]
-    shown = [figure for figure in FIGURES if any(is_number(row.get(figure.key)) for row in mine)]
-    cells = [
-        [figure.form.format(row[figure.key]) if is_number(row.get(figure.key)) else None for figure in shown]
-        for row in mine
-    ]
+    every = [(row, *one) for row in ordered(rows, lines) for one in of_each(row)]
+    shown = figures_of([mine for _, _, mine in every])
+    cells = [[*name, *(_cell(mine, figure) for figure in shown)] for _, name, mine in every]
     said = "By task, from the first turn of a session to its last answer:"
-    return f"{said}\n\n{grouped(mine, cells, [figure.column for figure in shown], axes, lines)}"
+    columns = [Column("class", left=True)] * len(every[0][1]) + [figure.column for figure in shown]
+    return f"{said}\n\n{grouped([row for row, _, _ in every], cells, columns, axes, lines)}"
+
+
+def figures_of(rows: Sequence[Row]) -> list[Figure]:
+    """Returns the figures of tasks that these rows have something for."""
+    return [figure for figure in FIGURES if any(is_number(row.get(figure.key)) for row in rows)]
+
+
+def of_each(row: Row) -> list[tuple[tuple[str, ...], Row]]:
+    """Returns ((class,), what its tasks took) of each traffic class of sessions of a point.
+
+    Where classes have none of their own that is ((), the point).
+    """
+    named = [name for name in classes_of([row]) if is_number(row.get(f"class:{name}:tasks"))]
+    if not named:
+        return [((), with_shares(row))]
+    found: list[tuple[tuple[str, ...], Row]] = []
+    for name in named:
+        head = f"class:{name}:"
+        mine: Row = {key.removeprefix(head): value for key, value in row.items() if key.startswith(head)}
+        ratio = row.get(f"speedup:task:{name}")
+        found.append(((name,), with_shares(mine | {"speedup_mean_task_model": ratio})))
+    return found
+
+
+def _cell(row: Row, figure: Figure) -> str | None:
+    return figure.form.format(row[figure.key]) if is_number(row.get(figure.key)) else None
 
 
 def with_shares(row: Row) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,11 +46,18 @@ class Tasks:
     whole_share: float
 
     @classmethod
-    def of(cls, requests: Columns) -> Tasks:
+    def of(cls, requests: Columns, class_ids: Sequence[int] | None = None) -> Tasks:
         """Gathers them from a run's request columns, `session_id` and `turn` among them.
 
         The last session of a table is whole: tables of sessions end with one.
+
+        Args:
+            requests: the columns.
+            class_ids: of the traffic classes whose requests are turns; None: of all.
         """
+        if class_ids is not None:
+            mine = np.isin(requests["class_id"], class_ids)
+            requests = {name: column[mine] for name, column in requests.items()}
         good = (requests["counted"] == 1) & (requests["status"] == FINISHED)
         _, session = np.unique(requests["session_id"], return_inverse=True)
         count = int(session.max(initial=-1)) + 1
@@ -74,11 +82,11 @@ class Tasks:
             whole_share=float(mine.sum() / max(int((requests["counted"] == 1).sum()), 1)),
         )
 
-    def figures(self, gpus: float, usd_per_hour: float | None) -> dict[str, float]:
+    def figures(self, gpus: float | None, usd_per_hour: float | None) -> dict[str, float]:
         """Returns the figures, empty without a whole task.
 
         Args:
-            gpus: of the deployment.
+            gpus: of the deployment; None where other requests share them, and nothing says whose they are.
             usd_per_hour: price of all of them; None leaves the money out.
 
         GPU time a task is that of the whole run, idle or not, by the share of turns that whole tasks have.
@@ -97,9 +105,10 @@ class Tasks:
             "task_input_tokens": prompt / tasks,
             "task_cached_tokens": float(self.cached_tokens.sum()) / tasks,
             "task_output_tokens": float(self.output_tokens.mean()),
-            "gpu_s_per_task": gpus * each_s,
         }
-        if usd_per_hour is not None:
+        if gpus is not None:
+            found["gpu_s_per_task"] = gpus * each_s
+        if usd_per_hour is not None and gpus is not None:
             found["usd_per_task"] = usd_per_hour * each_s / 3600.0
         return found
 

@@ -475,6 +475,10 @@ WORKLOAD_CASES = {
     "mix.rank_correlation": Case(0.9, MIX),
     "mix.trace_format": Case("azure", OF_TRACE, ONLY),
     "mix.limit": Case(5, OF_TRACE),
+    "mix.speed": Case(
+        50.0,
+        {f"{WL}.max_concurrency": None, f"{WL}.mix": {"a": {"trace": "rows.csv"}, "b": {"request_rate": 9}}},
+    ),
     "mix.on_too_long": Case(
         "drop", {f"{WL}.mix": {"a": {"share": 0.5, "trace": "long.csv"}, "b": 0.5}}, NEEDED
     ),

@@ -37,6 +37,8 @@ AGAIN = (
     "plan.candidates.drafting.speculative_config.",
     "plan.candidates.drafting.acceptance.",
     *(f"workload.mix.{block}." for block in ("acceptance", "slo", "input", "output", "trace", "prefix")),
+    "workload.mix.sessions.",
+    "workload.mix.think_time_s.",
 )
 """Blocks that are tried where they stand first."""
 

@@ -58,9 +58,13 @@ def _recorded(config: Experiment) -> Iterator[Conflict]:
             continue
         try:
             prompt, output = recorded_lengths(mine)
+            timed = _trace_of(_as_read(mine)).report.timed
         except (ValueError, OSError) as error:
             yield Conflict.at(str(error), f"{block}.trace")
             continue
+        if not timed and block.removeprefix("workload.mix.") in config.workload.replayed:
+            message = "has no arrival times; give the class a share or a request_rate"
+            yield Conflict.at(message, f"{block}.trace", block)
         tokens = prompt + output
         if mine.on_too_long == "error" and tokens.max() > limit:
             yield Conflict.at(

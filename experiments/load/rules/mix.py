@@ -69,9 +69,16 @@ def _amounts(workload: Workload) -> Iterator[Conflict]:
     classes = workload.classes
     for name, each in classes.items():
         here = f"{_MIX}.{name}"
-        if each.share is None and each.request_rate is None:
+        if each.share is None and each.request_rate is None and each.trace is None:
             message = "has neither share nor request_rate; give one: how much there is of it"
             yield Conflict.at(message, here)
+        if each.speed is not None and name not in workload.replayed:
+            message = (
+                "is of a trace that comes at its own times, and this class has none; remove it"
+                if each.trace is None
+                else "is of a trace that comes at its own times; remove it, or how much there is of the class"
+            )
+            yield Conflict.at(message, f"{here}.speed", f"{here}.share", f"{here}.request_rate")
         if each.share is not None and each.request_rate is not None:
             message = f"says how much there is of {name} twice, with request_rate; keep one"
             yield Conflict.at(message, f"{here}.share", f"{here}.request_rate")
@@ -87,16 +94,63 @@ def _amounts(workload: Workload) -> Iterator[Conflict]:
             yield Conflict.at(message, f"{here}.cv", f"{here}.burstiness")
     shared = [name for name, each in classes.items() if each.share is not None]
     rated = [name for name, each in classes.items() if each.request_rate is not None]
+    yield from _replayed(workload, shared)
     if shared and rated:
         message = f"{shared[0]} has a share and {rated[0]} a request_rate; give all classes one of the two"
         yield Conflict.at(message, f"{_MIX}.{shared[0]}", f"{_MIX}.{rated[0]}.request_rate")
     elif shared and len(shared) == len(classes):
         yield from _shares([each.share or 0.0 for each in classes.values()])
-    elif rated and workload.arrivals is not None:
+    elif (rated or workload.replayed) and workload.arrivals is not None:
         message = "changes the rate of one stream, and these classes have one each; give them shares"
         yield Conflict.at(message, "workload.arrivals", _MIX)
-    elif rated and not workload.rate_of_classes:
+    elif rated and not workload.rate_of_classes and not workload.replayed:
         yield Conflict.at("every class has rate 0, so nothing is sent; raise one", _MIX)
+
+
+def mix_notices(points: list[Experiment]) -> Iterator[str]:
+    """Says what comes of the traces of classes: their own times, or lengths alone."""
+    named = dict.fromkeys(
+        (name, name in point.workload.replayed)
+        for point in points
+        for name, each in point.workload.classes.items()
+        if each.trace is not None
+    )
+    for name, times in named:
+        if times:
+            yield f"{_MIX}.{name}: the requests of its trace come at their own times, a stream of its own"
+        else:
+            yield (
+                f"{_MIX}.{name}: its trace gives lengths, a row drawn for each request; without share and "
+                "request_rate its rows would come at their own times"
+            )
+    ends = any(point.workload.replayed and point.workload.num_prompts is None for point in points)
+    if ends:
+        yield "without workload.num_prompts a run ends with the first trace that comes at its own times"
+
+
+def _replayed(workload: Workload, shared: list[str]) -> Iterator[Conflict]:
+    """What does not go with a class that comes at the own times of its trace."""
+    for name in workload.replayed:
+        here, mine = f"{_MIX}.{name}", workload.of_class(name)
+        if shared:
+            message = (
+                f"{name} comes at its trace's own times, and {shared[0]} has a share; give {shared[0]} a "
+                f"request_rate, or {name} a share, for the lengths of its rows alone"
+            )
+            yield Conflict.at(message, here, f"{_MIX}.{shared[0]}.share")
+        if workload.request_rate is not None:
+            message = (
+                f"is of all classes, and {name} comes at its trace's own times; remove it (each other class "
+                "has a request_rate of its own, a trace has speed)"
+            )
+            yield Conflict.at(message, "workload.request_rate", here)
+        for key, instead in (
+            ("prefix", "its rows have the prompts they have"),
+            ("output_cap", "max_tokens cuts them"),
+        ):
+            if getattr(mine, key) is not None:
+                message = f"says nothing of {name}, which comes as recorded ({instead}); remove it"
+                yield Conflict.at(message, f"{here}.{key}", f"workload.{key}")
 
 
 def _own_lengths(workload: Workload) -> Iterator[Conflict]:

@@ -56,6 +56,9 @@ def plan_conflicts(experiment: Experiment) -> Iterator[Conflict]:
         message = "asks that no request ever be late, which no run is long enough to show; use at most "
         message += str(MOST_ATTAINED)
         yield Conflict.at(message, "slo.attainment", "plan")
+    for name in experiment.workload.replayed:
+        message = "comes at its own times, and a plan scales the traffic; give the class a request_rate"
+        yield Conflict.at(message, f"workload.mix.{name}.trace", "plan")
     for name, each in experiment.workload.classes.items():
         if each.slo is not None:
             message = "is of one class, and a plan meets slo: of all requests; remove it, or the plan"

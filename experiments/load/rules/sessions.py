@@ -7,11 +7,12 @@ from itertools import pairwise
 
 from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.load.rules.workload import length_conflicts, output_maximum, prompt_maximum
+from specfleet.experiments.point.mixes import each_class
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.lengths import Lengths
 from specfleet.experiments.schema.blocks.sessions import ContextCut, Pause, Sessions
+from specfleet.experiments.schema.blocks.workload import Workload
 
-BLOCK = "workload.sessions"
 EXCLUDED = {
     "trace": "a trace has its own requests",
     "phases": "phases are stretches of single requests",
@@ -21,37 +22,39 @@ EXCLUDED = {
 
 
 def session_conflicts(config: Experiment) -> Iterator[Conflict]:
-    """Everything wrong with the sessions of a filled point."""
-    sessions = config.workload.sessions
-    if config.workload.think_time_s is not None:
-        yield from _pause(config.workload.think_time_s, "workload.think_time_s")
-    if sessions is None:
-        return
+    """Everything wrong with the sessions of a filled point, and those of its classes."""
+    for block, workload in each_class(config.workload).values():
+        if workload.think_time_s is not None:
+            yield from _pause(workload.think_time_s, f"{block}.think_time_s")
+        if workload.sessions is not None:
+            yield from _of(config, workload, workload.sessions, block)
+    if config.workload.sessions is not None and not config.workload.has_sessions:
+        message = "every class of the mix has sessions: none, so nobody has these; remove them"
+        yield Conflict.at(message, "workload.sessions", "workload.mix")
+
+
+def _of(config: Experiment, workload: Workload, sessions: Sessions, where: str) -> Iterator[Conflict]:
+    """Everything wrong with the sessions of a workload, or of a class of it, that stands under `where`."""
     for key, why in EXCLUDED.items():
-        if getattr(config.workload, key) is not None:
-            yield Conflict.at(
-                f"{key} does not go with sessions: {why}; remove one of them", f"workload.{key}"
-            )
-    if config.workload.classes:
-        message = (
-            "classes with lengths or streams of their own do not go with sessions yet; give shares alone"
-        )
-        yield Conflict.at(message, "workload.mix", BLOCK)
+        if getattr(workload, key) is not None:
+            message = f"{key} does not go with sessions: {why}; remove one of them"
+            yield Conflict.at(message, f"{where}.{key}", f"workload.{key}", f"{where}.sessions")
+    block = f"{where}.sessions"
     for key, lengths in _lengths(sessions):
-        yield from length_conflicts(lengths, f"{BLOCK}.{key}")
+        yield from length_conflicts(lengths, f"{block}.{key}")
     for key, pause in _pauses(sessions):
-        yield from _pause(pause, f"{BLOCK}.{key}")
+        yield from _pause(pause, f"{block}.{key}")
     if isinstance(sessions.context, ContextCut):
-        yield from _cut(sessions.context, sessions)
-    yield from _too_long(config, sessions)
+        yield from _cut(sessions.context, sessions, block)
+    yield from _too_long(config.serve.max_model_len, workload, sessions, block)
 
 
 def session_notices(points: list[Experiment]) -> Iterator[str]:
     """Says where nobody thinks, and where turns compute what was computed for their session before."""
-    thinking = [point.workload for point in points if point.workload.think_time_s is not None]
+    thinking = [point.workload for point in points if point.workload.thinks]
     if thinking and all(load.max_concurrency is None for load in thinking):
         yield "workload.think_time_s has no effect: without max_concurrency no user waits for an answer"
-    mine = [point for point in points if point.workload.sessions is not None]
+    mine = [point for point in points if point.workload.has_sessions]
     if mine and not any(point.serve.enable_prefix_caching for point in mine):
         yield (
             "workload.sessions: serve.enable_prefix_caching is off, so every turn computes its whole context "
@@ -98,31 +101,30 @@ def _pause(pause: Pause, block: str) -> Iterator[Conflict]:
             yield Conflict.at(message, f"{block}.quantiles")
 
 
-def _cut(context: ContextCut, sessions: Sessions) -> Iterator[Conflict]:
+def _cut(context: ContextCut, sessions: Sessions, block: str) -> Iterator[Conflict]:
     """A cut leaves something, and less than there was."""
     if (context.trim is None) == (context.compact is None):
-        yield Conflict.at("must be exactly one of trim, compact", f"{BLOCK}.context")
+        yield Conflict.at("must be exactly one of trim, compact", f"{block}.context")
         return
     key = "trim" if context.trim is not None else "compact"
     cut = context.trim or context.compact
     assert cut is not None
     system = sessions.system_prompt.tokens if sessions.system_prompt else 0
     least = system + cut.to_tokens if key == "compact" else cut.to_tokens
-    at = f"{BLOCK}.context.{key}.to_tokens"
+    at = f"{block}.context.{key}.to_tokens"
     if least >= cut.above_tokens:
         behind = " behind the system prompt" if key == "compact" and system else ""
         message = (
             f"{cut.to_tokens}{behind} is not below above_tokens, {cut.above_tokens}: nothing is cut; lower it"
         )
-        yield Conflict.at(message, at, f"{BLOCK}.context.{key}.above_tokens")
+        yield Conflict.at(message, at, f"{block}.context.{key}.above_tokens")
     elif key == "trim" and cut.to_tokens <= system:
         message = f"{cut.to_tokens} leaves nothing beside the system prompt of {system} tokens; raise it"
-        yield Conflict.at(message, at, f"{BLOCK}.system_prompt.tokens")
+        yield Conflict.at(message, at, f"{block}.system_prompt.tokens")
 
 
-def _too_long(config: Experiment, sessions: Sessions) -> Iterator[Conflict]:
+def _too_long(longest: int | None, workload: Workload, sessions: Sessions, block: str) -> Iterator[Conflict]:
     """The first turn fits the model's positions; later ones too, or the session ends before them."""
-    longest, workload = config.serve.max_model_len, config.workload
     new, _ = prompt_maximum(workload)
     output, _ = output_maximum(workload)
     turns = sessions.turns.maximum
@@ -139,7 +141,7 @@ def _too_long(config: Experiment, sessions: Sessions) -> Iterator[Conflict]:
         yield Conflict.at(
             f"the first turn, {system + first} tokens and an output of up to {output}, exceeds "
             f"serve.max_model_len, {longest}; shorten it or raise it to {system + first + output}",
-            BLOCK,
+            block,
             "serve.max_model_len",
         )
         return
@@ -148,7 +150,7 @@ def _too_long(config: Experiment, sessions: Sessions) -> Iterator[Conflict]:
         yield Conflict.at(
             f"a session of up to {turns} turns may reach {most} tokens, more than serve.max_model_len, "
             f"{longest}; say what happens then (on_full: end, or a cut context), or raise it to {most}",
-            BLOCK,
+            block,
             "serve.max_model_len",
         )
 

@@ -97,7 +97,7 @@ def _kept(config: Experiment) -> Iterator[Conflict]:
 def _duration(config: Experiment) -> Iterator[Conflict]:
     """A run ends within `MOST_SECONDS`, as far as arrivals and the client decide it."""
     workload, n = config.workload, _requests(config)
-    if n is None:
+    if n is None or workload.replayed:
         return
     if workload.phases is not None:
         rates = [phase.request_rate or workload.request_rate or math.inf for phase in workload.phases]

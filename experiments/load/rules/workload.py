@@ -30,7 +30,7 @@ def workload_conflicts(config: Experiment) -> Iterator[Conflict]:
             lengths = getattr(workload, key)
             if lengths is not None:
                 yield from length_conflicts(lengths, f"{block}.{key}")
-        if config.workload.sessions is None:
+        if workload.sessions is None:
             yield from _too_long(workload, config.serve.max_model_len, block)
     yield from _counts(config.workload)
     yield from _phases(config.workload)

@@ -108,6 +108,19 @@ class Tools(Block):
     """Tokens of an answer that calls a tool; `workload.output` if left out."""
 
 
+def _none(value: object) -> object:
+    """Refuses other words with what is to be written."""
+    if value != "none":
+        said = "must be none, for single requests, or a mapping with turns and think_time_s"
+        raise PydanticCustomError("sessions", "{said}", {"said": said})
+    return value
+
+
+def _word_or_mapping(value: object) -> str:
+    """Which of the two forms a value has."""
+    return "<mapping>" if isinstance(value, dict | Sessions) else "<text>"
+
+
 class Sessions(Block):
     """Requests are turns of sessions: each comes a pause after the answer to the one before, and its prompt
     is that one's with the answer and something new behind it. `workload.input` is what a turn adds,
@@ -131,3 +144,11 @@ class Sessions(Block):
     on_full: Literal["error", "end"] = "error"
     """What happens where a turn would exceed serve.max_model_len: the file is refused if one can, or the
     session ends before it."""
+
+
+_NoSessions: TypeAlias = Annotated[Literal["none"], BeforeValidator(_none)]
+SessionsOfClass: TypeAlias = Annotated[
+    Annotated[_NoSessions, Tag("<text>")] | Annotated[Sessions, Tag("<mapping>")],
+    Discriminator(_word_or_mapping),
+]
+"""Those of a class of a mix; `none` where the workload has some, and this class has single requests."""

@@ -21,7 +21,7 @@ from specfleet.experiments.schema.blocks.base import (
 from specfleet.experiments.schema.blocks.lengths import Lengths
 from specfleet.experiments.schema.blocks.own import TraceFormatName
 from specfleet.experiments.schema.blocks.plan import Slo
-from specfleet.experiments.schema.blocks.sessions import Pause, Sessions
+from specfleet.experiments.schema.blocks.sessions import Pause, Sessions, SessionsOfClass
 from specfleet.experiments.schema.blocks.tracefile import Trace, TraceReading
 from specfleet.workloads.rates import RateCurve
 
@@ -80,7 +80,7 @@ class TrafficClass(Block):
     """Of all requests, which come in one stream; 0 leaves the class out."""
     request_rate: Annotated[float, Field(ge=0, le=RATES_PER_S[1])] | None = None
     """Requests/s of a stream of its own, in place of a share; 0 leaves the class out. Beside
-    workload.request_rate the classes' rates are proportions of that."""
+    workload.request_rate the classes' rates are proportions of that. Turns of sessions are requests."""
     burstiness: Annotated[float, Field(ge=0.05, le=1e6)] | None = None
     """Gamma shape of the gaps of its own stream."""
     cv: Annotated[float, Field(ge=0, le=4.4)] | None = None
@@ -98,9 +98,12 @@ class TrafficClass(Block):
     rank_correlation: Annotated[float, Field(ge=-1, le=1)] | None = None
     """Spearman's, of prompt and output; the preset's own, or 0, if left out."""
     trace: Trace | None = None
-    """A trace whose rows' lengths are drawn, prompt and output of a row together; not its times."""
+    """A trace. With neither share nor request_rate its rows come at their own times, a stream of its own;
+    else their lengths are drawn, prompt and output of a row together."""
     trace_format: TraceFormatName | None = None
     """As its keys say, if left out."""
+    speed: Annotated[float, Field(ge=1e-3, le=1e6)] | None = None
+    """How much faster than it was recorded a trace with its own times is replayed."""
     limit: Count | None = None
     """Rows of the trace to use, from its start."""
     on_too_long: Literal["error", "drop"] | None = None
@@ -113,6 +116,10 @@ class TrafficClass(Block):
     """Every request states exactly the output it writes."""
     prefix: Prefix | None = None
     """Tokens shared by requests of this class alone."""
+    sessions: SessionsOfClass | None = None
+    """Its requests are turns; `none` makes them single ones where workload.sessions is given."""
+    think_time_s: Pause | None = None
+    """Seconds that a user of a closed loop lets pass before a request, or a session, of this class."""
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     """Of its sampling."""
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
@@ -213,7 +220,8 @@ class Workload(Block):
         """Whether it lasts as long as `run` says: a load that goes on, and no number of requests."""
         rate = self.request_rate or self.rate_of_classes or math.inf
         load = self.max_concurrency is not None or rate < math.inf
-        return load and self.num_prompts is None and self.trace is None and not self.changes
+        recorded = self.trace is not None or bool(self.replayed)
+        return load and self.num_prompts is None and not recorded and not self.changes
 
     @property
     def gap_shape(self) -> float:
@@ -250,6 +258,33 @@ class Workload(Block):
         }
 
     @property
+    def replayed(self) -> list[str]:
+        """Classes whose requests come at the own times of a trace."""
+        said = self.classes.items()
+        return [
+            name
+            for name, one in said
+            if one.trace is not None and one.share is None and one.request_rate is None
+        ]
+
+    @property
+    def alone(self) -> bool:
+        """Whether classes are built each by itself: some are sessions or recorded, or think by themselves."""
+        own = any(one.think_time_s is not None for one in self.classes.values())
+        return bool(self.classes) and (own or self.has_sessions or bool(self.replayed))
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether some requests are drawn as turns of sessions."""
+        names = self.classes
+        return any(self.of_class(name).sessions for name in names) if names else self.sessions is not None
+
+    @property
+    def thinks(self) -> bool:
+        """Whether users pause before a request, or a session."""
+        return self.think_time_s is not None or any(one.think_time_s for one in self.classes.values())
+
+    @property
     def rate_of_classes(self) -> float | None:
         """Requests/s of classes that each have a stream of their own; None where there are none."""
         rates = [each.request_rate for each in self.classes.values() if each.request_rate is not None]
@@ -260,6 +295,8 @@ class Workload(Block):
         mine = self.classes[name]
         shared = Workload.model_fields.keys() & TrafficClass.model_fields.keys()
         given = {key: value for key in shared if (value := getattr(mine, key)) is not None}
+        if mine.sessions == "none":
+            given["sessions"] = None
         if given.keys() & set(LENGTHS):
             own = (*LENGTHS, "rank_correlation", "trace_format", "limit")
             given = {**dict.fromkeys(own, None), **given}

@@ -105,10 +105,6 @@ def test_check_says_which_sessions_are_stepped_and_a_run_says_the_same(file: Pat
         ),
         (["workload.sessions.context={}"], "must be exactly one of trim, compact"),
         (["workload.sessions.context=trim"], "must be accumulate, or {trim: ..} or {compact: ..} with"),
-        (
-            ["workload.mix={a: {share: 0.5, output_len: 5}, b: 0.5}"],
-            "classes with lengths or streams of their own do not go with sessions yet; give shares alone",
-        ),
         (["workload.prefix={tokens: 9}"], "sessions have system_prompt, with pools in place of groups"),
         (["workload.sessions.think_time_s={uniform: {low: 2, high: 1}}"], "low, 2, is above high, 1; swap"),
         (

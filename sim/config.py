@@ -187,6 +187,7 @@ class EngineConfig:
         pipeline_parallel_size: stages that hold the layers in turn, with as many batches under way; with
             asynchronous scheduling one more is decided, and a request decodes in every so many-th step.
         hands_kv_over: the KV of a request that has ended is kept until it is taken (`Scheduler.release`).
+        rebuilds_drafter_kv: the drafter computes its own KV of a prompt that comes, in one more pass over it.
         receives_kv: the KV of every prompt comes from elsewhere (`Scheduler.arrived`).
         sglang: set: SGLang's scheduler decides, with these settings; None: vLLM's.
 
@@ -223,6 +224,7 @@ class EngineConfig:
     pipeline_parallel_size: int = 1
     hands_kv_over: bool = False
     receives_kv: bool = False
+    rebuilds_drafter_kv: bool = False
     sglang: SglangConfig | None = None
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from specfleet.experiments.point.build import (
     pool,
     requests_asked,
 )
+from specfleet.experiments.point.handover import handover_config, with_roles
 from specfleet.experiments.point.loading import load_s
 from specfleet.experiments.point.mixes import writes_what_it_asks
 from specfleet.experiments.point.plugins import load_plugins
@@ -51,6 +52,7 @@ class BuiltPool:
         tdp_w: board power of one; None where it is not known.
         busy_gpus: of a replica's GPUs, how many work at a time: those of one stage of a pipeline.
         slowed: prices of replicas whose kernels take longer, with drafts and without, by number.
+        role, bytes_per_s: as in `sim.scenario.ReplicaPool`.
     """
 
     name: str
@@ -67,6 +69,8 @@ class BuiltPool:
     tdp_w: float | None
     busy_gpus: float
     slowed: Mapping[int, tuple[StepCost, StepCost]]
+    role: str = ""
+    bytes_per_s: float = inf
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,9 @@ def build(config: Experiment) -> Built:
         hardware.memory.DoesNotFit: when no KV block is left; the message is the budget.
     """
     load_plugins(config.plugins)
-    pools = tuple(_built_pool(name, one) for name, one in pool_experiments(config).items())
+    pools = with_roles(
+        config, tuple(_built_pool(name, one) for name, one in pool_experiments(config).items())
+    )
     first = pools[0]
     deployment = deployment_config(config, pools, first.lockstep)
     client = client_config(config)
@@ -167,7 +173,7 @@ def simulated_pools(pools: Sequence[BuiltPool]) -> list[tuple[ReplicaPool, StepC
         first += one.replicas
         for (cost, plain), members in kinds.items():
             of = (one.name, one.engine, cost, tuple(members), one.acceptance, one.policy, one.lockstep)
-            found.append((ReplicaPool(*of), plain))
+            found.append((ReplicaPool(*of, one.role, one.bytes_per_s), plain))
     return found
 
 
@@ -196,6 +202,7 @@ def deployment_config(
         gateway,
         autoscale_config(config),
         failures_config(config),
+        handover_config(config, pools),
     )
 
 

@@ -49,11 +49,14 @@ class StepTotals:
         # seconds of a plain step, of verification and of drafting: without a prompt chunk, and of all steps
         self._pure, self._all = np.zeros(3), np.zeros(3)
         self._any_pure = False
+        self._rebuilds = False
 
     @classmethod
     def of(cls, scenario: Scenario, plain_cost: StepCost) -> StepTotals:
         """Returns sums over no steps yet; `plain_cost` prices the engine without its drafter."""
-        return cls(foreseen(scenario).cost, plain_cost if scenario.engine.num_speculative_tokens else None)
+        found = cls(foreseen(scenario).cost, plain_cost if scenario.engine.num_speculative_tokens else None)
+        found._rebuilds = scenario.engine.rebuilds_drafter_kv
+        return found
 
     def add(self, iterations: Columns) -> None:
         """Takes in iterations (columns as `RunResult.iterations`)."""
@@ -64,6 +67,16 @@ class StepTotals:
             self.tokens += int(iterations["output_tokens"].sum(dtype=np.int64))
         self.from_s = min(self.from_s, float(iterations["start_s"].min()))
         self.to_s = max(self.to_s, float(iterations["end_s"].max()))
+        before = sum(self.busy_s.values())
+        self._add_steps(iterations, decoding)
+        if self._rebuilds:  # passes of the drafter over prompts are in no shape
+            took = float((iterations["end_s"] - iterations["start_s"]).sum())
+            more = max(took - (sum(self.busy_s.values()) - before), 0.0)
+            self.busy_s["drafter"] += more
+            self._terms["drafter"] += more
+
+    def _add_steps(self, iterations: Columns, decoding: Chosen) -> None:
+        """Takes in what steps are priced at."""
         self._add_prompts(iterations, ~decoding)
         if not decoding.any():
             return

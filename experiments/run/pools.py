@@ -8,8 +8,10 @@ import numpy as np
 
 from specfleet.experiments.point.built import Built, BuiltPool
 from specfleet.experiments.run.analysis import StepTotals
+from specfleet.sim.disaggregation.config import PREFILL
 from specfleet.sim.metrics.failures import failure_figures
 from specfleet.sim.metrics.figures import Figures, Value
+from specfleet.sim.metrics.handover import handover_figures
 from specfleet.sim.metrics.pools import by_pool
 from specfleet.sim.recorder import FINISHED, REJECTED, TIMED_OUT
 from specfleet.sim.scenario import RunResult
@@ -44,6 +46,8 @@ def steps_of(result: RunResult, built: Built) -> dict[str, StepTotals]:
     for pool, part, plain in zip(result.scenario.pools, result.parts, built.plain_costs, strict=True):
         totals = StepTotals.of(part.scenario, plain)
         totals.add(part.iterations)
+        if pool.role == PREFILL:
+            totals.tokens = 0  # what it samples is thrown away
         if pool.name in found:
             found[pool.name].take(totals)
         else:
@@ -114,6 +118,12 @@ def failures_of(result: RunResult) -> dict[str, object]:
         for outage in result.outages
     ]
     return {**figures.as_dict(), "outages": each}
+
+
+def handover_of(result: RunResult) -> dict[str, object]:
+    """Returns what became of KV that was handed over; nothing where no pool has a role."""
+    figures = handover_figures(result)
+    return {} if figures is None else figures.as_dict()
 
 
 def _finite(seconds: float) -> float | None:

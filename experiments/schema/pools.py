@@ -58,10 +58,13 @@ def written_path(path: KeyPath, name: str, written: Container[KeyPath]) -> KeyPa
     return path
 
 
+_SEPARATE = ("pools", "slow", "gateway", "autoscale", "failures", "kv_transfer")
+
+
 def deployment_said(experiment: Experiment) -> dict[str, object]:
     """The deployment: of a pool what it says itself, for what it leaves out is as at the top."""
     deployment = experiment.deployment
-    said = deployment.model_dump(exclude={"pools", "slow", "gateway", "autoscale", "failures"})
+    said = deployment.model_dump(exclude={*_SEPARATE})
     if isinstance(deployment.router, Routing):
         said["router"] = deployment.router.model_dump(exclude_none=True)
     if deployment.gateway is not None:
@@ -71,6 +74,8 @@ def deployment_said(experiment: Experiment) -> dict[str, object]:
         said["autoscale"] = deployment.autoscale.model_dump()
     if deployment.failures is not None:
         said["failures"] = deployment.failures.model_dump(exclude_none=True)
+    if deployment.kv_transfer is not None:
+        said["kv_transfer"] = deployment.kv_transfer.model_dump(exclude_none=True)
     if deployment.slow:
         said["slow"] = deployment.model_dump(include={"slow"}, exclude_none=True)["slow"]
     if deployment.pools:

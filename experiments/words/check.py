@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import ceil
 
 from specfleet.experiments.load.sweep import expand
-from specfleet.experiments.point.built import expected_lengths, start_s
+from specfleet.experiments.point.built import build, expected_lengths, start_s
+from specfleet.experiments.point.handover import PROXY_MS, drafter_keeps_kv, kv_bytes, transfer_of
 from specfleet.experiments.run.check import POOL, CheckedFile, CheckedPoint
 from specfleet.experiments.schema.blocks.deployment import Failures
 from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.experiments.schema.pools import pool_experiments
 from specfleet.experiments.words.values import counted, named, text
 from specfleet.hardware.memory import GIB
 
+TOLD = 2048
+"""Prompt tokens of which it is said what their KV takes."""
 MANY = 12
 """Values of an axis, or groups of points, that are named; of more, how many."""
 
@@ -43,6 +48,7 @@ def routing_lines(experiment: Experiment) -> Iterator[str]:
         ways.append(f"replicas seen as they were up to {routing.refresh_ms:g} ms ago")
     if ways:
         yield f"  router: {', '.join(ways)}; then {routing.then}"
+    yield from handover_lines(experiment)
     yield from scaling_lines(experiment)
     if deployment.failures is not None:
         yield f"  failures: {failing_lines(deployment.failures)}"
@@ -59,6 +65,38 @@ def routing_lines(experiment: Experiment) -> Iterator[str]:
             f"sent again {counted(gateway.retries, 'time')} after {gateway.backoff_ms:g} ms and longer"
         )
     yield f"  gateway: {', '.join(said)}"
+
+
+def handover_lines(experiment: Experiment) -> Iterator[str]:
+    """How KV goes from the pool that computes prompts to the one that decodes, and what that takes alone."""
+    config = next((one.config for one in expand(experiment) if transfer_of(one.config) is not None), None)
+    if config is None:
+        return
+    asked, pools = transfer_of(config), config.deployment.pools or {}
+    assert asked is not None
+    names = sorted(pools, key=lambda name: pools[name].role == "decode")
+    block, more = kv_bytes(config)
+    built = {pool.name: pool for pool in build(config).pools}
+    rate = min(pool.bytes_per_s for pool in built.values())
+    whole = ceil(TOLD / built[names[1]].engine.block_size) * block + TOLD * more
+    how = {
+        "after": "when a prompt is computed",
+        "chunks": "each piece of a prompt when its step has ended",
+        "layers": "layer by layer, while later ones are computed",
+    }
+    serve = pool_experiments(config)[names[1]].serve
+    drafts = f"; the drafter's KV is {asked.drafter_kv}" if drafter_keeps_kv(serve) else ""
+    if asked.first_rounds is not None and drafts:
+        drafts += f": no drafts in the first {counted(asked.first_rounds, 'round')}"
+    yield f"  KV from {names[0]} to {names[1]}: {how[asked.overlap]}; then {asked.router}{drafts}"
+    proxy = f", {asked.proxy_ms or PROXY_MS:g} ms at the proxy" if asked.overlap == "after" else ""
+    assumed = [] if asked.proxy_ms is not None or asked.overlap != "after" else ["the proxy"]
+    assumed += [] if "setup_ms" in asked.model_fields_set else ["the set-up"]
+    said = f" (assumed: {' and '.join(assumed)})" if assumed else ""
+    yield (
+        f"  {TOLD:,} tokens are {whole / 1e9:.3f} GB: {1e3 * whole / rate:.1f} ms alone on a link of "
+        f"{rate / 1e9:g} GB/s, after {asked.setup_ms:g} ms of set-up{proxy}{said}"
+    )
 
 
 def scaling_lines(experiment: Experiment) -> Iterator[str]:

@@ -25,6 +25,7 @@ from specfleet.sim.config import (
     SglangConfig,
     SpeculativeConfig,
 )
+from specfleet.sim.disaggregation.config import STEPPED
 from specfleet.sim.kvlayout import KvLayout
 from specfleet.sim.router import ROUTERS, SHIPPED, Looking
 from specfleet.sim.scenario import Scenario
@@ -227,6 +228,7 @@ def _writes_nothing(run: CalendarRun) -> bool:
     return bool((most < 1).any())
 
 
+HANDS_KV = ("hands_kv_over", "receives_kv", "rebuilds_drafter_kv")
 REFUSED = (
     Refusal(
         SglangConfig,
@@ -302,6 +304,8 @@ REFUSED = (
         lambda run: run.scenario.deployment.lockstep > 1,
         "ranks in lockstep",
     ),
+    Refusal(EngineConfig, HANDS_KV, lambda run: any(getattr(run.config, n) for n in HANDS_KV), STEPPED),
+    Refusal(DeploymentConfig, ("handover",), lambda run: bool(run.scenario.deployment.handover), STEPPED),
     Refusal(
         EngineConfig,
         ("pipeline_parallel_size",),

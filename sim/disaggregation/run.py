@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from specfleet.sim.calendar.harvest import by_end
 from specfleet.sim.disaggregation.cluster import HandingCluster, HandingServers
-from specfleet.sim.disaggregation.config import PREFILL
+from specfleet.sim.disaggregation.config import PREFILL, STEPPED
 from specfleet.sim.disaggregation.servers import RoleEngines
 from specfleet.sim.disaggregation.transfers import COUNTS, TIMES
 from specfleet.sim.fleet.join import counts_of, numbered, result_of, sums_of, wide
@@ -24,10 +24,6 @@ from specfleet.sim.speculation.oracle import foreseen
 from specfleet.workloads.requests import RequestTable
 
 I64 = npt.NDArray[np.int64]
-HANDED_TIMES = ("prompt_arrived_s", "prompt_admitted_s", *TIMES, "decode_admitted_s")
-"""Further times of a request: at the replica that computed its prompt, between the two, at the other."""
-STEPPED = "prompts are computed on other replicas than they are decoded on"
-"""Why such a run is stepped."""
 
 
 def simulate_disaggregated(
@@ -76,8 +72,10 @@ def _joined(
         Breach: a law does not hold.
     """
     requests = _columns(scenario, table, servers, cluster)
-    names, parts = list(dict.fromkeys(pool.name for pool in scenario.pools)), []
-    for pool, ran in zip(scenario.pools, rans, strict=True):
+    names = list(dict.fromkeys(pool.name for pool in scenario.pools))
+    found: dict[int, RunResult] = {}
+    for index in sorted(range(len(rans)), key=lambda index: scenario.pools[index].role != PREFILL):
+        pool, ran = scenario.pools[index], rans[index]
         computes = pool.role == PREFILL
         where = requests["prefill_replica"] if computes else servers.replica_of
         rows = np.flatnonzero((servers.replica_of >= 0) & np.isin(where, pool.members))
@@ -86,11 +84,12 @@ def _joined(
         if computes:  # nobody sees what it samples
             mine |= {"first_chunk_s": mine["first_token_s"], "last_chunk_s": mine["finished_s"]}
             requests["cached_tokens"][rows] = mine["cached_tokens"]
-            requests["admitted_s"][rows] = requests["prompt_admitted_s"][rows] = mine["admitted_s"]
+            requests["admitted_s"][rows] = mine["admitted_s"]
         else:
             _take_in(requests, mine, rows)
             mine["cached_tokens"] = here.prompt_tokens - 1  # its KV came
-            mine |= {name: requests[name][rows] for name in HANDED_TIMES}
+            mine |= {name: requests[name][rows] for name in (*TIMES, "decode_admitted_s")}
+            mine |= {f"prompt_{name}": requests[name][rows] for name in ("arrived_s", "admitted_s")}
             requests["replica"][rows] = servers.replica_of[rows]
             requests["pool"][rows] = names.index(pool.name)
         requests["preemptions"][rows] += mine["preemptions"]
@@ -98,7 +97,8 @@ def _joined(
         mine |= {name: requests[name][rows] for name in known} | {"max_tokens": here.max_tokens}
         part = result_of(scenario.part(pool), seed, ran, mine)
         check_run(part, here)
-        parts.append(part)
+        found[index] = part
+    parts = [found[index] for index in range(len(rans))]
     widest = max(part.iterations["gaps_by_tokens"].shape[1] for part in parts)
     members = [np.array(pool.members) for pool in scenario.pools]
     each = list(zip(parts, members, strict=True))
@@ -127,8 +127,7 @@ def _columns(
     requests["status"][:] = REJECTED
     requests |= cluster.client.times() | {"arrived_s": servers.arrived_s, "pool": np.full(n, -1)}
     requests |= cluster.transfers.columns
-    requests |= {"decode_admitted_s": np.full(n, np.nan), "prompt_admitted_s": np.full(n, np.nan)}
-    requests["prompt_arrived_s"] = servers.arrived_s
+    requests["decode_admitted_s"] = np.full(n, np.nan)
     requests |= {"request_id": np.arange(n), "class_id": table.class_id}
     requests |= {"prompt_tokens": table.prompt_tokens, "max_tokens": table.max_tokens}
     requests["counted"] = np.arange(n) >= scenario.load.num_warmups

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from specfleet.hardware.stepcost import StepCost
+from specfleet.hardware.stepcost import StepCost, StepShape, prefill_pairs, shape_fields
 from specfleet.sim.clients import Client
 from specfleet.sim.columns.receiving import ReceivingCrowd
 from specfleet.sim.config import EngineConfig
@@ -54,6 +54,27 @@ class PromptEngine(Engine):
         for sequence in flight.batch.tail.sequences:
             known = min(sequence.num_computed_tokens, sequence.prompt_tokens)
             self.pieces.append(PromptPiece(sequence.id, known, now, flight.end_s))
+
+
+class RebuildingEngine(Engine):
+    """An engine that decodes prompts of which the drafter has no KV: in the step that lets one in, the
+    drafter computes it in one pass over the prompt, in pieces as long as a step may be."""
+
+    def _start(self, flight: Flight, now: float) -> None:
+        super()._start(flight, now)
+        for sequence in flight.batch.new:
+            if not sequence.num_preemptions:
+                flight.end_s += self._pass_s(sequence.prompt_tokens)
+
+    def _pass_s(self, tokens: int) -> float:
+        """Returns the seconds of one drafter pass over a prompt."""
+        most, seconds = self.config.max_num_batched_tokens, 0.0
+        for past in range(0, tokens, most):
+            piece = min(most, tokens - past)
+            fields = shape_fields(0, 0, 0, 0, 1, piece, prefill_pairs(piece, past), 1)
+            columns = {name: np.array([value]) for name, value in zip(StepShape._fields, fields, strict=True)}
+            seconds += float(self.cost.terms(columns)["drafter"][0])
+        return seconds
 
 
 class Standstills:
@@ -156,6 +177,8 @@ class RoleEngines(Engines):
     def _engine(self, scenario: Scenario, replica: int) -> Engine:
         policy = self._policy(scenario)
         make = PromptEngine if scenario.engine.hands_kv_over else Engine
+        if scenario.engine.rebuilds_drafter_kv:
+            make = RebuildingEngine
         return make(scenario.engine, scenario.cost, self._recorder, replica, policy)
 
     def ran(self, client: Client) -> Ran:

@@ -17,6 +17,7 @@ from specfleet.sim.calendar.runs import apart
 from specfleet.sim.calendar.sglang.runs import SglangLanes
 from specfleet.sim.calendar.taken import taken
 from specfleet.sim.cluster import Cluster, OpenArrivals
+from specfleet.sim.disaggregation.config import STEPPED
 from specfleet.sim.errors import Unsuited
 from specfleet.sim.fleet.autoscaler import Autoscaler
 from specfleet.sim.fleet.gateway import Gateway
@@ -82,6 +83,8 @@ def simulate_pools(
 
 def why_pools_stepped(scenario: Scenario, table: RequestTable, seed: int) -> str:
     """Returns why pools would be stepped; empty where the calendar begins all of them. Runs nothing."""
+    if scenario.deployment.handover is not None:
+        return STEPPED
     return PooledRun(scenario, table, seed).because()
 
 

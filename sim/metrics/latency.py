@@ -128,6 +128,9 @@ def iteration_parts(result: RunResult, plain_cost: StepCost) -> dict[str, F64]:
     if deployment.lockstep > 1 or stages > 1 or deployment.failures is not None:
         told = sum(found.values())
         found["paused"] = np.where(told > 0.0, rows["end_s"] - rows["start_s"] - told, 0.0)
+    if result.scenario.engine.rebuilds_drafter_kv:
+        told = sum(found.values())
+        found["draft"] += np.where(told > 0.0, rows["end_s"] - rows["start_s"] - told, 0.0)
     return found
 
 
@@ -218,10 +221,12 @@ def until_first_token(each: Columns) -> dict[str, F64]:
             "prefill_s": each["first_token_s"] - each["admitted_s"],
         }
     ready_s = np.maximum(each["opened_s"], each["prefilled_s"])
+    arrived_s = each.get("prompt_arrived_s", each["arrived_s"])
+    admitted_s = each.get("prompt_admitted_s", each["admitted_s"])
     return {
-        "client_s": each["prompt_arrived_s"] - each["sent_s"],
-        "queue_s": each["prompt_admitted_s"] - each["prompt_arrived_s"],
-        "prefill_s": each["prefilled_s"] - each["prompt_admitted_s"],
+        "client_s": arrived_s - each["sent_s"],
+        "queue_s": admitted_s - arrived_s,
+        "prefill_s": each["prefilled_s"] - admitted_s,
         "handover_s": ready_s - each["prefilled_s"],
         "transfer_s": each["moved_s"] - ready_s,
         "decode_queue_s": each["decode_admitted_s"] - each["moved_s"],

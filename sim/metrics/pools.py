@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from specfleet.sim.config import Slo
+from specfleet.sim.disaggregation.config import PREFILL
 from specfleet.sim.metrics.columns import engine_load
 from specfleet.sim.metrics.samples import F64, Samples
 from specfleet.sim.metrics.sums import Counted, RequestSums
@@ -22,7 +23,8 @@ class PoolFigures:
     Attributes:
         pool: its name.
         replicas: how many it has.
-        requests, output_tokens: counted and completed there.
+        requests, output_tokens: counted and completed there; of a pool that computes prompts for another the
+            prompts, and no tokens, and its TTFT ends with the prompt.
         output_throughput: tokens a second of the whole run's duration.
         mean_ttft_ms, p99_ttft_ms, mean_tpot_ms, p99_tpot_ms: on the client's clock.
         acceptance_length: over all its requests, warm-ups included; 1 where nothing was verified.
@@ -83,6 +85,8 @@ def _figures(result: RunResult, name: str, duration_s: float, span_s: float, slo
     sums, several = RequestSums(slo), [Counted.of(part.requests) for part in parts]
     for part, counted in zip(parts, several, strict=True):
         sums.add(part.requests, counted)
+    decodes = all(pool.role != PREFILL for pool in result.scenario.pools if pool.name == name)
+    tokens = sums.output_tokens if decodes else 0  # what a prompt's replica samples is thrown away
     ttft = Samples.of(_joined([counted.ttft_s for counted in several]))
     tpot = Samples.of(_joined([counted.tpot_sample_s for counted in several]))
     seconds = [_seconds(part) for part in parts]
@@ -93,8 +97,8 @@ def _figures(result: RunResult, name: str, duration_s: float, span_s: float, slo
         pool=name,
         replicas=replicas,
         requests=sums.completed,
-        output_tokens=sums.output_tokens,
-        output_throughput=sums.output_tokens / duration_s if duration_s else 0.0,
+        output_tokens=tokens,
+        output_throughput=tokens / duration_s if duration_s else 0.0,
         mean_ttft_ms=1e3 * ttft.mean(),
         p99_ttft_ms=1e3 * ttft.percentiles([99.0])[0],
         mean_tpot_ms=1e3 * tpot.mean(),

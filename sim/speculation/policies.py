@@ -10,6 +10,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Rows
 
+import numpy as np
+
 from specfleet.hardware.stepcost import StepCost
 from specfleet.sim.rules import I64
 from specfleet.sim.sequence import Batch, Sequence
@@ -153,6 +155,26 @@ class ByClass(Silent, Columnwise):
         return self._own.of(batch)
 
 
+class FirstRounds(Silent, Columnwise):
+    """No drafts in the first rounds of a request, whose drafter has not seen its prompt.
+
+    Args:
+        k: drafts later.
+        rounds: that bring one token each.
+    """
+
+    def __init__(self, k: int, rounds: int) -> None:
+        self.k = k
+        self.rounds = rounds
+
+    def plan_rows(self, batch: Batch, waiting: int, now: float) -> I64:
+        """Returns 0 for requests that have written less, K for others."""
+        return np.where(batch.assumed() + 1 < self.rounds, 0, self.k)
+
+
+FIRST_ROUNDS = "first_rounds"
+"""Not a name for `draft_policy`: what `kv_transfer.drafter_kv: skipped` means."""
+
 POLICIES: dict[str, Callable[..., Policy]] = {
     "static": Static,
     "batch_size": BatchSizeSchedule,
@@ -179,12 +201,17 @@ _NEVER_ASK = (
     ByClass,
     Bandit,
     Oracle,
+    FirstRounds,
 )
+
+
+def _of_name(name: str) -> Callable[..., Policy]:
+    return FirstRounds if name == FIRST_ROUNDS else POLICIES[name]
 
 
 def asks_for_confidence(spec: PolicySpec | None) -> bool:
     """Whether a policy may ask what a request's drafter expects of its drafts; one of one's own may."""
-    return spec is not None and POLICIES[spec.name] not in _NEVER_ASK
+    return spec is not None and _of_name(spec.name) not in _NEVER_ASK
 
 
 def make_policy(spec: PolicySpec | None, k: int, cost: StepCost) -> Policy | None:
@@ -197,6 +224,6 @@ def make_policy(spec: PolicySpec | None, k: int, cost: StepCost) -> Policy | Non
     """
     if spec is None or (spec.name == "static" and not spec.parameters):
         return None
-    made = POLICIES[spec.name]
+    made = _of_name(spec.name)
     extra: dict[str, object] = {"cost": cost} if "cost" in inspect.signature(made).parameters else {}
     return made(**{"k": k, **extra, **spec.parameters})

@@ -27,6 +27,7 @@ FLEETS = Path(__file__).parents[1] / "experiments" / "fleet"
 IN_FLEETS = (
     "deployment.failures.",
     "deployment.gateway.",
+    "deployment.kv_transfer.",
     "deployment.pools.",
     "deployment.router.",
     "deployment.slow.",

@@ -11,6 +11,7 @@ from specfleet.experiments.load.rules.autoscale import autoscale_conflicts
 from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.load.rules.failures import failure_conflicts
 from specfleet.experiments.load.rules.gateway import gateway_conflicts
+from specfleet.experiments.load.rules.handover import handover_conflicts
 from specfleet.experiments.load.rules.memory import running_conflicts
 from specfleet.experiments.load.rules.own import own_conflicts
 from specfleet.experiments.load.rules.parallel import parallel_conflicts, stage_conflicts
@@ -70,6 +71,7 @@ def _without_running(config: Experiment) -> Iterator[Conflict]:
     yield from autoscale_conflicts(config)
     yield from gateway_conflicts(config)
     yield from failure_conflicts(config)
+    yield from handover_conflicts(config)
     yield from workload_conflicts(config)
     yield from session_conflicts(config)
     yield from slo_conflicts(config)

@@ -12,6 +12,7 @@ from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.load.rules.conflicts import conflicts
 from specfleet.experiments.load.rules.failures import failure_conflicts
 from specfleet.experiments.load.rules.gateway import gateway_conflicts
+from specfleet.experiments.load.rules.handover import handover_conflicts
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import did_you_mean
 from specfleet.experiments.schema.pools import pool_data, pool_experiments, written_path
@@ -64,6 +65,7 @@ def pooled_conflicts(
         *gateway_conflicts(config),
         *autoscale_conflicts(config),
         *failure_conflicts(config),
+        *([] if unsound else handover_conflicts(config)),
     ], unsound
 
 

@@ -47,6 +47,9 @@ class ReplicaPool(Block):
     """In place of the one at the top."""
     slow: tuple[Slow, ...] = ()
     """Stragglers."""
+    role: Literal["prefill", "decode"] | None = None
+    """What it does of every request: `prefill` computes the prompt, `decode` the answer from its KV
+    (`kv_transfer`). Left out: all of it."""
 
 
 def _name_or_routing(value: object) -> str:
@@ -201,6 +204,32 @@ class Failures(Block):
     """Requests that were lost, or refused by a dead replica."""
 
 
+class KvTransfer(Block):
+    """How the KV of a prompt goes from the pool with `role: prefill` to the one with `role: decode`."""
+
+    overlap: Literal["after", "chunks", "layers"] = "after"
+    """When it is sent: `after` the prompt is computed (vLLM's NixlConnector: the decode side pulls); in
+    `chunks`, each when its step has ended (SGLang, Mooncake); in `layers`, while later ones are computed
+    (vLLM's P2pNcclConnector)."""
+    gb_per_s: Annotated[float, Field(gt=0, le=1e5)] = 45.0
+    """Of a GPU's link, either way, 1e9 bytes/s: 45 is what DeepEP measured of a 400 Gb/s network card; over
+    NVLink it measured 150 on an H800."""
+    setup_ms: Milliseconds = 1.0
+    """From when the decode replica has room until the first byte moves (assumed)."""
+    proxy_ms: Milliseconds | None = None
+    """With `overlap: after`, from the end of a prompt until the decode replica has the request: an HTTP
+    answer and a request (assumed: 5)."""
+    router: RouterName = "least_outstanding"
+    """Chooses the decode replica; `deployment.router` chooses that of the prompt."""
+    drafter_kv: Literal["moved", "rebuilt", "skipped"] = "moved"
+    """What becomes of the drafter's KV of a prompt: computed beside it and `moved`; `rebuilt` by a pass of
+    the drafter over the prompt on the decode side, from hidden states that are sent along where it reads
+    them; or `skipped`: no drafts in the first rounds."""
+    first_rounds: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """With `drafter_kv: skipped`, rounds without drafts. What drafts are worth after them without the
+    prompt's KV is not known: `acceptance` says it."""
+
+
 class Deployment(Block):
     """How many engine replicas there are, of which kinds, and who gets a request."""
 
@@ -217,6 +246,8 @@ class Deployment(Block):
     """Replicas that die, hang or are slow for a while; left out, none does."""
     pools: Annotated[dict[PoolName, ReplicaPool], Field(min_length=1)] | None = None
     """Several kinds of replicas, by name, in place of `replicas`."""
+    kv_transfer: KvTransfer | None = None
+    """Between pools with roles; left out, what it says if nothing else is said."""
     autoscale: Autoscale | None = None
     """How many replicas there are as the load changes, in place of `replicas`."""
 
@@ -224,6 +255,10 @@ class Deployment(Block):
     def most_replicas(self) -> int:
         """Replicas that there are, or that there may be at most."""
         return self.replicas if self.autoscale is None else self.autoscale.max
+
+    def pool_with(self, role: str) -> str | None:
+        """The first pool with a role, by name."""
+        return next((name for name, pool in (self.pools or {}).items() if pool.role == role), None)
 
     @property
     def routing(self) -> Routing:

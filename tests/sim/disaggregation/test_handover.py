@@ -15,11 +15,14 @@ from sim_toys import ENGINE, SPREAD, SplitCost, ToyCost, World, drafting, worlds
 
 from specfleet.sim.config import DeploymentConfig, LoadConfig
 from specfleet.sim.disaggregation.config import AFTER, CHUNKS, LAYERS, HandoverConfig
+from specfleet.sim.errors import Breach
 from specfleet.sim.laws.everywhere import differences
+from specfleet.sim.laws.handover import check_handover
 from specfleet.sim.metrics.latency import HANDOVER_PARTS, PARTS, latency_split
 from specfleet.sim.recorder import FINISHED, REJECTED
 from specfleet.sim.router import ROUTERS
 from specfleet.sim.scenario import RunResult
+from specfleet.sim.simulation import simulate
 
 HANDOVERS = st.builds(
     HandoverConfig,
@@ -244,3 +247,44 @@ def test_a_closed_loop_keeps_its_users() -> None:
     run = Split([20] * 12, [4] * 12, load=LoadConfig(3), bytes_per_s=1e4).run()
     assert (run.requests["status"] == FINISHED).all()
     assert len(np.unique(run.requests["sent_s"])) > 3
+
+
+PLANTED = {
+    "kv_blocks": (1, "blocks were sent"),
+    "kv_bytes": (1, "bytes were sent"),
+    "moved_s": (-1.0, "comes after moved_s"),
+    "opened_s": (1.0, "opened_s"),
+    "decode_admitted_s": (-1.0, "comes after decode_admitted_s"),
+    "prefilled_s": (9.0, "prefilled_s"),
+    "status": (1, "times in prefill pools"),
+}
+
+
+@pytest.mark.parametrize("column", PLANTED)
+def test_a_fault_in_what_was_handed_over_is_found(column: str) -> None:
+    split = Split([40, 90], [5, 5], None, 1, 1, HandoverConfig(block_bytes=100, proxy_s=0.01), 5000.0)
+    run, (more, said) = split.run(), PLANTED[column]
+    check_handover(run, split.table)
+    wrong = run.requests[column].copy()
+    wrong[1] += more
+    with pytest.raises(Breach, match=said):
+        check_handover(replace(run, requests={**run.requests, column: wrong}), split.table)
+
+
+def test_a_link_that_is_faster_than_it_is_is_found() -> None:
+    split = Split([40, 90], [5, 5], None, 1, 1, HandoverConfig(block_bytes=100), 5000.0)
+    run = split.run()
+    pools = tuple(replace(pool, bytes_per_s=4000.0) for pool in run.scenario.pools)
+    with pytest.raises(Breach, match="bytes went over a link of 4000 bytes/s"):
+        check_handover(replace(run, scenario=replace(run.scenario, pools=pools)), split.table)
+
+
+def test_pools_may_stand_in_any_order() -> None:
+    split = Split([40, 90, 20], [5, 5, 9], None, 2, 1, HandoverConfig(block_bytes=100), 5000.0)
+    scenario = split.scenario
+    first, other = scenario.pools
+    turned = replace(scenario, pools=(replace(other, members=(0,)), replace(first, members=(1, 2))))
+    run, again = split.run(), simulate(turned, split.table, 0)
+    for name in ("moved_s", "finished_s", "admitted_s"):
+        assert run.requests[name].tolist() == again.requests[name].tolist()
+    assert again.requests["replica"].tolist() == [0] * 3

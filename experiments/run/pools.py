@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 
 import numpy as np
 
 from specfleet.experiments.point.built import Built, BuiltPool
-from specfleet.experiments.run.analysis import StepTotals
-from specfleet.sim.disaggregation.config import PREFILL
+from specfleet.experiments.run.analysis import StepTotals, tpot_splits
+from specfleet.sim.disaggregation.config import DECODE, PREFILL
 from specfleet.sim.metrics.failures import failure_figures
 from specfleet.sim.metrics.figures import Figures, Value
-from specfleet.sim.metrics.handover import handover_figures
+from specfleet.sim.metrics.handover import handover_figures, ttft_split
 from specfleet.sim.metrics.pools import by_pool
 from specfleet.sim.recorder import FINISHED, REJECTED, TIMED_OUT
 from specfleet.sim.scenario import RunResult
@@ -120,10 +121,15 @@ def failures_of(result: RunResult) -> dict[str, object]:
     return {**figures.as_dict(), "outages": each}
 
 
-def handover_of(result: RunResult) -> dict[str, object]:
-    """Returns what became of KV that was handed over; nothing where no pool has a role."""
-    figures = handover_figures(result)
-    return {} if figures is None else figures.as_dict()
+def told_of(result: RunResult) -> dict[str, object]:
+    """Returns where the time to first tokens went, what became of KV that was handed over, if it was, and of
+    replicas that failed, if any may."""
+    handed = handover_figures(result)
+    return {
+        **failures_of(result),
+        **ttft_split(result),
+        **({} if handed is None else handed.as_dict()),
+    }
 
 
 def _finite(seconds: float) -> float | None:
@@ -146,3 +152,19 @@ def _cost(pool: BuiltPool, duration_s: float, output_tokens: int) -> dict[str, V
 def flat(pools: list[dict[str, object]]) -> dict[str, object]:
     """Returns the figures of pools by key, as summary.csv has them."""
     return {f"pool:{pool['pool']}:{figure}": pool[figure] for pool in pools for figure in FLAT}
+
+
+def of_decode(
+    result: RunResult, built: Built, steps: dict[str, StepTotals], class_names: Sequence[str]
+) -> dict[str, object]:
+    """Returns what drafts do to the steps of the pool that decodes, and where its TPOT went; nothing where no
+    pool has a role, or replicas of it differ in speed."""
+    kinds = zip(result.scenario.pools, result.parts, built.plain_costs, strict=True)
+    mine = [(pool, part, plain) for pool, part, plain in kinds if pool.role == DECODE]
+    if len(mine) != 1:
+        return {}
+    ((pool, part, plain),) = mine
+    counts = (int(part.requests[name].sum()) for name in ("accepted_tokens", "verifications"))
+    whole, by_class = tpot_splits(part, plain, class_names)
+    splits = {"tpot_split": whole, **({"tpot_split_by_class": by_class} if by_class else {})}
+    return {**steps[pool.name].overheads(*counts), **splits}

@@ -35,14 +35,12 @@ from specfleet.experiments.run.fleets.shares import (
     simulated,
     summed_up,
 )
-from specfleet.experiments.run.pools import failures_of, flat, gateway_of, handover_of, pools_of, steps_of
+from specfleet.experiments.run.pools import flat, gateway_of, of_decode, pools_of, steps_of, told_of
 from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.run.sglang_bench import sglang_bench_json
 from specfleet.experiments.schema.blocks.experiment import Experiment
-from specfleet.sim.disaggregation.config import DECODE
 from specfleet.sim.metrics.columns import benchmark, by_class, by_replica, engine_load
 from specfleet.sim.metrics.figures import ClassFigures, EngineLoad, Figures, Value
-from specfleet.sim.metrics.handover import ttft_split
 from specfleet.sim.metrics.summary import Summary
 from specfleet.sim.metrics.sums import Counted
 from specfleet.sim.metrics.tasks import Tasks, due_s
@@ -186,7 +184,6 @@ def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> F
         **_steps(result, built, steps, table.class_names),
         **({"class_names": list(table.class_names)} if mixed else {}),
         **intervals(result),
-        **ttft_split(result),
         "slo_attainment": figures.slo_attainment,
         **_rates(figures, load, built, paid),
         **energy_of(built, steps, result.scaling),
@@ -197,8 +194,7 @@ def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> F
         "refusals": dict(result.refusals),
         "warning": unfit_for_tails([spec for pool in built.pools for spec in pool.acceptance.values()]),
         **_pools(result, built, figures, steps),
-        **failures_of(result),
-        **handover_of(result),
+        **told_of(result),
         "stepped": {"share": result.stepped_share, "because": result.stepped_because},
     }
     return {
@@ -218,28 +214,12 @@ def _steps(
         totals = StepTotals.of(built.scenario, built.plain_cost)
         for mine in steps.values():
             totals.take(mine)
-        return {**totals.split(), **_of_decode(result, built, steps, class_names)}
+        return {**totals.split(), **of_decode(result, built, steps, class_names)}
     counts = (int(result.requests[name].sum()) for name in ("accepted_tokens", "verifications"))
     (totals,) = steps.values()
     whole, by_class = tpot_splits(result.parts[0] if result.parts else result, built.plain_cost, class_names)
     splits = {"tpot_split": whole, **({"tpot_split_by_class": by_class} if by_class else {})}
     return {**totals.split(), **totals.overheads(*counts), **splits}
-
-
-def _of_decode(
-    result: RunResult, built: Built, steps: dict[str, StepTotals], class_names: Sequence[str]
-) -> dict[str, object]:
-    """Returns what drafts do to the steps of the pool that decodes, and where its TPOT went; nothing where no
-    pool has a role, or replicas of it differ in speed."""
-    kinds = zip(result.scenario.pools, result.parts, built.plain_costs, strict=True)
-    mine = [(pool, part, plain) for pool, part, plain in kinds if pool.role == DECODE]
-    if len(mine) != 1:
-        return {}
-    ((pool, part, plain),) = mine
-    counts = (int(part.requests[name].sum()) for name in ("accepted_tokens", "verifications"))
-    whole, by_class = tpot_splits(part, plain, class_names)
-    splits = {"tpot_split": whole, **({"tpot_split_by_class": by_class} if by_class else {})}
-    return {**steps[pool.name].overheads(*counts), **splits}
 
 
 def _pools(

@@ -17,7 +17,7 @@ from specfleet.experiments.point.build import (
     pool,
     requests_asked,
 )
-from specfleet.experiments.point.handover import handover_config, with_roles
+from specfleet.experiments.point.handover import handover_config, role_of
 from specfleet.experiments.point.loading import load_s
 from specfleet.experiments.point.mixes import writes_what_it_asks
 from specfleet.experiments.point.plugins import load_plugins
@@ -103,9 +103,7 @@ def build(config: Experiment) -> Built:
         hardware.memory.DoesNotFit: when no KV block is left; the message is the budget.
     """
     load_plugins(config.plugins)
-    pools = with_roles(
-        config, tuple(_built_pool(name, one) for name, one in pool_experiments(config).items())
-    )
+    pools = tuple(_with_role(config, _built_pool(*one)) for one in pool_experiments(config).items())
     first = pools[0]
     deployment = deployment_config(config, pools, first.lockstep)
     client = client_config(config)
@@ -160,6 +158,12 @@ def _built_pool(name: str, config: Experiment) -> BuiltPool:
     )
 
 
+def _with_role(config: Experiment, one: BuiltPool) -> BuiltPool:
+    """Returns a pool with its role, where it has one, and what follows from that."""
+    role = role_of(config, one.name, one.engine, one.policy, one.gpus / one.replicas)
+    return dataclasses.replace(one, **role._asdict())
+
+
 def simulated_pools(pools: Sequence[BuiltPool]) -> list[tuple[ReplicaPool, StepCost]]:
     """Returns the kinds of replicas that there are, each with its price without drafts: a pool, or those of
     its replicas that are as fast as each other. Replicas are numbered pool after pool."""
@@ -202,7 +206,7 @@ def deployment_config(
         gateway,
         autoscale_config(config),
         failures_config(config),
-        handover_config(config, pools),
+        handover_config(config),
     )
 
 

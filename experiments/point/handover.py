@@ -4,21 +4,18 @@ part."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from math import inf
+from typing import NamedTuple
 
 from specfleet.experiments.point.build import drafter, placement, pool
 from specfleet.experiments.schema.blocks.deployment import KvTransfer
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import Serve
 from specfleet.experiments.schema.pools import pool_experiments
-from specfleet.sim.config import EAGLE_FAMILY, WITHOUT_DRAFT_KV
+from specfleet.sim.config import EAGLE_FAMILY, WITHOUT_DRAFT_KV, EngineConfig
 from specfleet.sim.disaggregation.config import AFTER, DECODE, HandoverConfig
 from specfleet.sim.speculation.policies import FIRST_ROUNDS
 from specfleet.sim.speculation.policy import PolicySpec
-
-if TYPE_CHECKING:
-    from specfleet.experiments.point.built import BuiltPool
 
 PROXY_MS = 5.0
 """An HTTP answer to the proxy and a request to the decode replica, whose prompt is tokens already
@@ -67,14 +64,14 @@ def kv_bytes(config: Experiment) -> tuple[int, int]:
     return block, state_bytes(serve) if rebuilt else 0
 
 
-def handover_config(config: Experiment, pools: Sequence[BuiltPool]) -> HandoverConfig | None:
+def handover_config(config: Experiment) -> HandoverConfig | None:
     """Returns how KV is handed over; None where no pool has a role."""
     asked = transfer_of(config)
     if asked is None:
         return None
     block_bytes, token_bytes = kv_bytes(config)
     proxy_ms = PROXY_MS if asked.proxy_ms is None else asked.proxy_ms
-    model = placement(pool_experiments(config)[pools[0].name].serve).model
+    model = placement(next(iter(pool_experiments(config).values())).serve).model
     return HandoverConfig(
         asked.overlap,
         asked.router,
@@ -86,20 +83,26 @@ def handover_config(config: Experiment, pools: Sequence[BuiltPool]) -> HandoverC
     )
 
 
-def with_roles(config: Experiment, pools: tuple[BuiltPool, ...]) -> tuple[BuiltPool, ...]:
-    """Returns the pools with their roles, links, and what the decode side does about the drafter's KV."""
+class Role(NamedTuple):
+    """What a pool is, and does about the drafter's KV, by the fields of `built.BuiltPool`."""
+
+    role: str
+    bytes_per_s: float
+    engine: EngineConfig
+    policy: PolicySpec | None
+
+
+def role_of(
+    config: Experiment, name: str, engine: EngineConfig, policy: PolicySpec | None, gpus: float
+) -> Role:
+    """Returns the role of a pool whose replicas have so many GPUs each."""
     asked = transfer_of(config)
     if asked is None:
-        return pools
-    found = []
-    for one in pools:
-        role = (config.deployment.pools or {})[one.name].role or ""
-        engine, policy = one.engine, one.policy
-        speculative = engine.speculative
-        if role == DECODE and speculative is not None and speculative.method not in WITHOUT_DRAFT_KV:
-            engine = dataclasses.replace(engine, rebuilds_drafter_kv=asked.drafter_kv == "rebuilt")
-            if asked.drafter_kv == "skipped":
-                policy = PolicySpec(FIRST_ROUNDS, {"rounds": asked.first_rounds})
-        link = asked.gb_per_s * 1e9 * one.gpus / one.replicas
-        found.append(dataclasses.replace(one, role=role, bytes_per_s=link, engine=engine, policy=policy))
-    return tuple(found)
+        return Role("", inf, engine, policy)
+    role = (config.deployment.pools or {})[name].role or ""
+    speculative = engine.speculative
+    if role == DECODE and speculative is not None and speculative.method not in WITHOUT_DRAFT_KV:
+        engine = dataclasses.replace(engine, rebuilds_drafter_kv=asked.drafter_kv == "rebuilt")
+        if asked.drafter_kv == "skipped":
+            policy = PolicySpec(FIRST_ROUNDS, {"rounds": asked.first_rounds})
+    return Role(role, asked.gb_per_s * 1e9 * gpus, engine, policy)

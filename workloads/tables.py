@@ -96,3 +96,24 @@ def reordered(table: RequestTable, order: IntArray) -> RequestTable:
 def _moved(streams: IntArray, place: IntArray) -> IntArray:
     """Private streams by where their rows are now."""
     return np.where(streams >= 0, place[np.maximum(streams, 0)], streams)
+
+
+def kept(table: RequestTable, rows: IntArray) -> RequestTable:
+    """Some rows in their order, with what they share; turns left out are closed up.
+
+    A turn that follows one that is left out, or begins its session then, keeps its own pause.
+    """
+    if table.think_s is None:
+        return table.taken(rows)
+    session = table.session_id[rows]
+    first = np.concatenate([[True], np.diff(session) != 0])[: len(rows)]
+    begins = np.maximum.accumulate(np.where(first, np.arange(len(rows)), 0))
+    turns = dataclasses.replace(table, turn=_at(table, rows, np.arange(len(rows)) - begins))
+    return reordered(turns, rows)
+
+
+def _at(table: RequestTable, rows: IntArray, turns: IntArray) -> IntArray:
+    """A column of turns with others in some rows."""
+    column = np.array(table.turn)
+    column[rows] = turns
+    return column

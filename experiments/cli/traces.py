@@ -41,6 +41,11 @@ BlockSize = Annotated[int | None, typer.Option(help="Tokens of a block of hash_i
 Characters = Annotated[float | None, typer.Option(help="For a file that holds text.")]
 OnReset = Annotated[str | None, typer.Option(help="error, append or sort.")]
 Ties = Annotated[str | None, typer.Option(help="keep or spread.")]
+Turns = Annotated[
+    str | None, typer.Option(help="arrivals, or after_answer: a turn waits for the answer before it.")
+]
+PauseS = Annotated[float | None, typer.Option(help="Seconds before turns whose pause is not recorded.")]
+Context = Annotated[str | None, typer.Option(help="Of turns: recorded or accumulate.")]
 
 
 def _asked(
@@ -80,6 +85,9 @@ def show(
     characters_per_token: Characters = None,
     on_reset: OnReset = None,
     ties: Ties = None,
+    turns: Turns = None,
+    pause_s: PauseS = None,
+    context: Context = None,
     figure: Annotated[
         Path | None, typer.Option(help="Draw rate, lengths and dispersion, PNG or SVG.")
     ] = None,
@@ -92,6 +100,8 @@ def show(
     _known(form)
     with plain_errors():
         asked = _asked(columns, time_unit, block_size, characters_per_token, on_reset, ties)
+        waits = {"turns": turns, "pause_s": pause_s, "context": context}
+        asked |= {name: value for name, value in waits.items() if value is not None}
         found = read_trace(file, form, speed=speed, limit=limit, **asked)
         print(found.report.render())
         print(statistics_text(found))

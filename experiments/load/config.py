@@ -16,6 +16,7 @@ from specfleet.experiments.load.gridcheck import GridCheck
 from specfleet.experiments.load.load_range import axis_key, load_axis, stand_in
 from specfleet.experiments.load.rules.acceptance import acceptance_notices, elsewhere
 from specfleet.experiments.load.rules.in_step import in_step_notices
+from specfleet.experiments.load.rules.memory import turn_notices
 from specfleet.experiments.load.rules.mix import mix_notices
 from specfleet.experiments.load.rules.own import own_notices
 from specfleet.experiments.load.rules.reach import reach_notices
@@ -414,6 +415,7 @@ def _notices(experiment: Experiment, points: list[Experiment]) -> Iterator[str]:
     yield from own_notices(points)
     yield from workload_notices(points)
     yield from mix_notices(points)
+    yield from turn_notices(points)
     yield from session_notices(points)
     yield from sglang_notices(experiment, points)
     yield from trtllm_notices(experiment, points)

@@ -86,6 +86,7 @@ def conflicts(experiment: Experiment) -> Iterator[Conflict]:
             "does not know how much of their prompts sessions find in the cache; give the loads as an axis",
             "sweep.load",
             "workload.sessions",
+            "workload.trace",
         )
     if experiment.workload.replayed:
         yield Conflict.at(

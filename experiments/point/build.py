@@ -248,8 +248,8 @@ def turn_classes(workload: Workload) -> dict[str, int] | None:
     """Returns the traffic classes whose requests are turns of sessions, with their `class_id`; None where all
     requests are turns, or none is."""
     if not workload.alone:
-        return None if workload.sessions is not None else {}
-    return {name: place for place, name in enumerate(workload.classes) if workload.of_class(name).sessions}
+        return None if workload.has_sessions else {}
+    return {name: place for place, name in enumerate(workload.classes) if workload.of_class(name).in_sessions}
 
 
 def acceptance_specs(config: Experiment) -> dict[str, AcceptanceSpec]:
@@ -372,12 +372,14 @@ def _timed(workload: Workload, max_model_len: int, seed: int) -> RequestTable:
         )
     if workload.request_rate is None:
         return table
-    rng, curve = stream(seed, Purpose.ARRIVAL), workload.curve
+    rng, curve, begins = stream(seed, Purpose.ARRIVAL), workload.curve, table.turn == 0
+    units = int(begins.sum())
+    share = units / max(len(table), 1)
     if curve is None:
-        arrivals = open_loop(len(table), workload.request_rate, workload.gap_shape, rng)
+        arrivals = open_loop(units, workload.request_rate * share, workload.gap_shape, rng)
     else:
-        arrivals = RateArrivals(curve, workload.gap_shape, rng).take(len(table))
-    return dataclasses.replace(table, arrival_s=arrivals)
+        arrivals = RateArrivals(curve.scaled(share), workload.gap_shape, rng).take(units)
+    return dataclasses.replace(table, arrival_s=arrivals[begins.cumsum() - 1])
 
 
 def source(config: Experiment, seed: int) -> Source:

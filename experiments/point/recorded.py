@@ -9,6 +9,7 @@ import numpy as np
 
 from specfleet.experiments.schema.blocks.workload import Workload
 from specfleet.workloads.requests import RequestTable
+from specfleet.workloads.tables import kept
 
 
 def recorded_requests(workload: Workload, max_model_len: int | None) -> RequestTable:
@@ -36,10 +37,10 @@ def _rows(workload: Workload, max_model_len: int | None) -> RequestTable:
     ).requests
     longest = np.iinfo(np.int64).max if max_model_len is None else max_model_len
     if workload.on_too_long == "drop":
-        kept = np.flatnonzero(table.prompt_tokens + table.output_tokens <= longest)
-        if not len(kept):
+        rows = np.flatnonzero(table.prompt_tokens + table.output_tokens <= longest)
+        if not len(rows):
             raise ValueError(f"none of its rows fits in serve.max_model_len, {longest}; raise that")
-        table = table.taken(kept)
+        table = kept(table, rows)
     output = table.output_tokens
     most = np.minimum(table.max_tokens, longest - table.prompt_tokens)
     if workload.ignore_eos:

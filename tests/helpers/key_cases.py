@@ -133,6 +133,8 @@ UNTIMED: Around = {
     f"{WL}.request_rate": 5.0,
     f"{WL}.max_concurrency": None,
 }
+OF_USERS: Around = {**MAPPED, f"{TR}.columns.session": "User"}
+WAITING: Around = {**OF_USERS, f"{TR}.turns": "after_answer"}
 
 
 def unmodelled(value: Any) -> Case:
@@ -423,6 +425,15 @@ WORKLOAD_CASES = {
     "trace.columns.input_tokens": Case("GeneratedTokens", MAPPED),
     "trace.columns.output_tokens": Case("ContextTokens", MAPPED),
     "trace.columns.session": Case("ContextTokens", MAPPED, RESOLVED),
+    **{
+        f"trace.columns.{name}": Case("ContextTokens", MAPPED, RESOLVED)
+        for name in ("turn", "think_s", "end_s", "duration_s")
+    },
+    "trace.turns": Case("after_answer", {**OF_USERS, f"{TR}.columns.end_s": "Done"}),
+    "trace.pause_s": Case(9.0, WAITING, NEEDED),
+    "trace.context": Case(
+        "accumulate", {**WAITING, f"{TR}.pause_s": 0.5, f"{TR}.columns.output_tokens": "User"}
+    ),
     "trace.columns.traffic_class": Case("ContextTokens", MAPPED, RESOLVED),
     "trace.columns.hash_ids": Case("ContextTokens", {**MAPPED, f"{TR}.block_size": 16}, RESOLVED),
     "trace.time_unit": Case("iso", {**MAPPED, f"{TR}.time_unit": None}, NEEDED),

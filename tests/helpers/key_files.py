@@ -30,11 +30,15 @@ def with_key(key: str, case: Case) -> Around:
 
 def written(folder: Path) -> Path:
     """Writes the experiment, and the files that cases name; returns its path."""
-    head = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-    rows = [f"2023-11-16 18:17:{i:02d}.5,{30 + i},{5 + i}\n" for i in range(12)]
+    head = "TIMESTAMP,ContextTokens,GeneratedTokens,User,Done\n"
+    rows = [
+        f"2023-11-16 18:17:{i:02d}.5,{30 + i},{5 + i},{i % 3},2023-11-16 18:17:{i:02d}.9\n" for i in range(12)
+    ]
     (folder / "rows.csv").write_text(head + "".join(rows))
     (folder / "other.csv").write_text(head + "".join(rows[3:]))
-    (folder / "long.csv").write_text(head + "".join(rows) + "2023-11-16 18:18:00.5,5000,9\n")
+    (folder / "long.csv").write_text(
+        head + "".join(rows) + "2023-11-16 18:18:00.5,5000,9,7,2023-11-16 18:18:00.9\n"
+    )
     (folder / "traces.jsonl").write_text("[3, 0, 1, 2]\n[1, 1, 1, 1]\n")
     (folder / "other.jsonl").write_text("[3, 3, 3]\n")
     (folder / "tokens.jsonl").write_text("[3, 1, 1, 2]\n")

@@ -25,6 +25,8 @@ def _row(record: Record) -> Row:
         _value(metrics.get("input_sequence_length")),
         _value(metrics.get("output_sequence_length")),
         text(about.get("conversation_id")),
+        turn=about.get("turn_index"),
+        end=about.get("request_end_ns"),
     )
 
 

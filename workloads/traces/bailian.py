@@ -35,6 +35,7 @@ def _rows(file: TraceFile, _: ReadOptions) -> Rows:
                 root,
                 text(record.get("type")),
                 hashes if isinstance(hashes, list) else None,
+                turn=record.get("turn"),
             ),
             record,
         )

@@ -18,6 +18,7 @@ def _row(record: Record) -> Row:
         record["Response tokens"],
         text(record.get("Session ID")),
         text(record.get("Log Type")),
+        took=record.get("Elapsed time"),
     )
 
 
@@ -28,5 +29,5 @@ read_burstgpt = TraceFormat(
     _row,
     time_key="Timestamp",
     unit="s",
-    used=("Session ID", "Log Type"),
+    used=("Session ID", "Log Type", "Elapsed time"),
 )

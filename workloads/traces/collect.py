@@ -11,7 +11,7 @@ from typing import NamedTuple
 from specfleet.workloads.traces.files import Record
 from specfleet.workloads.traces.options import ReadOptions
 from specfleet.workloads.traces.report import Dropped, TraceError
-from specfleet.workloads.traces.rows import BadRowError, Row, time_ns, tokens_of
+from specfleet.workloads.traces.rows import BadRowError, Row, number_of, span_ns, time_ns, tokens_of
 from specfleet.workloads.traces.timestamps import NANOSECONDS_PER_SECOND
 
 CLOCK_RESET_NS = NANOSECONDS_PER_SECOND
@@ -49,10 +49,14 @@ class Collector:
     prompt: array[int] = field(default_factory=lambda: array("q"))
     output: array[int] = field(default_factory=lambda: array("q"))
     session: array[int] = field(default_factory=lambda: array("q"))
+    turn: array[int] = field(default_factory=lambda: array("q"))
+    pause_ns: array[int] = field(default_factory=lambda: array("q"))
+    end_ns: array[int] = field(default_factory=lambda: array("q"))
     traffic_class: array[int] = field(default_factory=lambda: array("q"))
     hashes: array[int] = field(default_factory=lambda: array("q"))
     num_hashes: array[int] = field(default_factory=lambda: array("q"))
     sessions: dict[str, int] = field(default_factory=dict)
+    numbered: set[tuple[str, int]] = field(default_factory=set)
     classes: dict[str, int] = field(default_factory=dict)
     blocks: dict[int, int] = field(default_factory=dict)
     dropped: dict[str, Dropped] = field(default_factory=dict)
@@ -86,6 +90,8 @@ class Collector:
         self._filter(record)
         ns, zoned = (0, True) if self.unit is None else time_ns(row.time, self.unit)
         prompt, output = self._tokens(row.prompt, place), self._tokens(row.output, place)
+        turn = self._turn(row)
+        end_ns = self._end(row, ns)
         stamp = _Stamp(self._on_one_clock(_Stamp(ns, str(row.time), place)), str(row.time), place)
         self.origin = self.origin or stamp
         if self.options.window is not None:
@@ -98,8 +104,31 @@ class Collector:
         self.time_ns.append(stamp.ns)
         self.prompt.append(prompt)
         self.output.append(output)
+        self.turn.append(turn[0])
+        self.pause_ns.append(turn[1])
+        self.end_ns.append(-1 if end_ns < 0 else end_ns + stamp.ns - ns)
+        if row.session and turn[0] >= 0:
+            self.numbered.add((row.session, turn[0]))
         self._take_names(row)
         self._take_hashes(row, prompt)
+
+    def _turn(self, row: Row) -> tuple[int, int]:
+        """Number of a turn and nanoseconds before it, -1 where they are not known or not asked for."""
+        if self.options.turns == "arrivals":
+            return -1, -1
+        number = number_of(row.turn)
+        if row.session and (row.session, number) in self.numbered:
+            raise BadRowError("its session has a turn of this number already")
+        return number, span_ns(row.pause, self.unit)
+
+    def _end(self, row: Row, ns: int) -> int:
+        """When the answer was complete, on the row's clock; -1 where it is not known or not asked for."""
+        if self.options.turns == "arrivals" or self.unit is None:
+            return -1
+        if row.end is not None and row.end != "":
+            return max(time_ns(row.end, self.unit)[0], 0)
+        took = span_ns(row.took, self.unit)
+        return -1 if took < 0 else ns + took
 
     def _filter(self, record: Mapping[str, object]) -> None:
         """BadRowError where a row is not among those asked for."""

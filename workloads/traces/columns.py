@@ -57,6 +57,10 @@ def _row(record: Record, columns: object) -> Row:
         text(value.get("session")),
         text(value.get("traffic_class")),
         hashes if isinstance(hashes, list) else None,
+        turn=value.get("turn"),
+        pause=value.get("think_s"),
+        end=value.get("end_s"),
+        took=value.get("duration_s"),
     )
 
 

@@ -17,7 +17,7 @@ from specfleet.workloads.traces.mooncake import read_mooncake
 from specfleet.workloads.traces.own import read_own
 from specfleet.workloads.traces.ragpulse import read_ragpulse
 from specfleet.workloads.traces.report import Trace, TraceError
-from specfleet.workloads.traces.sharegpt import read_sharegpt
+from specfleet.workloads.traces.sharegpt import read_messages, read_sharegpt
 from specfleet.workloads.traces.splitwise import read_splitwise
 from specfleet.workloads.traces.vidur import read_vidur
 
@@ -59,6 +59,7 @@ TRACE_FORMATS: dict[str, TraceReader] = {
     "sglang-bench": read_sglang_bench,
     "aiperf": read_aiperf,
     "sharegpt": read_sharegpt,
+    "messages": read_messages,
     "columns": read_columns,
 }
 

@@ -11,7 +11,20 @@ from specfleet.workloads.traces.rows import UNITS
 ON_RESET = ("error", "append", "sort")
 ON_ZERO = ("drop", "clip1", "error")
 TIES = ("keep", "spread")
-FIELDS = ("arrival_s", "input_tokens", "output_tokens", "session", "traffic_class", "hash_ids")
+TURNS = ("arrivals", "after_answer")
+CONTEXT = ("recorded", "accumulate")
+FIELDS = (
+    "arrival_s",
+    "input_tokens",
+    "output_tokens",
+    "session",
+    "turn",
+    "think_s",
+    "end_s",
+    "duration_s",
+    "traffic_class",
+    "hash_ids",
+)
 """What a column can be mapped to."""
 
 
@@ -34,6 +47,11 @@ class ReadOptions:
         columns: field of `FIELDS` -> column or key of the file, for `columns` alone.
         time_unit: of `UNITS`, where the format does not say.
         block_size: tokens of a block of `hash_ids`, where the format does not say.
+        turns: when requests of a session come: `arrivals`, each when it came; `after_answer`, each when the
+            one before it is answered and its pause is over.
+        pause_s: seconds of pauses that are not recorded; None refuses a file that lacks some.
+        context: what a turn's prompt shares with the turn before: `recorded`, what `hash_ids` say;
+            `accumulate`, prompt and answer, where it is as long as both.
         characters_per_token: where a file holds text; None refuses such a file.
     """
 
@@ -50,6 +68,9 @@ class ReadOptions:
     time_unit: str | None = None
     block_size: int | None = None
     characters_per_token: float | None = None
+    turns: str = "arrivals"
+    pause_s: float | None = None
+    context: str = "recorded"
 
     def __post_init__(self) -> None:
         """ValueError for options out of range."""
@@ -71,11 +92,29 @@ class ReadOptions:
         ratio = self.characters_per_token
         if ratio is not None and not 0.1 <= ratio <= 100:
             raise ValueError(f"characters_per_token must be between 0.1 and 100, got {ratio}")
+        if self.pause_s is not None and not 0 <= self.pause_s < math.inf:
+            raise ValueError(f"pause_s must be 0 or more seconds, got {self.pause_s}")
         self._check_words()
 
     def _check_words(self) -> None:
         """ValueError for a word that is none of those known."""
-        for name, known in (("on_reset", ON_RESET), ("on_zero", ON_ZERO), ("ties", TIES)):
+        words = (
+            ("on_reset", ON_RESET),
+            ("on_zero", ON_ZERO),
+            ("ties", TIES),
+            ("turns", TURNS),
+            ("context", CONTEXT),
+        )
+        if self.turns == "arrivals":
+            for name in ("pause_s", "context"):
+                if getattr(self, name) != ReadOptions.__dataclass_fields__[name].default:
+                    raise ValueError(f"{name} is of turns that wait for answers; add turns: after_answer")
+        elif self.rate_scale != 1:
+            raise ValueError(
+                "rate_scale takes requests one by one, which turns that wait for answers are not; use speed, "
+                "which brings sessions closer"
+            )
+        for name, known in words:
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
         if self.time_unit is not None and self.time_unit not in UNITS:

@@ -20,7 +20,11 @@ def _row(record: Record) -> Row:
         record["sent_ms"],
         record["prompt_tokens"],
         record["output_tokens"],
+        session=text(record.get("session_id")),
         traffic_class=text(record["class_id"]),
+        turn=record.get("turn"),
+        pause=record.get("think_ms"),
+        end=record.get("last_chunk_ms"),
     )
 
 
@@ -31,5 +35,6 @@ read_own = TraceFormat(
     _row,
     time_key="sent_ms",
     unit="ms",
+    used=("session_id", "turn", "think_ms", "last_chunk_ms"),
     ordered=False,
 )

@@ -47,8 +47,9 @@ class TraceReport:
     arrivals (1 for Poisson), None with fewer than two gaps or no time between them.
     `timed`: the file records arrivals. `place`: what rows are counted in, lines or the requests of a list.
     `classes`: requests by traffic class. `sessions`: different ones. `block_size`: tokens of a recorded
-    prompt block, None without any. `recorded_s` and `session` (-1: of none), shape `(rows_kept,)`: by row in
-    order of time, as recorded.
+    prompt block, None without any. `turns`: what is to be said of those that wait for
+    answers. `recorded_s` and `session` (-1: of none), shape `(rows_kept,)`: by row in order of time, as
+    recorded.
     """
 
     path: str
@@ -69,6 +70,7 @@ class TraceReport:
     classes: Mapping[str, int] = field(default_factory=dict)
     sessions: int = 0
     block_size: int | None = None
+    turns: tuple[str, ...] = ()
     recorded_s: FloatArray | None = field(default=None, repr=False, compare=False)
     session: IntArray | None = field(default=None, repr=False, compare=False)
 
@@ -94,7 +96,7 @@ class TraceReport:
             f"prompt    {_tokens(self.prompt)}",
             f"output    {_tokens(self.output)}",
         ]
-        return "\n".join([*lines, *(f"notice    {notice}" for notice in self.notices)])
+        return "\n".join([*lines, *(f"notice    {notice}" for notice in (*self.notices, *self.turns))])
 
     def _times(self) -> str:
         """From when to when."""

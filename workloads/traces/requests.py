@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ from specfleet.workloads.requests import FloatArray, IntArray, RequestTable
 from specfleet.workloads.traces.collect import Collector
 from specfleet.workloads.traces.report import LengthSummary, Trace, TraceError, TraceReport, gap_cv
 from specfleet.workloads.traces.timestamps import NANOSECONDS_PER_SECOND
+from specfleet.workloads.traces.turns import as_turns
 
 LUCK_OF_READING = 0
 """Seed of what a reader draws: who is thinned out, how a copy is turned. One file gives the same requests."""
@@ -83,7 +85,10 @@ def trace_of(reading: Collector, title: str, unused: list[str]) -> Trace:
         max_tokens=np.full(len(rows.output), cap, dtype=np.int64),
         segments=_segments(reading, rows),
     )
-    return Trace(table, report)
+    if options.turns == "arrivals":
+        return Trace(table, report)
+    table, said = as_turns(reading, rows.arrival_s, rows.row, table)
+    return Trace(table, dataclasses.replace(report, turns=tuple(said)))
 
 
 def _spread(rows: _Rows, ties: str) -> tuple[_Rows, list[str]]:

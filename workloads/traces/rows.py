@@ -29,6 +29,9 @@ class Row(NamedTuple):
         session, traffic_class: names; empty where there are none.
         hashes: ids of the prompt's blocks, from its start; None where none are recorded.
         reject: why the format itself leaves the row out; empty to keep it.
+        turn: its number in its session.
+        pause: from the answer before it, in the unit of its time, or seconds.
+        end: when its answer was complete. took: how long that was. Both in the unit of its time.
     """
 
     time: object
@@ -38,6 +41,10 @@ class Row(NamedTuple):
     traffic_class: str = ""
     hashes: Sequence[object] | None = None
     reject: str = ""
+    turn: object = None
+    pause: object = None
+    end: object = None
+    took: object = None
 
 
 def rejected(reason: str) -> Row:
@@ -53,6 +60,27 @@ def tokens_of(value: object) -> int:
     if match is None or len(match[1].lstrip("0")) > MAX_TOKEN_DIGITS:
         raise BadRowError(f"a token count is not a whole number of at most {MAX_TOKEN_DIGITS} digits")
     return int(match[1])
+
+
+def number_of(value: object) -> int:
+    """The number of a turn, -1 where it has none; BadRowError for what is no whole number of 0 or more."""
+    if value is None or value == "":
+        return -1
+    try:
+        return tokens_of(value)
+    except BadRowError as error:
+        raise BadRowError("the number of a turn is not a whole number") from error
+
+
+def span_ns(value: object, unit: str | None) -> int:
+    """Nanoseconds of a span in a unit of `UNITS`, in seconds where times are dates or not recorded; -1 where
+    nothing is said. BadRowError for what is no number of 0 or more."""
+    if value is None or value == "":
+        return -1
+    found, _ = time_ns(value, "s" if unit in (None, "iso") else str(unit))
+    if found < 0:
+        raise BadRowError("a pause or a duration is negative")
+    return found
 
 
 def time_ns(value: object, unit: str) -> tuple[int, bool]:

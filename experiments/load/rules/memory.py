@@ -50,6 +50,15 @@ def running_conflicts(config: Experiment) -> Iterator[Conflict]:
         )
 
 
+def turn_notices(points: list[Experiment]) -> Iterator[str]:
+    """Says how the requests of a trace are turns that wait for answers."""
+    for point in points[:1]:
+        for block, mine in each_class(point.workload).values():
+            if mine.trace is not None and mine.sessions is None and mine.in_sessions:
+                report = _trace_of(_as_read(mine)).report
+                yield f"{block}.trace: {'; '.join(report.turns)}"
+
+
 def _recorded(config: Experiment) -> Iterator[Conflict]:
     """The traces that classes take their lengths from can be read, and hold rows that fit."""
     limit = config.serve.max_model_len or 0
@@ -62,7 +71,11 @@ def _recorded(config: Experiment) -> Iterator[Conflict]:
         except (ValueError, OSError) as error:
             yield Conflict.at(str(error), f"{block}.trace")
             continue
-        if not timed and block.removeprefix("workload.mix.") in config.workload.replayed:
+        replayed = block.removeprefix("workload.mix.") in config.workload.replayed
+        if not replayed and mine.in_sessions and mine.sessions is None:
+            message = "is of a trace with its own times; remove it, or how much there is of the class"
+            yield Conflict.at(message, f"{block}.trace.turns", f"{block}.trace", block)
+        if not timed and replayed:
             message = "has no arrival times; give the class a share or a request_rate"
             yield Conflict.at(message, f"{block}.trace", block)
         tokens = prompt + output

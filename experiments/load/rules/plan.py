@@ -56,6 +56,9 @@ def plan_conflicts(experiment: Experiment) -> Iterator[Conflict]:
         message = "asks that no request ever be late, which no run is long enough to show; use at most "
         message += str(MOST_ATTAINED)
         yield Conflict.at(message, "slo.attainment", "plan")
+    if experiment.workload.trace is not None and experiment.workload.in_sessions:
+        message = "makes requests wait for answers, and a plan deals them out one by one; remove it"
+        yield Conflict.at(message, "workload.trace.turns", "workload.trace", "plan")
     for name in experiment.workload.replayed:
         message = "comes at its own times, and a plan scales the traffic; give the class a request_rate"
         yield Conflict.at(message, f"workload.mix.{name}.trace", "plan")

@@ -20,6 +20,14 @@ class TraceColumns(Block):
     """Tokens of the output."""
     session: str | None = None
     """Requests with the same value belong together."""
+    turn: str | None = None
+    """Number of a request in its session; in order of time, if left out."""
+    think_s: str | None = None
+    """Pause before a request, from the answer before it, in `time_unit` (seconds where that is iso)."""
+    end_s: str | None = None
+    """When its answer was complete, in `time_unit`: what a pause is counted from where none is stated."""
+    duration_s: str | None = None
+    """How long it took, from when it came to its answer's end, in place of `end_s`."""
     traffic_class: str | None = None
     """Kinds of requests, for `specfleet trace`."""
     hash_ids: str | None = None
@@ -51,6 +59,14 @@ class TraceReading(Block):
     """What to do with requests of 0 prompt or output tokens."""
     ties: Literal["keep", "spread"] = "keep"
     """Requests with one time stamp come at once, or are spread over the clock's step."""
+    turns: Literal["arrivals", "after_answer"] = "arrivals"
+    """When requests of one session come: each when it came, or when the one before it is answered and its
+    recorded pause is over."""
+    pause_s: Annotated[float, Field(ge=0, le=1e7)] | None = None
+    """Seconds before turns whose pause the file does not tell."""
+    context: Literal["recorded", "accumulate"] = "recorded"
+    """What the prompt of a turn shares with the turn before: what `hash_ids` say, else nothing; or prompt and
+    answer, where it is as long as both."""
 
     def __hash__(self) -> int:
         """Of what it says: a filter is a mapping, which has none."""

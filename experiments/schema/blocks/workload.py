@@ -275,9 +275,15 @@ class Workload(Block):
 
     @property
     def has_sessions(self) -> bool:
-        """Whether some requests are drawn as turns of sessions."""
+        """Whether some requests are turns of sessions."""
         names = self.classes
-        return any(self.of_class(name).sessions for name in names) if names else self.sessions is not None
+        return any(self.of_class(name).in_sessions for name in names) if names else self.in_sessions
+
+    @property
+    def in_sessions(self) -> bool:
+        """Whether requests are turns, drawn or recorded."""
+        recorded = isinstance(self.trace, TraceReading) and self.trace.turns == "after_answer"
+        return self.sessions is not None or recorded
 
     @property
     def thinks(self) -> bool:

@@ -1,13 +1,15 @@
 """One job, Specfleet's whole process beside another simulator's, alternated on one pinned core.
 
     python tests/perf/peers.py                                        # our side alone
-    python tests/perf/peers.py --peer none="inference-lab ..." --peer fixed="inference-lab ..."
+    python tests/perf/peers.py --inference-lab PATH/inference-lab     # beside that peer, as peer/*.toml say
+    python tests/perf/peers.py --peer none="COMMAND" --peer fixed="COMMAND"
 
 The job: Llama 3.3 70B on 4 x H100, 10,000 requests of 1,000 prompt and 250 output tokens, at a rate near its
 limit; without speculation (`none`), with four drafts (`fixed`) and with the goodput policy (`goodput`).
-What is given for the peer is its whole command line for that job. Each round runs every side once, in turn,
-so that a busy machine slows all alike: trust the ratios. CPU is user and system time of the process and of
-those that it waited for.
+A peer is given by its whole command line for a job; for inference-lab 0.10 the same jobs lie beside this file
+in its own words (`peer/`: a model file a job, one workload), so its binary is enough. Each round runs every
+side once, in turn, so that a busy machine slows all alike: trust the ratios. CPU is user and system time of
+the process and of those that it waited for.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ ACCEPTANCE = "acceptance: {conditional_acceptance: 0.7, concentration: .inf}\n"
 JOBS = {"none": (0, 9.15, ""), "fixed": (4, 8.75, ""), "goodput": (7, 9.4, ", draft_policy: {goodput: {}}")}
 """Job -> drafts a round, requests/s and what else stands under `serve`."""
 
+PEER_FILES = Path(__file__).with_name("peer")
 SIDES = {"run --no-plots": ["--no-plots"], "run": []}
 
 
@@ -46,6 +49,12 @@ def experiment(job: str, requests: int) -> str:
     if not k:
         return PLAIN % ("", requests, rate)
     return PLAIN % (DRAFTS % (k, policy), requests, rate) + ACCEPTANCE
+
+
+def inference_lab(binary: str, job: str) -> str:
+    """Returns the command line with which inference-lab 0.10 runs a job."""
+    files = ["-c", str(PEER_FILES / f"{job}.toml"), "-w", str(PEER_FILES / "workload.toml")]
+    return shlex.join([binary, *files, "-q", "--no-color"])
 
 
 def measured(command: list[str], core: int) -> tuple[float, float]:
@@ -67,13 +76,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--peer", action="append", default=[], metavar="JOB=COMMAND", help="may be repeated")
+    parser.add_argument("--inference-lab", metavar="BINARY", help="of inference-lab 0.10; for all jobs")
     parser.add_argument("--job", action="append", choices=list(JOBS), help="default: all")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument(
         "--requests", type=int, default=10_000, help="of our side; the peer's command has its own"
     )
     given = parser.parse_args()
-    peers = dict(each.split("=", 1) for each in given.peer)
+    peers = {job: inference_lab(given.inference_lab, job) for job in JOBS if given.inference_lab}
+    peers |= dict(each.split("=", 1) for each in given.peer)
     if unknown := sorted(peers.keys() - JOBS.keys()):
         parser.error(f"--peer names no job: {', '.join(unknown)}; there are {', '.join(JOBS)}")
     core = min(os.sched_getaffinity(0))

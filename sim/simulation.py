@@ -6,7 +6,7 @@ import gc
 
 import numpy as np
 
-from specfleet.sim.calendar.runs import on_the_calendar
+from specfleet.sim.calendar.runs import MANY, on_the_calendar
 from specfleet.sim.cluster import Cluster
 from specfleet.sim.disaggregation.run import simulate_disaggregated
 from specfleet.sim.errors import Unsuited
@@ -20,9 +20,6 @@ from specfleet.sim.stepped import Engines
 from specfleet.workloads.requests import RequestTable
 
 __all__ = ["ASKED_FOR", "RunResult", "Scenario", "simulate"]
-
-MANY = 50_000
-"""Requests of a run whose memory is given back as soon as it has ended: its parts refer to each other."""
 
 
 def simulate(

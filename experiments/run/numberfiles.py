@@ -39,12 +39,26 @@ def read_numbers(path: Path, names: Sequence[str], only: Mapping[str, int]) -> F
         ValueError: a cell of these rows holds no number.
         KeyError: a column is not there.
     """
+    size, width = path.stat().st_size, len(names)
     try:
-        blocks = list(_read_own(path, names, only))
+        return _gathered(_read_own(path, names, only), size, width)
     except _OtherMakeError:
-        read = _read_large if path.stat().st_size >= LARGE_BYTES else _read_small
-        blocks = list(read(path, names, only))
-    return np.concatenate([np.empty((0, len(names))), *blocks])
+        read = _read_large if size >= LARGE_BYTES else _read_small
+        return _gathered(read(path, names, only), size, width)
+
+
+def _gathered(blocks: Iterator[F64], size: int, width: int) -> F64:
+    """Returns blocks of rows as one table, which is filled as they come, so that each is there once.
+
+    Args:
+        blocks: of rows. size: of the file, bytes. width: columns.
+    """
+    table = np.empty((1 + size // (2 * width), width))  # a number is a digit and what parts it from the next
+    rows = 0
+    for block in blocks:
+        table[rows : rows + len(block)] = block
+        rows += len(block)
+    return table[:rows]
 
 
 def _read_own(path: Path, names: Sequence[str], only: Mapping[str, int]) -> Iterator[F64]:

@@ -56,7 +56,8 @@ class Served:
     def read(cls, path: Path) -> Served:
         """Reads a `requests.csv`."""
         table = read_numbers(path, COLUMNS, {"counted": 1, "status": FINISHED})
-        table = table[np.argsort(table[:, 0], kind="stable")]
+        if (table[1:, 0] < table[:-1, 0]).any():
+            table = table[np.argsort(table[:, 0], kind="stable")]
         return cls(*table[:, :3].T, *(table[:, 3:].T / 1e3))
 
     @classmethod

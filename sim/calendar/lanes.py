@@ -10,6 +10,7 @@ from math import inf, nan
 import numpy as np
 import numpy.typing as npt
 
+from specfleet.sim.calendar.columns import Places
 from specfleet.sim.calendar.fleet import Fleet
 from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.harvest import Harvest
@@ -143,9 +144,16 @@ class Lanes:
         harvest = Harvest(self._run, self._rules, sent_s, arrived_s)
         for server in self.servers:
             if server.lane.inbox:
-                harvest.add(server.lane, np.array(server.lane.inbox))
+                harvest.add(server.lane, self._places_of(server.lane))
         harvest.add_rounds(self._fleet.ledger)
         return harvest.ran()
+
+    def _places_of(self, lane: Lane) -> Places:
+        """Returns the requests of a lane, in order of arrival; a slice if it had all, in their own order."""
+        places = np.asarray(lane.inbox, dtype=np.int64)
+        if len(places) == len(self._fleet.lives.order) and (places[1:] > places[:-1]).all():
+            return slice(None)
+        return places
 
 
 class Sites:

@@ -5,6 +5,7 @@ What `on_the_calendar` returns equals what stepping gives, to the last bit.
 
 from __future__ import annotations
 
+import gc
 from array import array
 from contextlib import suppress
 from math import inf
@@ -22,6 +23,9 @@ from specfleet.sim.router import ROUTERS, Counting
 from specfleet.sim.scenario import Ran, Scenario
 from specfleet.sim.speculation.lives import Lives
 from specfleet.workloads.requests import RequestTable
+
+MANY = 50_000
+"""Requests of a run whose memory is given back as soon as it has ended: its parts refer to each other."""
 
 
 def on_the_calendar(scenario: Scenario, table: RequestTable, seed: int, lives: Lives | None) -> Ran:
@@ -52,7 +56,11 @@ def _clocked(run: CalendarRun, rules: Footprints) -> Ran:
     lanes = Lanes(run, rules, clocked=True)
     cluster = Cluster(run.scenario, run.table, run.seed, lanes)
     cluster.run()
-    return lanes.ran(cluster.client.times()["sent_s"])
+    sent_s = cluster.client.times()["sent_s"]
+    if len(run.table) >= MANY:  # what the cluster kept of each is not needed beside the columns of all
+        del cluster
+        gc.collect()
+    return lanes.ran(sent_s)
 
 
 def _counted(run: CalendarRun, rules: Footprints) -> Ran:

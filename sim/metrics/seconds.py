@@ -32,10 +32,12 @@ class Seconds:
 
     def add_requests(self, counted: Counted) -> None:
         """Counts requests, each from its send to its last chunk, and their first chunks."""
-        last_s = counted.last_s
-        sent, last = self._places(counted.sent_s), self._places(last_s)
+        sent = self._places(counted.sent_s)
         np.add.at(self._arrived, sent, 1)
+        del sent  # a column of all requests, as the next one
+        last = self._places(counted.last_s)
         np.add.at(self._left, last, 1)
+        del last
         self._add_chunks(counted.sent_s + counted.ttft_s)
 
     def add_iterations(self, end_s: F64, chunks: I64) -> None:
@@ -53,7 +55,8 @@ class Seconds:
         np.add.at(self._chunks, places, np.ones(1, dtype=np.int64) if counts is None else counts)
 
     def _places(self, times_s: F64) -> I64:
-        places = (times_s - self._start_s).astype(np.int64) - self._first
+        places = (times_s - self._start_s).astype(np.int64)
+        places -= self._first
         if len(places) and (most := int(places.max())) >= len(self._chunks):
             self._reach(most + 1024)
         return places

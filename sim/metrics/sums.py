@@ -71,6 +71,11 @@ SUMMED = (
 """Of `RequestSums`, what is added up."""
 
 
+def _chosen(rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | slice:
+    """Returns what picks these rows out of a column; where that is all, nothing is copied."""
+    return slice(None) if rows.all() else rows
+
+
 class RequestSums:
     """Sums over some of the requests: all of them, those of a class, or those of a replica.
 
@@ -111,9 +116,9 @@ class RequestSums:
             columns: as `RunResult.requests`, any rows in any order.
             counted: those of them that are counted and finished.
         """
-        measured = columns["counted"] == 1
-        done = measured & (columns["status"] == FINISHED)
-        self.counted += int(measured.sum())
+        mine = columns["counted"] == 1
+        self.counted += int(mine.sum())
+        measured, done = _chosen(mine), _chosen(mine & (columns["status"] == FINISHED))
         self.completed += len(counted.sent_s)
         self.prompt_tokens += int(counted.prompt_tokens.sum())
         self.output_tokens += int(counted.output_tokens.sum())

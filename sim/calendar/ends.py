@@ -11,15 +11,18 @@ class Ends:
     Args:
         watch: notes who ends when; None if nobody has to know before the run is over.
         stops: the engine rests whenever somebody has ended, instead of running on.
+        runs_ahead: while nobody waits it runs on to the next end, whoever may arrive before; what was too
+            much is taken back then (`Lane.take_back`).
 
     Attributes:
         ended, turn_s: who has ended when the engine rests, and the time of the turn.
         committed: last iteration whose outcome is known.
     """
 
-    def __init__(self, watch: Watch | None, stops: bool) -> None:
+    def __init__(self, watch: Watch | None, stops: bool, runs_ahead: bool = False) -> None:
         self.watch = watch
         self.stops = stops
+        self.runs_ahead = runs_ahead
         self.ended: list[Ended] = []
         self.turn_s = 0.0
         self.committed = -1

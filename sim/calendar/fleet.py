@@ -84,6 +84,7 @@ class Fleet:
         lane: int = 0,
         watch: Watch | None = None,
         stops: bool = False,
+        runs_ahead: bool = False,
     ) -> Lane:
         """Returns a lane.
 
@@ -91,7 +92,7 @@ class Fleet:
             inbox, arrived_s: as in `WaitingLine`.
             replica: its number in the cluster.
             lane: its number among those that share these requests.
-            watch, stops: as in `Ends`.
+            watch, stops, runs_ahead: as in `Ends`.
         """
         plan, cost, by_k = self.plan, self.plan.scenario.cost, self.by_k or [self.lives]
         plans = (WithinReach() if plan.reaches else plan.plans()) if self.by_k else None
@@ -100,7 +101,7 @@ class Fleet:
         books = Books(self.lives, self.ledger, lane, log, members)
         if self.by_k and members is not None:
             books = TermBooks(by_k, lane, log, members)
-        waiting, ends = WaitingLine(inbox, arrived_s), Ends(watch, stops)
+        waiting, ends = WaitingLine(inbox, arrived_s), Ends(watch, stops, runs_ahead)
         made = lane_of(plan.config, cost, by_k, waiting, books, ends, replica, plans)
         if self._prompts is not None:
             made.crowd.kv = SharedKV(made.crowd, self._prompts)

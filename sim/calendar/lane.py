@@ -73,6 +73,7 @@ class Lane:
             if at.now >= until:
                 until = yield at.now
                 continue
+            self.quiet.ran_ahead = None
             if waiting.visible < len(arrived_s) and arrived_s[waiting.visible] <= at.now:
                 waiting.see(at.now)
             if at.i >= calendar.edge:
@@ -205,7 +206,7 @@ class Lane:
 
     def _run_quiet(self, until: float, step_s: float) -> None:
         """Runs on while only the calendar changes anything; arguments as `run` and `_price`."""
-        at, limit = self.at, self.waiting.next_arrival(until)
+        at, limit = self.at, self.waiting.next_arrival(inf if self.ends.runs_ahead else until)
         whole = (at.acc >> self.crowd.pack.running) * self.crowd.row_charge[at.k] <= self._budget
         if at.now < limit and whole and not len(self.calendar.outcomes):
             self.quiet.run(at, limit, step_s)
@@ -260,6 +261,8 @@ class Lane:
 
     def submit(self, place: int, now: float) -> None:
         """Puts a request into the inbox at `now`."""
+        if self.ends.runs_ahead:
+            self.quiet.take_back(self.at, now)
         self.waiting.submit(place, now)
 
     @property

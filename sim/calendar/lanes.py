@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping
-from heapq import heappop, heappush, heapreplace
+from heapq import heappop, heappush
 from math import inf, nan
 
 import numpy as np
@@ -83,7 +83,7 @@ class Lanes:
         ranks = clocked and run.scenario.client.chunk_s != 0.0
         self.watches = [Watch(ranks) for _ in range(replicas)]
         lanes = [
-            fleet.lane(array("q"), array("d"), index, index, watch, stops=clocked)
+            fleet.lane(array("q"), array("d"), index, index, watch, clocked, not clocked)
             for index, watch in enumerate(self.watches)
         ]
         self.servers = [LaneServer(lane, fleet.lives, self._places) for lane in lanes]
@@ -171,35 +171,40 @@ class Sites:
         self._advance = {number: server.walk.send for number, (server, _) in there.items()}
         self._watches = {number: watch for number, (_, watch) in there.items()}
         self.outstanding = [0] * (1 + max(there))
-        self._asleep = [True] * len(self.outstanding)
         self._due: list[tuple[float, int]] = []
+        self._next = [inf] * len(self.outstanding)
 
     def run_until(self, now: float) -> None:
         """Takes every turn that is due before `now`."""
-        due, outstanding, lanes, watches = self._due, self.outstanding, self._lanes, self._watches
+        due, following = self._due, self._next
         while due and due[0][0] < now:
-            index = due[0][1]
-            then = self._advance[index](now)
-            outstanding[index] -= watches[index].count(lanes[index].committed)
-            if then == inf:
-                self._asleep[index] = True
-                heappop(due)
-            else:
-                heapreplace(due, (then, index))
+            then, index = heappop(due)
+            if then == following[index]:  # else it has been taken back since
+                self._advanced(index, now)
+
+    def _advanced(self, index: int, until: float) -> float:
+        """Takes a lane's turns before a time; returns when its next one is due."""
+        self._next[index] = then = self._advance[index](until)
+        self.outstanding[index] -= self._watches[index].count(self._lanes[index].committed)
+        if then < inf:
+            heappush(self._due, (then, index))
+        return then
 
     def submit(self, index: int, place: int, now: float) -> None:
-        """Hands a request that arrives at `now` to a lane."""
+        """Hands a request that arrives at `now` to a lane, which may have run ahead of it."""
         self.outstanding[index] += 1
-        self._lanes[index].submit(place, now)
-        if self._asleep[index]:
-            self._asleep[index] = False
-            heappush(self._due, (now, index))
+        lane = self._lanes[index]
+        lane.submit(place, now)
+        due = now if self._next[index] == inf else lane.at.now
+        if due != self._next[index]:
+            self._next[index] = due
+            heappush(self._due, (due, index))
 
     def finish(self) -> None:
         """Takes every turn that is left."""
-        for then, index in self._due:
-            while then != inf:
-                then = self._advance[index](inf)
+        for index, then in enumerate(self._next):
+            while then < inf:
+                then = self._advanced(index, inf)
 
 
 def _places(run: CalendarRun) -> array[int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +22,29 @@ new_shape = tuple.__new__
 """Makes a `StepShape` in 0.1 us; its own constructor takes twice as long."""
 
 
+class Ahead(NamedTuple):
+    """Where a stretch began: `Position`, and how much was written down."""
+
+    acc: int
+    it: int
+    i: int
+    now: float
+    last_end: float
+    committed: int
+    side_sum: int
+    noted: int
+    beyond: int
+    drafts: int
+
+    @classmethod
+    def of(cls, at: Position, quiet: Quiet) -> Ahead:
+        """Returns where an engine stands."""
+        log, calendar = quiet.log, quiet.calendar
+        noted = len(log.end_s), len(log.beyond), len(log.drafts)
+        where = at.acc, at.it, at.i, at.now, at.last_end
+        return cls(*where, quiet.ends.committed, calendar.side_sum, *noted)
+
+
 class Quiet:
     """Runs an engine while it is undisturbed.
 
@@ -33,9 +58,11 @@ class Quiet:
 
     Attributes:
         reach: iterations that the next window looks ahead.
+        ran_ahead: where the last stretch began, if it may have to be taken back.
     """
 
     reach = 4 * WINDOW
+    ran_ahead: Ahead | None = None
 
     def __init__(
         self,
@@ -74,6 +101,8 @@ class Quiet:
         wide, low_mask, own = pack.wide, self.footprints.low_mask, len(calendar.drafts) > 0
         table = None if self.plans is None else self.plans.table
         first, stop, edge = it, min(self._stop(it), at.until), calendar.edge
+        if self.ends.runs_ahead:
+            self.ran_ahead = Ahead.of(at, self)
         while now < limit and it < stop and i < edge:
             ahead = acc + entry[i]
             n = (ahead >> row_bit) & row_mask
@@ -115,6 +144,33 @@ class Quiet:
             self.ends.committed = it - 2 - lag
         at.acc, at.it, at.i, at.now, at.last_end = acc, it, i, now, last_end
 
+    def take_back(self, at: Position, until: float) -> None:
+        """Takes back the turns of the last stretch from `until` on: somebody arrives then."""
+        ahead, log, lag = self.ran_ahead, self.log, self.footprints.lag
+        if ahead is None or at.now < until:
+            return
+        end_s = log.end_s[ahead.noted :]
+        turns = [ahead.now, *([ahead.last_end] if lag else []), *end_s]
+        keep = min(bisect_left(turns, until), len(end_s))
+        if keep == len(end_s):
+            return
+        noted = ahead.noted + keep
+        at.it, at.i = ahead.it + keep, ahead.i + keep
+        at.acc = log.sums[noted - 1] if keep else ahead.acc
+        at.last_end = log.end_s[noted - 1] if keep else ahead.last_end
+        at.now = turns[keep]
+        self.ends.committed = at.it - 2 - lag if keep else ahead.committed
+        del log.end_s[noted:], log.sums[noted:]
+        if self.footprints.notes_low:
+            del log.beyond[ahead.beyond + keep :]
+        if self.footprints.has_side:
+            side = self.calendar.side[ahead.i : at.i]
+            self.calendar.side_sum = ahead.side_sum + int(side.sum())
+        if len(self.calendar.drafts):
+            del log.drafts[ahead.drafts + keep :], log.passes[ahead.drafts + keep :]
+        while log.one_pass and log.one_pass[-1] >= at.it:
+            log.one_pass.pop()
+
     def _each(self, k: int) -> tuple[int, memoryview | None]:
         """Returns the drafts of a row, and the rows beyond the drafter's positions where they decide K."""
         if self.plans is None or not self.plans.reads_reach:
@@ -124,7 +180,7 @@ class Quiet:
     def _stop(self, it: int) -> int:
         """Returns the iteration before which a stretch that begins in `it` has to stop."""
         stop, ends = it + LONGEST_WINDOW, self.ends
-        if ends.stops and ends.watch is not None:
+        if (ends.stops or ends.runs_ahead) and ends.watch is not None:
             return min(stop, ends.watch.next_end() + 1 + self.footprints.lag)
         return stop
 

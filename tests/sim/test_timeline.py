@@ -52,6 +52,9 @@ HUNT = settings(
     suppress_health_check=list(HealthCheck),
 )
 SEEDS = st.integers(0, 2**32)
+GATE = {"window": 2, "threshold": 0.6, "cooldown": 3}
+DRAFTS_OF_REQUESTS = (None, PolicySpec("acceptance_gate", GATE))
+"""No policy, and one that gives each request drafts of its own."""
 SMALL = {
     "LEAST_STEPS": 1,
     "LEAST_REACH": 2,
@@ -118,6 +121,14 @@ def test_closed_and_capped_loops_equal_stepping(world: World, seed: int) -> None
 @given(worlds(("open", "balanced", "closed", "capped"), replicas=3), SEEDS)
 def test_a_fleet_equals_stepping(world: World, seed: int) -> None:
     prove(world, seed)
+
+
+@LAWS
+@given(worlds(("balanced",), replicas=2), st.sampled_from(DRAFTS_OF_REQUESTS), SEEDS)
+def test_lanes_that_run_ahead_of_who_arrives_equal_stepping(
+    world: World, policy: PolicySpec | None, seed: int
+) -> None:
+    prove(choosing(world), seed, policy)
 
 
 @LAWS

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from specfleet.hardware.stepcost import StepCost, StepShape, shape_fields
 from specfleet.sim.calendar.crowd import CalendarCrowd
 from specfleet.sim.calendar.plans import Plans, seen
-from specfleet.sim.calendar.quiet import Quiet, new_shape
+from specfleet.sim.calendar.quiet import Ahead, Quiet, new_shape
 from specfleet.sim.calendar.trajectories import Trajectories
 from specfleet.sim.crowd import schedule
 from specfleet.sim.errors import Breach, Unsuited
@@ -209,6 +209,8 @@ class Lane:
         at, limit = self.at, self.waiting.next_arrival(inf if self.ends.runs_ahead else until)
         whole = (at.acc >> self.crowd.pack.running) * self.crowd.row_charge[at.k] <= self._budget
         if at.now < limit and whole and not len(self.calendar.outcomes):
+            if self.ends.runs_ahead:
+                self.quiet.ran_ahead = Ahead.of(at, self.quiet)
             self.quiet.run(at, limit, step_s)
 
     def _step(self, until: float) -> Generator[float, float, float]:

@@ -101,8 +101,6 @@ class Quiet:
         wide, low_mask, own = pack.wide, self.footprints.low_mask, len(calendar.drafts) > 0
         table = None if self.plans is None else self.plans.table
         first, stop, edge = it, min(self._stop(it), at.until), calendar.edge
-        if self.ends.runs_ahead:
-            self.ran_ahead = Ahead.of(at, self)
         while now < limit and it < stop and i < edge:
             ahead = acc + entry[i]
             n = (ahead >> row_bit) & row_mask

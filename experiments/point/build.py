@@ -202,6 +202,8 @@ def policy_spec(serve: Serve) -> PolicySpec | None:
         asked = speculative.num_speculative_tokens_per_batch_size
         capped = tuple((low, high, min(drafts, k)) for low, high, drafts in asked)
         return PolicySpec("batch_size", {"schedule": capped})
+    if speculative.enable_adaptive_verification:
+        return PolicySpec("adaptive_verification")
     chosen = serve.draft_policy.chosen if serve.draft_policy else None
     if chosen is None:
         return None

@@ -45,6 +45,7 @@ from specfleet.sim.speculation.policies import (
 from specfleet.sim.speculation.policies_learning import (
     AcceptanceGate,
     AdaptiveTiers,
+    AdaptiveVerification,
     Bandit,
     Goodput,
     SloBudget,
@@ -156,7 +157,9 @@ UNDERSTOOD_ROUTERS = SHIPPED
 """Classes of routers that look at requests and at who is outstanding; or which a rule below refuses."""
 UNDERSTOOD_POLICIES = (Static, BatchSizeSchedule, DisableAboveQueue, Goodput, AdaptiveTiers, Bandit)
 """Classes of policies that choose one number of drafts for all, and are asked as the engine asks them."""
-PICKY_POLICIES = (EarlyStop, AcceptanceGate, TemperatureGate, ByClass, SloBudget, Oracle)
+PICKY_POLICIES = (
+    EarlyStop, AcceptanceGate, TemperatureGate, ByClass, SloBudget, AdaptiveVerification, Oracle
+)  # fmt: skip
 """Classes of policies that look at single requests: known, and refused below where they look at more."""
 UNDERSTOOD_PROCESSES = (Acceptance, BurstAcceptance, HotColdAcceptance, ReplayAcceptance, OwnAcceptance)
 """Classes of acceptance processes whose luck is drawn ahead, or which a rule below refuses."""

@@ -19,6 +19,7 @@ from specfleet.sim.speculation.oracle import Oracle
 from specfleet.sim.speculation.policies_learning import (
     AcceptanceGate,
     AdaptiveTiers,
+    AdaptiveVerification,
     Bandit,
     Goodput,
     SloBudget,
@@ -186,6 +187,7 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "temperature_gate": TemperatureGate,
     "by_class": ByClass,
     "slo_budget": SloBudget,
+    "adaptive_verification": AdaptiveVerification,
     "bandit": Bandit,
     "oracle": Oracle,
 }

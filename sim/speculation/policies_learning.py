@@ -7,6 +7,7 @@ from collections.abc import Sequence as Rows
 from math import inf
 
 import numpy as np
+import numpy.typing as npt
 
 from specfleet.hardware.stepcost import StepCost, StepShape
 from specfleet.sim.rules import I64
@@ -239,6 +240,63 @@ class SloBudget(Columnwise):
                 rows = rows[survival[rows, position].argsort(kind="stable")[len(rows) - left :]]
             drafts[rows] += 1
             left -= len(rows)
+        return drafts
+
+
+class AdaptiveVerification(Columnwise):
+    """Verifies the drafts, of all requests together, that bring most tokens a second (DSpark under vLLM).
+
+    Slots, one a request and position, are ranked by the survival that the drafter expects of them; as many of
+    the first are verified as make `(rows + their survival) / seconds` largest, seconds those of a step of so
+    many tokens as an engine profiles it at its start: without context, drafter aside. Since survival falls
+    from position to position, what is taken of a request is its first drafts. The largest ratio of all is
+    taken, not the first: padding to CUDA graphs makes steps of it. Source: vLLM pull request 47808.
+
+    Args:
+        k: largest K of a request.
+        cost: prices a step.
+    """
+
+    def __init__(self, k: int, cost: StepCost) -> None:
+        self.k, self.cost = k, cost
+        self._survival = FromRequest(self._expected, np.float64, (k,))
+        self._profiled: dict[int, npt.NDArray[np.float64]] = {}
+
+    def _expected(self, request: Sequence) -> list[float]:
+        """Returns what the drafter expects by position; 0 beyond the deepest that it speaks of."""
+        confidence: tuple[float, ...] = getattr(request, "confidence", ())
+        return [*confidence[: self.k], *[0.0] * (self.k - len(confidence))]
+
+    def seconds(self, rows: int) -> npt.NDArray[np.float64]:
+        """Returns the seconds of a step of `rows` requests that verifies 0, 1, .. `rows` x K drafts."""
+        if (known := self._profiled.get(rows)) is not None:
+            return known
+        drafts = np.arange(rows * self.k + 1, dtype=np.int64)
+        same = np.full_like(drafts, rows)
+        none = np.zeros_like(drafts)
+        columns = dict(
+            zip(
+                StepShape._fields,
+                (same + drafts, same, none, same + drafts, drafts, same, same, none, none),
+                strict=True,
+            )
+        )
+        found = np.sum(list(self.cost.terms(columns).values()), axis=0)
+        self._profiled[rows] = found
+        return np.asarray(found)
+
+    def plan_rows(self, batch: Batch, waiting: int, now: float) -> I64:
+        """Returns, row by row, how many of its drafts are among the slots taken."""
+        survival = self._survival.of(batch).T
+        rows = survival.shape[1]
+        if not rows:
+            return np.zeros(0, dtype=np.int64)
+        order = np.argsort(-survival.ravel(), kind="stable")  # of equal ones the earlier position first
+        gained = np.concatenate(([0.0], np.add.accumulate(survival.ravel()[order])))
+        best = int(np.argmax((rows + gained) / self.seconds(rows)))
+        taken = np.zeros(survival.size, dtype=np.int64)
+        taken[order[:best]] = 1
+        drafts: I64 = np.add.reduce(taken.reshape(survival.shape), axis=0)
         return drafts
 
 

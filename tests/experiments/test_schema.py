@@ -303,7 +303,28 @@ CONFLICTS = [
     (speculative(f"{EAGLE3}, prompt_lookup_max: 4"), "belongs to method ngram"),
     (speculative(f"{EAGLE3}, tensor_parallel_size: 1"), "did you mean draft_tensor_parallel_size?"),
     (speculative(f"{EAGLE3}, draft_tensor_parallel_size: 2"), "neither 1 nor the target's"),
-    (speculative(f"{EAGLE3}, enable_adaptive_verification: true"), "not modelled yet"),
+    (speculative(f"{EAGLE3}, enable_adaptive_verification: true"), "belongs to method dspark"),
+    (
+        speculative(
+            f"{EAGLE3}, enable_adaptive_verification: true, "
+            "num_speculative_tokens_per_batch_size: [[1, 4, 1]]"
+        ),
+        "choose drafts in one place",
+    ),
+    (
+        experiment_text(
+            f"{SERVE}, max_num_seqs: 256, max_num_batched_tokens: 512, "
+            f"speculative_config: {{{EAGLE3}, enable_adaptive_verification: true}}"
+        ),
+        "256 requests with 3 drafts each are more tokens than a step has, 512",
+    ),
+    (
+        experiment_text(
+            f"{SERVE}, pipeline_parallel_size: 2, "
+            f"speculative_config: {{{EAGLE3}, enable_adaptive_verification: true}}"
+        ),
+        "vLLM refuses it with stages",
+    ),
     (speculative(f"{EAGLE3}, num_speculative_tokens_per_batch_size: [[2, 4, 1]]"), "start at 1"),
     (speculative(f"{EAGLE3}, num_speculative_tokens_per_batch_size: [[1, 4, 1], [4, 9, 0]]"), "overlap"),
     (speculative(f"{EAGLE3}, rejection_sample_method: block"), "block verification is not modelled yet"),

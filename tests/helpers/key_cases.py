@@ -282,7 +282,15 @@ SPECULATIVE_CASES = {
     "disable_eagle_block_drop": unmodelled(True),
     "use_local_argmax_reduction": unmodelled(True),
     "use_heterogeneous_vocab": unmodelled(True),
-    "enable_adaptive_verification": unmodelled(True),
+    "enable_adaptive_verification": Case(
+        True,
+        {
+            "serve.model": "deepseek-ai/DeepSeek-V4-Flash",
+            "serve.gpu": "b200",
+            "serve.tensor_parallel_size": 4,
+            SC: {"num_speculative_tokens": 3, "method": "dspark"},
+        },
+    ),
     "suffix_decoding_max_tree_depth": unmodelled(9),
     "suffix_decoding_max_cached_requests": unmodelled(9),
     "suffix_decoding_max_spec_factor": unmodelled(2.0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -211,6 +212,47 @@ def test_hot_requests_are_not_drafted_for() -> None:
     for number, temperature in enumerate((0.0, 1.5)):
         batch.place(Request(number, 10, 10, temperature=temperature), 1, 0)
     assert policy.plan(batch, 0, 0.0) == [K, 0]
+
+
+def adaptive(cost: ToyCost, *confidence: tuple[float, ...]) -> list[int]:
+    """Drafts that adaptive verification takes of requests whose drafter expects such survival."""
+    policy = make_policy(PolicySpec("adaptive_verification"), K, cost)
+    batch = Batch()
+    for number, each in enumerate(confidence):
+        batch.place(Request(number, 10, 50, confidence=each), 1 + K, K)
+    assert policy is not None
+    found = policy.plan(batch, 0, 0.0)
+    assert isinstance(found, list)
+    return found
+
+
+def test_adaptive_verification_takes_every_draft_that_has_a_chance_where_tokens_are_free() -> None:
+    cost = ToyCost(step_s=0.01, token_s=0.0)
+    assert adaptive(cost, (0.9, 0.5, 0.2, 0.1), (0.3, 0.1)) == [4, 2]
+
+
+def test_adaptive_verification_takes_none_where_a_token_costs_more_than_it_brings() -> None:
+    assert adaptive(ToyCost(step_s=0.0, token_s=1e-3), (0.9, 0.5), (0.9, 0.5)) == [0, 0]
+
+
+@given(
+    st.lists(st.lists(st.floats(0.0, 1.0), min_size=K, max_size=K), min_size=1, max_size=4),
+    st.floats(1e-4, 1e-2),
+)
+def test_adaptive_verification_is_the_best_of_all_ways_to_take_first_drafts(
+    chances: list[list[float]], step_s: float
+) -> None:
+    """Held against every combination of depths: tokens a second of none is above those of the one taken."""
+    survival = [tuple(np.cumprod(each).tolist()) for each in chances]
+    cost = ToyCost(step_s=step_s, token_s=1e-3)
+
+    def rate(depths: Sequence[int]) -> float:
+        gained = sum(sum(each[:depth]) for each, depth in zip(survival, depths, strict=True))
+        rows = len(depths)
+        return (rows + gained) / (step_s + 1e-3 * (rows + sum(depths)))
+
+    best = max(map(rate, itertools.product(range(K + 1), repeat=len(survival))))
+    assert rate(adaptive(cost, *survival)) == pytest.approx(best, rel=1e-9)
 
 
 def test_an_slo_budget_serves_those_behind_first() -> None:

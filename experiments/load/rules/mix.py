@@ -47,8 +47,10 @@ def _bill(config: Experiment) -> Iterator[Conflict]:
     if config.report.requests == "none":
         message = "is read off the requests; set report.requests: all, or remove it"
         yield Conflict.at(message, "run.bill", "report.requests")
-    by_batch = serve.speculative_config and serve.speculative_config.num_speculative_tokens_per_batch_size
-    if by_batch or (serve.draft_policy is not None and serve.draft_policy.by_class is None):
+    drafts = serve.speculative_config
+    by_batch = drafts is not None and drafts.num_speculative_tokens_per_batch_size is not None
+    adaptive = drafts is not None and drafts.enable_adaptive_verification
+    if by_batch or adaptive or (serve.draft_policy is not None and serve.draft_policy.by_class is None):
         message = "switches drafts off class by class, and a policy chooses K here; use by_class, or none"
         yield Conflict.at(message, "run.bill", "serve.draft_policy")
     if serve.draft_tree is not None:

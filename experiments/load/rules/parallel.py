@@ -87,6 +87,8 @@ def _drafts_with_stages(serve: Serve, runs_ahead: bool) -> Iterator[Conflict]:
             "drafts with stages are simulated under asynchronous scheduling alone; leave one of them out"
         )
         yield Conflict.at(message, block, STAGES, "serve.async_scheduling")
+    if speculative.enable_adaptive_verification:
+        yield Conflict.at("vLLM refuses it with stages", f"{block}.enable_adaptive_verification", STAGES)
     model = found(lambda: lookups.model(serve.model))
     if speculative.method in RELAYED and model is not None and (model.num_experts or model.kv_lora_rank):
         message = (

@@ -31,6 +31,9 @@ def held_because(config: Experiment) -> tuple[str, str] | None:
         return "serve.pipeline_parallel_size", "batches under way overlap"
     if serve.draft_policy is not None:
         return "serve.draft_policy", "the draft length changes with the batch"
+    if speculative is not None and speculative.enable_adaptive_verification:
+        key = "serve.speculative_config.enable_adaptive_verification"
+        return key, "the draft length changes with the batch"
     if speculative is not None and speculative.num_speculative_tokens_per_batch_size is not None:
         key = "serve.speculative_config.num_speculative_tokens_per_batch_size"
         return key, "the draft length changes with the batch"

@@ -34,7 +34,6 @@ NOT_MODELLED = (
     "disable_eagle_block_drop",
     "use_local_argmax_reduction",
     "use_heterogeneous_vocab",
-    "enable_adaptive_verification",
     "suffix_decoding_max_tree_depth",
     "suffix_decoding_max_cached_requests",
     "suffix_decoding_max_spec_factor",
@@ -71,6 +70,8 @@ def speculation_conflicts(config: Experiment) -> Iterator[Conflict]:
         yield from _drafter(config, speculative)
         yield from _synthetic(config, speculative)
         yield from _policy(config.serve.draft_policy, speculative, class_names_of(config.workload))
+        if speculative.enable_adaptive_verification:
+            yield from _adaptive(config.serve, speculative)
         yield from tree_conflicts(config)
     by_class = processes(config.acceptance)
     missing = [name for name in class_names_of(config.workload) if name not in by_class]
@@ -138,6 +139,28 @@ def _policy(
             return
     if own and schedule:
         yield from _ranges(sorted(schedule), key)
+
+
+def _adaptive(serve: Serve, speculative: SpeculativeConfig) -> Iterator[Conflict]:
+    """vLLM's adaptive verification is of one method, chooses by itself, and profiles all its batches."""
+    key, k = f"{_BLOCK}.enable_adaptive_verification", speculative.num_speculative_tokens or 0
+    if speculative.method not in ("dspark", None):
+        message = f"belongs to method dspark, whose head says how sure it is; this is {speculative.method}"
+        yield Conflict.at(message, key, f"{_BLOCK}.method")
+    others = {
+        "serve.draft_policy": serve.draft_policy,
+        f"{_BLOCK}.num_speculative_tokens_per_batch_size": speculative.num_speculative_tokens_per_batch_size,
+    }
+    for other, given in others.items():
+        if given is not None:
+            yield Conflict.at("choose drafts in one place; remove one of the two", key, other)
+    budget, seats = serve.max_num_batched_tokens, serve.max_num_seqs
+    if budget and seats and seats * (1 + k) > budget:
+        message = (
+            f"{seats} requests with {k} drafts each are more tokens than a step has, {budget}, so what they "
+            "take is not known; lower max_num_seqs, or raise the budget"
+        )
+        yield Conflict.at(message, key, "serve.max_num_seqs", "serve.max_num_batched_tokens")
 
 
 def _ranges(schedule: Sequence[tuple[int, ...]], key: str) -> Iterator[Conflict]:

@@ -87,7 +87,8 @@ class SpeculativeConfig(Block):
     use_heterogeneous_vocab: bool = False
     """Not modelled."""
     enable_adaptive_verification: bool = False
-    """Not modelled."""
+    """Of method dspark: a step verifies, of all requests' drafts, those that its confidence head expects to
+    bring most tokens a second. A head that knows less than each request's own acceptance does worse."""
     suffix_decoding_max_tree_depth: int | None = None
     """Of method suffix; not modelled."""
     suffix_decoding_max_cached_requests: int | None = None

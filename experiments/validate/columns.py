@@ -270,6 +270,8 @@ def _placement(row: CsvRow, k: int, frozen: bool, over: GpuSpread) -> Placement:
     model = profiles.model(model_name)
     engine = profiles.engine(f"{row.need('engine')} {row.text('engine_version')}".strip())
     profile = profiles.on_machine(engine, row.text("campaign"), frozen)
+    if over.pp > 1 and profile.scheduler != "vllm":
+        raise Unusable(f"pp is {over.pp}: stages are simulated under vLLM's scheduler alone")
     return Placement.of(
         model,
         _accelerator(row, frozen),

@@ -96,6 +96,22 @@ def scored(cells: Mapping[str, str], **predicted: float) -> Scored:
     return Scored(point(cells), predicted)
 
 
+def test_what_a_servers_command_line_says_counts_where_a_column_does_not() -> None:
+    said = "--model-path zai-org/GLM-4.5-Air --tp-size 4 --ep-size 4 --gpu-memory-utilization 0.85"
+    glm = PLAIN | {"target_model": "zai-org/GLM-4.5-Air", "gpu": "H200", "tp": "4", "serve_flags": said}
+    place = point(glm | {"gpu_memory_utilization": ""}).placement
+    assert place.expert_parallel_size == 4 and place.gpu_memory_utilization == 0.85
+    assert point(glm | {"ep": "1", "gpu_memory_utilization": "0.8"}).placement.expert_parallel_size == 1
+    older = PLAIN | {"engine": "vLLM", "engine_version": "0.11.0", "async_scheduling": ""}
+    assert not point(older).placement.async_scheduling
+    assert point(older | {"serve_flags": "Qwen/Qwen3-32B --async-scheduling"}).placement.async_scheduling
+
+
+def test_stages_of_another_engine_than_vllm_are_not_scored() -> None:
+    with pytest.raises(Unusable, match="under vLLM's scheduler alone"):
+        point(PLAIN | {"engine": "SGLang", "engine_version": "0.5.3", "serve_flags": "--pp-size 4"})
+
+
 def test_hardware_comes_from_the_rows_columns() -> None:
     two = PLAIN | {"gpu": "NVIDIA H100 80GB", "gpu_mem_total_gib": "79.1", "p2p": "unavailable", "tp": "2"}
     place = point(two | {"gpu_hbm_peak_tb_per_s_assumed": "2.0"}).placement

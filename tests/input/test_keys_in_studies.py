@@ -58,6 +58,7 @@ UNSAID = {
     "reroll_on_reject": ("reroll_on_reject",),
     "sglang.speculative_": ("sglang.speculative_",),
     "eagle3-for-": ("speculative_config.model.",),
+    "dspark-for-": ("speculative_config.model.",),
 }
 """How a clause of `unsaid` begins, and what a command may lack then."""
 BY_BATCH = {"draft_policy", "speculative_config.num_speculative_tokens_per_batch_size"}

@@ -129,7 +129,7 @@ class RequestMaker:
             most,
             stop_at=output if output < most else NEVER,
             priority=int(table.priority[row]),
-            segments=_segments(table, row),
+            segments=segments_of(table, row),
             accepted=accepted,
             proposals=proposals,
             counted=row >= self.num_warmups,
@@ -141,7 +141,7 @@ class RequestMaker:
         )
 
 
-def _segments(table: RequestTable, row: int) -> tuple[tuple[object, int], ...] | None:
+def segments_of(table: RequestTable, row: int) -> tuple[tuple[object, int], ...] | None:
     """Returns a row's prompt as (stream, n) pieces; None for a private stream."""
     if table.segment_offset is None or table.segment_stream is None or table.segment_tokens is None:
         return None

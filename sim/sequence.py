@@ -14,6 +14,13 @@ BOOLS = npt.NDArray[np.bool_]
 WAITING, RUNNING, PREEMPTED, FINISHED = "W", "R", "P", "F"
 
 
+def stretches_of(segments: tuple[tuple[object, int], ...], stream: object) -> tuple[tuple[object, int], ...]:
+    """Returns a prompt as its segments, and its output in a stream, as long as it may become."""
+    if segments[-1][0] == stream:
+        return (*segments[:-1], (stream, NEVER))
+    return (*segments, (stream, NEVER))
+
+
 class Sequence:
     """One request inside an engine (vLLM's `Request`): token counts, KV held, state.
 
@@ -101,10 +108,7 @@ class Sequence:
     @property
     def stretches(self) -> tuple[tuple[object, int], ...]:
         """The prompt as its segments, and its output, as long as it may become."""
-        segments, stream = self.segments, self.output_stream
-        if segments[-1][0] == stream:
-            return (*segments[:-1], (stream, NEVER))
-        return (*segments, (stream, NEVER))
+        return stretches_of(self.segments, self.output_stream)
 
     def pieces(self, start: int, end: int) -> Iterator[tuple[object, int, int]]:
         """Yields the pieces (stream, from, to) of token streams that positions `start..end` consist of."""

@@ -93,12 +93,12 @@ UNDERSTOOD: dict[type, tuple[str, ...]] = {
         "chunked_prefill_size",
         "max_prefill_tokens",
         "prefill_max_requests",
-        "schedule_policy",  # says nothing where no prompt is found in the tree
+        "schedule_policy",
         "schedule_conservativeness",
         "schedule_low_priority_values_first",  # says nothing without priorities
         "priority_scheduling_preemption_threshold",
         "disable_priority_preemption",
-        "retraction_policy",  # who is retracted is stepped
+        "retraction_policy",
         "ignore_eos",
         "speculative_num_steps",
         "speculative_eagle_topk",
@@ -250,12 +250,6 @@ REFUSED = (
         (),
         lambda run: run.config.sglang is not None and run.policy is not None,
         "SGLang's scheduler under a draft policy",
-    ),
-    Refusal(
-        EngineConfig,
-        (),
-        lambda run: run.config.sglang is not None and run.shared,
-        "prompts that share prefixes in SGLang's radix tree",
     ),
     Refusal(
         EngineConfig,

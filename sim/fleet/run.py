@@ -14,6 +14,7 @@ from specfleet.sim.calendar.gate import FALLIBLE
 from specfleet.sim.calendar.lanes import Lanes, Sites
 from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.runs import apart
+from specfleet.sim.calendar.sglang.retraction import Retracts
 from specfleet.sim.calendar.sglang.runs import SglangLanes
 from specfleet.sim.calendar.taken import taken
 from specfleet.sim.cluster import Cluster, OpenArrivals
@@ -115,7 +116,10 @@ class PooledRun:
         on_lanes = all(part.rules is not None or not len(part.rows) for part in parts)
         if self._open and self.groups.counts and on_lanes:
             return self._counted(parts)
-        return self._clocked(parts, every_turn=False)
+        try:
+            return self._clocked(parts, every_turn=False)
+        except Retracts:
+            return self._clocked(parts, every_turn=False, retracts=True)
 
     def because(self) -> str:
         """Returns why pools would be stepped, as `run` finds it."""
@@ -238,14 +242,14 @@ class PooledRun:
         sites.finish()
         return chosen
 
-    def _clocked(self, parts: Sequence[PartRun], every_turn: bool) -> RunResult:
-        """Runs all pools on one clock."""
+    def _clocked(self, parts: Sequence[PartRun], every_turn: bool, retracts: bool = False) -> RunResult:
+        """Runs all pools on one clock; `retracts`: as `SglangFleet`."""
         inside: list[Lanes | SglangLanes | Engines] = []
         for part in parts:
             if part.run is None:
                 inside.append(Engines(part.scenario, self.table, part.lives, every_turn))
             elif part.rules is None:
-                inside.append(SglangLanes(part.run))
+                inside.append(SglangLanes(part.run, retracts))
             else:
                 inside.append(Lanes(part.run, part.rules, clocked=True))
         servers = PoolServers(self.groups, inside)

@@ -6,13 +6,41 @@ Only page counts are kept: which page is handed out changes no decision.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
 
 from specfleet.sim.errors import Stall
 from specfleet.sim.rules import NEVER, blocks_for
 from specfleet.sim.sequence import Sequence
-from specfleet.sim.sglang.radix import Node, Piece, RadixTree, joined
+from specfleet.sim.sglang.radix import Key, Node, Piece, RadixTree
+
+
+class Text(Protocol):
+    """What the tree asks of a request: its content. `Sequence`, or the same of a life drawn ahead."""
+
+    prompt_tokens: int
+    stop_at: int
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens known."""
+        ...
+
+    @property
+    def stretches(self) -> tuple[tuple[object, int], ...]:
+        """Its tokens, prompt and output, as the first so many of streams."""
+        ...
+
+
+class Path(Protocol):
+    """What a request has in the tree.
+
+    Attributes:
+        protected: KV tokens. node: where they end, locked; None if it has nothing there.
+    """
+
+    protected: int
+    node: Node | None
 
 
 class Holding:
@@ -78,11 +106,11 @@ class TokenPool:
         """Returns the pages of so many tokens, as tokens."""
         return blocks_for(tokens, self.page) * self.page
 
-    def match(self, sequence: Sequence, short_by: int = 1) -> Match:
+    def match(self, sequence: Text, short_by: int = 1) -> Match:
         """Finds the longest prefix in the tree, `short_by` known tokens short at most, and touches it."""
         if self.tree is None:
             return Match(None, 0)
-        return Match(*self.tree.match(joined(tokens_of(sequence, sequence.num_tokens - short_by))))
+        return Match(*self.tree.match(tokens_of(sequence, sequence.num_tokens - short_by)))
 
     def lock(self, match: Match) -> None:
         """Keeps a prefix."""
@@ -120,31 +148,14 @@ class TokenPool:
 
     def keep(self, sequence: Sequence, tokens: int) -> None:
         """Puts the first tokens of a running request into the tree; what is there already is used instead."""
-        tree, holding = self.tree, self.held[sequence.id]
-        if tree is None:
-            return
-        key = joined(tokens_of(sequence, tokens))
-        units = tree.units(tokens)
-        _, found = tree.insert(key, sequence.prompt_tokens)
-        self.free += max(found - holding.protected, 0)
-        node, matched = tree.match(key)
-        assert matched == units, "what was put into the tree is not in it"
-        if holding.node is not None:
-            tree.unlock(holding.node)
-        tree.lock(node)
-        holding.node, holding.protected = node, units
+        if self.tree is not None:
+            self.free += protect(self.tree, self.held[sequence.id], sequence, tokens)
 
     def finish(self, sequence: Sequence, tokens: int) -> None:
         """Takes everything from a finished request; its first tokens stay in the tree."""
         tree, holding = self.tree, self.held.pop(sequence.id)
         own = self.pages(holding.allocated) - holding.protected
-        if tree is not None:
-            units = tree.units(tokens)
-            _, found = tree.insert(joined(tokens_of(sequence, tokens)), sequence.prompt_tokens)
-            own -= max(units - max(found, holding.protected), 0)
-            if holding.node is not None:
-                tree.unlock(holding.node)
-        self.free += own
+        self.free += own - (leave(tree, holding, sequence, tokens) if tree is not None else 0)
 
     def drop(self, sequence: Sequence) -> None:
         """Takes everything from a request; nothing new of it stays in the tree."""
@@ -172,9 +183,44 @@ class TokenPool:
         )
 
 
-def tokens_of(sequence: Sequence, count: int) -> Iterator[Piece]:
-    """Yields the first tokens of a request, prompt and output. All stop tokens are one and the same."""
-    end = sequence.prompt_tokens + sequence.stop_at - 1 if sequence.stop_at != NEVER else NEVER
-    yield from sequence.pieces(0, min(count, end))
+def protect(tree: RadixTree, path: Path, text: Text, tokens: int) -> int:
+    """Puts the first tokens of a running request into the tree and locks them.
+
+    Returns:
+        KV tokens that it gives back, since they were there already.
+    """
+    units = tree.units(tokens)
+    node, found = tree.insert(tokens_of(text, tokens), text.prompt_tokens)
+    spare = max(found - path.protected, 0)
+    tree.touch(node)
+    if path.node is not None:
+        tree.unlock(path.node)
+    tree.lock(node)
+    path.node, path.protected = node, units
+    return spare
+
+
+def leave(tree: RadixTree, path: Path, text: Text, tokens: int) -> int:
+    """Leaves the first tokens of a request that ends in the tree; returns how many were not there."""
+    units = tree.units(tokens)
+    _, found = tree.insert(tokens_of(text, tokens), text.prompt_tokens)
+    if path.node is not None:
+        tree.unlock(path.node)
+    return max(units - max(found, path.protected), 0)
+
+
+def tokens_of(text: Text, count: int) -> Key:
+    """Returns the first tokens of a request, prompt and output. All stop tokens are one and the same."""
+    end = text.prompt_tokens + text.stop_at - 1 if text.stop_at != NEVER else NEVER
+    left, key = min(count, end), list[Piece]()
+    for stream, tokens in text.stretches:
+        if tokens >= left:
+            if left:
+                key.append((stream, 0, left))
+            break
+        if tokens:
+            key.append((stream, 0, tokens))
+            left -= tokens
     if count > end:
-        yield ("stop", 0, count - end)
+        key.append(("stop", 0, count - end))
+    return tuple(key)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Generic, Protocol, TypeVar
+
 from specfleet.sim.config import SglangConfig
-from specfleet.sim.sequence import Sequence
-from specfleet.sim.sglang.pool import TokenPool, tokens_of
-from specfleet.sim.sglang.radix import Key, common, joined
+from specfleet.sim.sglang.pool import Match, Text, tokens_of
+from specfleet.sim.sglang.radix import Key, common
 
 LPM_FALLBACK = 128
 """With more requests than this waiting, `lpm` takes them as they came."""
@@ -16,7 +17,40 @@ REFRESH_PASSES = 32
 """Passes from one look at all prefixes to the next, where the order does not need them."""
 
 
-class SglangQueue:
+class Waits(Text, Protocol):
+    """One who waits: `Sequence`, or the same of a life drawn ahead.
+
+    Attributes:
+        priority: as asked for. arrival: its entry into the queue.
+    """
+
+    priority: int
+    arrival: int
+
+    @property
+    def id(self) -> int:
+        """Names it."""
+        ...
+
+
+Waiting = TypeVar("Waiting", bound=Waits)
+Looker = TypeVar("Looker", bound=Waits, contravariant=True)
+
+
+class PrefixFinder(Protocol[Looker]):
+    """Where prefixes are looked up."""
+
+    @property
+    def tree(self) -> object | None:
+        """The radix tree, or None."""
+        ...
+
+    def match(self, sequence: Looker, short_by: int = 1, /) -> Match:
+        """As `TokenPool.match`."""
+        ...
+
+
+class SglangQueue(Generic[Waiting]):
     """Those who wait.
 
     Args:
@@ -27,8 +61,8 @@ class SglangQueue:
         queue: in the order in which they are tried.
     """
 
-    def __init__(self, config: SglangConfig, pool: TokenPool) -> None:
-        self.queue: list[Sequence] = []
+    def __init__(self, config: SglangConfig, pool: PrefixFinder[Waiting]) -> None:
+        self.queue: list[Waiting] = []
         self._config = config
         self._pool = pool
         self._by_prefix = config.schedule_policy == "lpm" and pool.tree is not None
@@ -38,7 +72,7 @@ class SglangQueue:
     def __len__(self) -> int:
         return len(self.queue)
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: Waiting) -> None:
         """Appends one, new or thrown out."""
         sequence.arrival = self._entries
         self._entries += 1
@@ -46,7 +80,10 @@ class SglangQueue:
 
     def take(self, gone: set[int]) -> None:
         """Removes requests by id."""
-        self.queue = [sequence for sequence in self.queue if sequence.id not in gone]
+        if all(sequence.id in gone for sequence in self.queue[: len(gone)]):
+            del self.queue[: len(gone)]
+        else:
+            self.queue = [sequence for sequence in self.queue if sequence.id not in gone]
 
     def sort(self) -> None:
         """Brings the queue into order, before a prefill batch is put together."""
@@ -60,7 +97,7 @@ class SglangQueue:
         if self._config.enable_priority_scheduling and not self._by_prefix:
             self.queue.sort(key=self.rank)
 
-    def rank(self, sequence: Sequence) -> tuple[int, int]:
+    def rank(self, sequence: Waiting) -> tuple[int, int]:
         """Returns what priority scheduling sorts by: priority, then time of entry."""
         low_first = self._config.schedule_low_priority_values_first
         return (sequence.priority if low_first else -sequence.priority, sequence.arrival)
@@ -74,7 +111,7 @@ class SglangQueue:
             order[sequence.id] = -min(found, sequence.num_tokens - 1)
             if found > IN_BATCH_CHECK:
                 continue
-            key = joined(tokens_of(sequence, sequence.num_tokens))
+            key = tokens_of(sequence, sequence.num_tokens)
             if max((common(key, other) for other in seen), default=0) >= IN_BATCH_DEPRIORITIZE:
                 order[sequence.id] = float("inf")
             else:

@@ -8,30 +8,23 @@ by pairs of tokens, so that n tokens make n - 1 units. Lengths are units, all mu
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 Piece = tuple[object, int, int]
 """Tokens `from..to` of a named stream."""
 Key = tuple[Piece, ...]
 
+MOST_STALE = 64
+"""Notes of leaves, beside four a leaf, that may be out of date."""
 _TICK = 1 << 20
 """Between two accesses; ancestors of what is found are older than it by one each."""
 
 
-def joined(pieces: Iterable[Piece]) -> Key:
-    """Returns pieces with neighbours of one stream made one: equal contents give equal keys."""
-    whole: list[Piece] = []
-    for stream, low, high in pieces:
-        if whole and whole[-1][0] == stream and whole[-1][2] == low:
-            whole[-1] = (stream, whole[-1][1], high)
-        elif high > low:
-            whole.append((stream, low, high))
-    return tuple(whole)
-
-
 def cut(key: Key, start: int, end: int) -> Key:
     """Returns the tokens `start..end` of a key."""
+    stream, low, high = key[0]
+    if end <= high - low:  # mostly the first page, which lies in one piece
+        return ((stream, low + start, low + end),)
     pieces, offset = [], 0
     for stream, low, high in key:
         first, last = max(start - offset, 0), min(end - offset, high - low)
@@ -43,9 +36,18 @@ def cut(key: Key, start: int, end: int) -> Key:
     return tuple(pieces)
 
 
+def after(key: Key, tokens: int) -> Key:
+    """Returns a key without its first tokens."""
+    for index, (stream, low, high) in enumerate(key):
+        if tokens < high - low:
+            return ((stream, low + tokens, high), *key[index + 1 :])
+        tokens -= high - low
+    return ()
+
+
 def length(key: Key) -> int:
     """Returns the tokens of a key."""
-    return sum(high - low for _, low, high in key)
+    return sum([high - low for _, low, high in key])
 
 
 def common(a: Key, b: Key) -> int:
@@ -98,7 +100,8 @@ class RadixTree:
         self.root = Node(locks=1)
         self.evictable = self.locked = 0
         self._leaves: dict[Node, None] = {}
-        self._clock = 0
+        self._oldest: list[tuple[int, int, Node]] = []
+        self._clock = self._entries = 0
 
     def units(self, tokens: int) -> int:
         """Returns the units that so many tokens make, in whole pages."""
@@ -122,7 +125,6 @@ class RadixTree:
             The node where it ends, and its units.
         """
         node, found, left = self.root, 0, self.units(length(key))
-        key = cut(key, 0, left + self.extra)
         while left:
             child = node.children.get(self._first_page(key))
             if child is None:
@@ -131,14 +133,19 @@ class RadixTree:
             node = self._split(child, shared) if shared < child.units else child
             found += shared
             left -= shared
-            key = cut(key, shared, shared + left + self.extra)
-        used, touched = self._tick(), node
-        while touched is not self.root:
-            touched.used = used
-            used -= 1
-            assert touched.parent is not None
-            touched = touched.parent
+            if left:
+                key = after(key, shared)
+        self.touch(node)
         return node, found
+
+    def touch(self, node: Node) -> None:
+        """A node, and with it all above it, was just looked at."""
+        used = self._tick()
+        while node is not self.root:
+            node.used = used
+            used -= 1
+            assert node.parent is not None
+            node = node.parent
 
     def insert(self, key: Key, prompt: int) -> tuple[Node, int]:
         """Adds a key, touching what is there.
@@ -151,9 +158,9 @@ class RadixTree:
             The node where it ends, and the units of it that were there before.
         """
         node, found, left = self.root, 0, self.units(length(key))
-        key = cut(key, 0, left + self.extra)
         while left:
-            child = node.children.get(self._first_page(key))
+            first = self._first_page(key)
+            child = node.children.get(first)
             if child is None:
                 break
             child.used = self._tick()
@@ -161,12 +168,13 @@ class RadixTree:
             node = self._split(child, shared) if shared < child.units else child
             found += shared
             left -= shared
-            key = cut(key, shared, shared + left + self.extra)
+            if left:
+                key = after(key, shared)
         if left:
             leaf = Node(cut(key, 0, left + self.extra), left, node, used=self._tick())
-            node.children[self._first_page(key)] = leaf
+            node.children[first] = leaf
             self.evictable += left
-            self._leaves[leaf] = None
+            self._may_go(leaf)
             self._leaves.pop(node, None)
             if found < self.units(prompt) < found + left:
                 self._split(leaf, self.units(prompt) - found)
@@ -205,8 +213,17 @@ class RadixTree:
                 self.evictable += at.units
                 self.locked -= at.units
                 if not at.children:
-                    self._leaves[at] = None
+                    self._may_go(at)
             at = at.parent
+
+    def _may_go(self, leaf: Node) -> None:
+        """Notes an unlocked leaf. What is noted of its last use may grow old: `evict` looks again."""
+        self._leaves[leaf] = None
+        self._entries += 1
+        heapq.heappush(self._oldest, (leaf.used, self._entries, leaf))
+        if len(self._oldest) > 4 * len(self._leaves) + MOST_STALE:
+            self._oldest = [(node.used, index, node) for index, node in enumerate(self._leaves)]
+            heapq.heapify(self._oldest)
 
     def evict(self, tokens: int) -> int:
         """Drops unlocked leaves, least recently used first, until so many KV tokens are free.
@@ -214,20 +231,21 @@ class RadixTree:
         Returns:
             The KV tokens that are free now.
         """
-        heap = [(node.used, index, node) for index, node in enumerate(self._leaves)]
-        heapq.heapify(heap)
-        freed, count = 0, len(heap)
-        while freed < tokens and heap:
-            _, _, node = heapq.heappop(heap)
+        freed = 0
+        while freed < tokens and self._oldest:
+            used, entry, node = heapq.heappop(self._oldest)
+            if node not in self._leaves:
+                continue
+            if node.used != used:
+                heapq.heappush(self._oldest, (node.used, entry, node))
+                continue
             parent = node.parent
             assert parent is not None
             del self._leaves[node]
             del parent.children[self._first_page(node.key)]
             freed += node.units
             if parent is not self.root and not parent.children and not parent.locks:
-                self._leaves[parent] = None
-                heapq.heappush(heap, (parent.used, count, parent))
-                count += 1
+                self._may_go(parent)
         self.evictable -= freed
         return freed
 

@@ -82,8 +82,9 @@ class NewTokenRatio:
         """The engine is idle."""
         self.now = self.init
 
-    def raise_after_retraction(self, kept: list[Sequence]) -> None:
+    def raise_after_retraction(self, kept: Iterable[Asker]) -> None:
         """Estimates it anew from those who go on running."""
+        kept = list(kept)
         written = sum(sequence.num_output_tokens for sequence in kept)
         asked = sum(sequence.max_tokens for sequence in kept)
         self.now = min(1.0, (written + RETRACT_DECODE_STEPS * len(kept)) / (asked + 1))

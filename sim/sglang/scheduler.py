@@ -54,7 +54,7 @@ class SglangScheduler:
         self.rules = SglangRules.of(config)
         by_pairs = config.uses_eagle
         self.pool = TokenPool(config.usable_blocks, config.block_size, config.enable_prefix_caching, by_pairs)
-        self.line = SglangQueue(self.sglang, self.pool)
+        self.line: SglangQueue[Sequence] = SglangQueue(self.sglang, self.pool)
         self.running: list[Sequence] = []
         self.chunked: Sequence | None = None
         self.full = False

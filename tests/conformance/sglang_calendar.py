@@ -1,8 +1,9 @@
 """Replays recorded decisions of the real SGLang scheduler through the calendar, turn by turn.
 
 A lane decides each turn from its running sums; who that is in single is read off the lives it holds. `full`,
-what is processed and what single requests hold have no place there and are not compared; free and evictable
-KV are compared together.
+what is processed and what single requests hold have no place there and are not compared. A lane that counts
+KV alone is replayed up to the first retraction, and only where no prompt is shared; one with the radix tree
+to the end.
 """
 
 from __future__ import annotations
@@ -18,16 +19,22 @@ from records import Differences, Step, Trace, differences
 from sglang_replay import sglang_config
 
 from specfleet.sim.calendar.luck import I64
-from specfleet.sim.calendar.sglang.lane import Asking, SglangLane
+from specfleet.sim.calendar.sglang.asking import Asking, Followed
+from specfleet.sim.calendar.sglang.kv import Count, Shared
+from specfleet.sim.calendar.sglang.lane import SglangLane
+from specfleet.sim.calendar.sglang.line import AsTheyCame, Sorted
 from specfleet.sim.calendar.sglang.lives import SglangPacking, SglangTrajectories
 from specfleet.sim.calendar.sglang.runs import outputs_cut
-from specfleet.sim.calendar.waiting import WaitingLine
+from specfleet.sim.config import EngineConfig
 from specfleet.sim.errors import Unsuited
+from specfleet.sim.sequence import NEVER, stretches_of
 from specfleet.sim.sglang.adder import PrefillRow
 from specfleet.sim.sglang.rules import NewTokenRatio, SglangRules
 from specfleet.workloads.requests import RequestTable
 
 FIELDS = ("mode", "rows", "tokens", "kv", "retracted", "preempted", "ntr", "chunked", "running", "waiting")
+IN_TREE = ("free_end", "evictable_end")
+"""What a lane with the radix tree knows besides."""
 
 
 class Scripted:
@@ -45,7 +52,7 @@ class Scripted:
         """As `Luck.rounds_to_draw`: always enough."""
         return wanted
 
-    def gains(self, ids: I64, hashes: I64) -> npt.NDArray[np.uint8]:
+    def gains(self, ids: I64, hashes: I64, skipped: I64 | None = None) -> npt.NDArray[np.uint8]:
         """As `Luck.gains`."""
         drawn = []
         for place, count in zip(ids.tolist(), (2 * hashes).tolist(), strict=True):
@@ -59,11 +66,33 @@ class Watched(SglangLane):
 
     pieces: list[PrefillRow[Asking]]
 
-    def _compute(
-        self, pieces: list[PrefillRow[Asking]], begun: Asking | None, running: int
-    ) -> tuple[int, ...]:
+    def _compute(self, pieces: list[PrefillRow[Asking]], running: int) -> tuple[int, ...]:
         self.pieces = pieces
-        return super()._compute(pieces, begun, running)
+        return super()._compute(pieces, running)
+
+
+class Recorded(Sorted):
+    """The queue of a recording, with the content that it gives.
+
+    Args:
+        trace: that.
+    """
+
+    def __init__(self, trace: Trace, lives: SglangTrajectories, config: EngineConfig, kv: Shared) -> None:
+        assert config.sglang is not None
+        super().__init__(array("q"), array("d"), lives, None, config.sglang, kv)  # type: ignore[arg-type]
+        self.requests = trace["requests"]
+
+    def _told(self, place: int) -> Followed:
+        request = self.requests[place]
+        return Followed(
+            place,
+            *self.lives.asked(place),
+            bool(request.get("ignore_eos")),
+            request.get("stop_at") or NEVER,
+            stretches_of(tuple((stream, n) for stream, n in request["prompt"]), f"{request['id']}/out"),
+            request.get("priority") or 0,
+        )
 
 
 def _not_taken(trace: Trace) -> str:
@@ -77,22 +106,25 @@ def _not_taken(trace: Trace) -> str:
         return "some requests ignore stop tokens"
     if any(request["prompt_len"] >= trace["derived"]["max_req_input_len"] for request in requests):
         return "a prompt is refused"
-    streams = [stream for request in requests for stream, _ in request["prompt"]]
-    if not config["disable_radix_cache"] and len(set(streams)) < len(streams):
-        return "prompts share prefixes"
     return ""
 
 
-class CalendarReplay:
-    """A lane in the event loop of the recording; arguments as `SglangReplay`."""
+def _shares(trace: Trace) -> bool:
+    """Whether prompts share prefixes."""
+    streams = [stream for request in trace["requests"] for stream, _ in request["prompt"]]
+    return not trace["config"]["disable_radix_cache"] and len(set(streams)) < len(streams)
 
-    def __init__(self, trace: Trace) -> None:
+
+class CalendarReplay:
+    """A lane in the event loop of the recording; `counts`: it counts KV alone."""
+
+    def __init__(self, trace: Trace, counts: bool) -> None:
         if why := _not_taken(trace):
             raise NotTaken(why)
         config, requests = sglang_config(trace), trace["requests"]
         assert config.sglang is not None
         self.trace, self.rules = trace, SglangRules.of(config)
-        packing = SglangPacking.of(self.rules)
+        packing = SglangPacking.of(self.rules, shares=True)
         assert packing is not None
         output = [request.get("stop_at") or request["output_len"] for request in requests]
         most = [request["output_len"] for request in requests]
@@ -105,17 +137,18 @@ class CalendarReplay:
         rows = np.arange(len(requests))
         cut = outputs_cut(table, self.rules)
         lives = SglangTrajectories(cut, rows, self.rules, packing, luck)  # type: ignore[arg-type]
-        self.lane = Watched(
-            self.rules,
-            NewTokenRatio.of(config.sglang.schedule_conservativeness),
-            None,  # type: ignore[arg-type]
-            lives,
-            WaitingLine(array("q"), array("d")),
-            config.enable_prefix_caching,
-            bool(requests[0].get("ignore_eos")),
-            None,
-            0,
-        )
+        eos = bool(requests[0].get("ignore_eos"))
+        kv: Count | Shared
+        line: AsTheyCame | Sorted
+        if counts:
+            kv = Count(self.rules, config.enable_prefix_caching)
+            line = AsTheyCame(array("q"), array("d"), lives, eos)
+        else:
+            kv = Shared(self.rules, config.enable_prefix_caching, config.uses_eagle, packing)
+            line = Recorded(trace, lives, config, kv)
+        ratio = NewTokenRatio.of(config.sglang.schedule_conservativeness)
+        cost: Any = None
+        self.lane, self.line = Watched(self.rules, ratio, cost, lives, line, kv, eos, None, 0), line
         self.obstacle = ""
 
     def steps(self) -> Iterator[Step]:
@@ -124,9 +157,10 @@ class CalendarReplay:
         flies = False
         for theirs in self.trace["steps"]:
             while arrivals and arrivals[0][1]["arrival_step"] <= theirs["step"]:
-                lane.waiting.submit(arrivals.pop(0)[0], 0.0)
-                lane.waiting.visible += 1
-            stood, decodes = self._stand(), self._decode_rows()
+                self.line.submit(arrivals.pop(0)[0], 0.0)
+                self.line.see(0.0)
+            stood, decodes = [one for one, _ in lane.runs()], self._decode_rows()
+            retracted = dict(lane.stays.retractions)
             try:
                 shape = lane._prefill()
                 prefills = shape is not None
@@ -135,21 +169,32 @@ class CalendarReplay:
                 self.obstacle = str(why)
                 return
             turn: Step = {"step": theirs["step"], "mode": None, "rows": [], "tokens": 0}
-            turn |= {"running": [], "retracted": [], "preempted": []}
+            times = lane.stays.retractions
+            out = [place for place in times if times[place] > retracted.get(place, 0)]
+            waits = self._waiting()
+            turn |= {"running": [], "retracted": sorted(map(self._id, out), key=waits.index), "preempted": []}
+            if out:
+                row_of = {one.place: row for one, row in zip(stood, decodes, strict=True)}
+                decodes = [row_of[one.place] for one in lane.running if one.place not in out]
             if shape is not None:
                 rows, running = decodes, [row[0] for row in decodes]
                 if prefills:
-                    rows, running = self._prefill_rows(), stood
+                    rows, running = self._prefill_rows(), [self._id(one.place) for one in stood]
                 kv = (lane.pages - shape[10]) * self.rules.page
                 turn |= {"mode": "prefill" if prefills else "decode", "rows": rows, "tokens": shape[0]}
                 turn |= {"running": running, "kv": kv}
-            turn |= {"ntr": round(lane.ratio.now, 6), "waiting": self._waiting()}
+            else:
+                turn["running"] = [self._id(one.place) for one in stood if not self._is_sure(one)]
+            turn |= {"ntr": round(lane.ratio.now, 6), "waiting": waits}
             turn["chunked"] = None if lane.chunked is None else self._id(lane.chunked.place)
             if shape is None and not flies:
                 lane.ratio.reset()
             if shape is None:
                 lane._learn()
             flies = shape is not None and lane.lag
+            if lane.shared is not None:
+                lane.shared.begin(lane.held)
+                turn |= {"free_end": lane.shared.free, "evictable_end": lane.shared.evictable}
             yield turn
 
     def _id(self, place: int) -> int:
@@ -157,31 +202,21 @@ class CalendarReplay:
         return number
 
     def _waiting(self) -> list[int]:
-        waiting = self.lane.waiting
-        return [self._id(place) for place in waiting.inbox[waiting.head : waiting.visible]]
-
-    def _stand(self) -> list[int]:
-        """Returns who is on the running list when a turn begins."""
-        lane, fresh = self.lane, [one.place for one in self.lane.prefilled.members]
-        seen = lane.decodes - lane.decode_flies
-        old = [block.first_place + j for last, _, block, j in lane._running if last >= seen]
-        return [self._id(place) for place in [p for p in old if p not in fresh] + fresh]
+        return [self._id(one.place) for one in self.line.in_turn()]
 
     def _decode_rows(self) -> list[list[Any]]:
         """Returns the rows of a decode in this turn: those in vain are of requests that have ended."""
         lane, query, rows = self.lane, 1 + self.rules.num_speculative_tokens, list[list[Any]]()
-        places = [(last, since, block, j) for last, since, block, j in lane._running]
-        places += [
-            (lane.decodes - 1, lane.decodes, one.block, one.j)
-            for one in lane.prefilled.members
-            if not one.block.rounds[one.j]
-        ]
-        for last, since, block, j in sorted(places, key=lambda one: one[2].first_place + one[3]):
-            ends_now = last == lane.decodes - 1 and (lane.decode_flies or not block.rounds[j])
-            if last >= lane.decodes or (ends_now and not block.leave.sure[j]):
-                at = block.start[j] + min(lane.decodes - since, block.rounds[j])
-                rows.append([self._id(block.first_place + j), "D", int(block.context[at]) - query, query])
+        for one, _ in lane.runs():
+            ends_now = one.last == lane.decodes - 1 and (lane.decode_flies or one.last < one.since)
+            if one.last >= lane.decodes or (ends_now and not one.block.leave.sure[one.j]):
+                done = min(lane.decodes - one.since, one.block.rounds[one.j])
+                rows.append([self._id(one.place), "D", one.block.computed(one.j, done), query])
         return rows
+
+    def _is_sure(self, one: Asking) -> bool:
+        """Whether the result in flight is sure to end somebody."""
+        return one.last < self.lane.decodes and bool(one.block.leave.sure[one.j])
 
     def _prefill_rows(self) -> list[list[Any]]:
         return [[self._id(one.place), "P", start, tokens] for one, start, tokens, _, _ in self.lane.pieces]
@@ -197,10 +232,14 @@ def compare(trace: Trace) -> tuple[Differences, str]:
     Raises:
         NotTaken: the calendar leaves it to stepping.
     """
-    replay = CalendarReplay(trace)
     steps = [step | {"kv": step["free"] + step["evictable"]} for step in trace["steps"]]
     for step in steps:
         if step["mode"] is None:
             del step["kv"]
-    found = differences(trace | {"steps": steps}, replay.steps(), in_part=True, fields=FIELDS)
+    recorded = trace | {"steps": steps}
+    replay = CalendarReplay(trace, counts=False)
+    found = differences(recorded, replay.steps(), in_part=True, fields=(*FIELDS, *IN_TREE))
+    if not _shares(trace):
+        counted = CalendarReplay(trace, counts=True)
+        found.lines += differences(recorded, counted.steps(), in_part=True, fields=FIELDS).lines
     return found, replay.obstacle

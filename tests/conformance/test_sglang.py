@@ -70,8 +70,8 @@ def on_the_calendar(shared: Path) -> tuple[int, int, list[str]]:
 def test_the_calendar_decides_what_it_takes_as_recorded(shared: Path) -> None:
     taken, turns, lines = on_the_calendar(shared)
     assert lines == []
-    assert taken >= 27
-    assert turns >= 1250
+    assert taken >= 35
+    assert turns >= 3000
 
 
 @pytest.mark.parametrize("planted", ["fall", "reset", "tokens_to_decode", "max_new_tokens_each", "admit"])
@@ -140,7 +140,7 @@ def the_longest_output_is_retracted_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def retracted_ones_go_to_the_front(patch: pytest.MonkeyPatch) -> None:
-    def add(self: SglangQueue, sequence: Sequence) -> None:
+    def add(self: SglangQueue[Sequence], sequence: Sequence) -> None:
         sequence.arrival = self._entries
         self._entries += 1
         self.queue.insert(0 if sequence.num_preemptions else len(self.queue), sequence)

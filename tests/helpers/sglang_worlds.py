@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 from sim_toys import World
-from timeline_worlds import worlds
+from timeline_worlds import sharing, worlds
 
 from specfleet.sim.config import SglangConfig
 
@@ -27,7 +27,40 @@ def sglang_worlds(
     """
     tight = crowded or draw(st.booleans())
     dense = tuple(loop for loop in loops if loop != "sparse") if tight else loops
-    world = draw(worlds(dense, replicas, tight=tight))
+    return draw(under_sglang(draw(worlds(dense, replicas, tight=tight)), tight, crowded))
+
+
+@st.composite
+def retracting_sglang_worlds(draw: st.DrawFn, loops: tuple[str, ...] = LOOPS, replicas: int = 2) -> World:
+    """The same with promises far too bold: somebody is retracted in most of them."""
+    dense = tuple(loop for loop in loops if loop != "sparse")
+    world = draw(under_sglang(draw(worlds(dense, replicas, tight=True)), True, False))
+    assert world.engine.sglang is not None
+    bold = replace(world.engine.sglang, schedule_conservativeness=0.02, ignore_eos=False)
+    page, tokens = world.engine.block_size, draw(st.sampled_from([150, 200, 260]))
+    return replace(world, engine=replace(world.engine, num_gpu_blocks=tokens // page + 1, sglang=bold))
+
+
+@st.composite
+def sharing_sglang_worlds(draw: st.DrawFn, loops: tuple[str, ...] = LOOPS, replicas: int = 2) -> World:
+    """The same with prompts that begin alike, in a pool that holds little more than is needed at once."""
+    world = draw(sharing(loops, replicas))
+    largest = max(map(sum, zip(world.prompt, world.output, strict=True)))
+    tight = draw(st.booleans())
+    again = draw(under_sglang(world, tight, False))
+    tokens = int(largest * draw(st.sampled_from([1.5, 2.5, 4.0, 8.0]))) + 60
+    engine = replace(
+        again.engine,
+        num_gpu_blocks=tokens // again.engine.block_size + 2,
+        enable_prefix_caching=True,
+        max_model_len=draw(st.sampled_from([4096, 4096, 120])),
+    )
+    return replace(again, engine=engine)
+
+
+@st.composite
+def under_sglang(draw: st.DrawFn, world: World, tight: bool, crowded: bool) -> World:
+    """A world under SGLang's scheduler."""
     page = draw(st.sampled_from([1, 1, 4, 16]))
     tokens = draw(st.sampled_from([300, 400, 600, 900] if tight else [500, 1000, 3000, 20_000]))
     settings = SglangConfig(

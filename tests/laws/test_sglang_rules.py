@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from specfleet.sim.config import EngineConfig, SglangConfig, SpeculativeConfig
 from specfleet.sim.sequence import FINISHED, Sequence
 from specfleet.sim.sglang.batch import CUT, DECODE, MIXED, PREFILL, SglangBatch
-from specfleet.sim.sglang.radix import Key, RadixTree, common, cut, joined, length
+from specfleet.sim.sglang.radix import Key, RadixTree, common, cut, length
 from specfleet.sim.sglang.rules import NewTokenRatio, SglangRules, expected, left_to_write, reserve_per_decode
 from specfleet.sim.sglang.scheduler import SglangScheduler
 
@@ -158,10 +158,10 @@ def test_priority_displaces_only_by_more_than_the_threshold() -> None:
 
 
 def test_keys_of_equal_content_are_equal_and_cut_where_asked() -> None:
-    key = joined([("a", 0, 3), ("a", 3, 5), ("b", 0, 2)])
+    key: Key = (("a", 0, 5), ("b", 0, 2))
     assert key == (("a", 0, 5), ("b", 0, 2))
     assert cut(key, 4, 6) == (("a", 4, 5), ("b", 0, 1))
-    assert common(key, joined([("a", 0, 5), ("b", 0, 1), ("c", 0, 9)])) == 6
+    assert common(key, (("a", 0, 5), ("b", 0, 1), ("c", 0, 9))) == 6
 
 
 streams = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9)), min_size=1, max_size=4)
@@ -169,7 +169,7 @@ streams = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9)), min_siz
 
 def key_of(prompt: list[tuple[str, int]]) -> Key:
     """The key of (stream, n) pieces, each from its stream's beginning."""
-    return joined([((place, stream), 0, count) for place, (stream, count) in enumerate(prompt)])
+    return tuple(((place, stream), 0, count) for place, (stream, count) in enumerate(prompt))
 
 
 @settings(deadline=None)

@@ -8,14 +8,27 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from sglang_worlds import sglang_worlds
+from hypothesis import strategies as st
+from sglang_worlds import LOOPS, retracting_sglang_worlds, sglang_worlds, sharing_sglang_worlds
 from sim_toys import ENGINE, World, drafting
 from test_timeline import HUNT, LAWS, SEEDS, plant, prove, small_windows_and_blocks
-from timeline_worlds import LUCK, both, differences
+from timeline_worlds import LUCK, both, differences, requests
 
-from specfleet.sim.calendar.sglang import columns, ends, lane, lives, quiet, runs
+from specfleet.sim.calendar.sglang import (
+    asking,
+    columns,
+    ends,
+    kv,
+    lane,
+    line,
+    lives,
+    quiet,
+    retraction,
+    runs,
+)
 from specfleet.sim.config import SglangConfig
 from specfleet.sim.errors import Breach, Stall
+from specfleet.sim.simulation import simulate
 from specfleet.sim.speculation.policy import PolicySpec
 
 __all__ = ["small_windows_and_blocks"]
@@ -36,21 +49,33 @@ def test_sglang_s_scheduler_on_the_calendar_equals_stepping(world: World, seed: 
     prove(world, seed)
 
 
+@LAWS
+@given(sharing_sglang_worlds(), SEEDS)
+def test_prompts_that_share_prefixes_in_the_radix_tree_equal_stepping(world: World, seed: int) -> None:
+    prove(world, seed)
+
+
+@LAWS
+@given(retracting_sglang_worlds(), SEEDS)
+def test_requests_that_are_retracted_equal_stepping(world: World, seed: int) -> None:
+    prove(world, seed)
+
+
 def test_most_random_worlds_stay_on_the_calendar_and_have_what_may_go_wrong() -> None:
     seen = Counter[str]()
 
     @settings(HUNT, max_examples=150)
-    @given(sglang_worlds(), SEEDS)
+    @given(st.one_of(sglang_worlds(), sharing_sglang_worlds(), retracting_sglang_worlds()), SEEDS)
     def look(world: World, seed: int) -> None:
         try:
-            ours, stepped = both(world, seed)
+            ours = simulate(world.scenario(world.classes or {}), requests(world), seed)
         except Stall:
             return
         seen["all"] += 1
-        if "retracted" in ours.stepped_because and not world.engine.async_scheduling:
-            assert stepped.requests["preemptions"].any()
         if ours.stepped_because:
             return
+        seen["a prefix is found"] += bool(ours.requests["cached_tokens"].any())
+        seen["somebody is retracted"] += bool(ours.requests["preemptions"].any())
         iterations, odd = ours.iterations, ours.odd_gaps
         seen["on the calendar"] += 1
         seen["a prompt is cut"] += bool((iterations["prefill_sequences"] > 0).sum() > len(world.prompt))
@@ -64,16 +89,30 @@ def test_most_random_worlds_stay_on_the_calendar_and_have_what_may_go_wrong() ->
     look()
     assert seen["on the calendar"] > 0.5 * seen["all"], seen
     assert min(seen.values()) >= 3, seen
-    assert len(seen) == 7, seen
+    assert len(seen) == 9, seen
 
 
+SHARED = (
+    "what decodes evict is forgotten",
+    "what several share is counted for each",
+    "no answer is found",
+)
+RETRACTED = (
+    "victims as they came",
+    "the list keeps its order",
+    "what is thrown away is kept",
+    "luck begins again",
+    "a retracted one is a newcomer",
+    "chunks ranked among the dead",
+)
+"""Faults that show where prefixes are shared, and where requests are retracted."""
 FAULTS = {
     "what runs is expected to write little": (lane, "total = left * self.ratio.now", "total = 0.3"),
     "nobody ever leaves the list": (lane, "if gone := ", "if gone := 0 * "),
     "a first token in flight is known": (
-        lane,
-        "batch.left += most - min(asking.max_tokens - 1, CLIP_MAX_NEW_TOKENS)",
-        "pass",
+        asking,
+        "self.left -= sign * min(most - 1, CLIP_MAX_NEW_TOKENS)",
+        "self.left -= sign * min(most, CLIP_MAX_NEW_TOKENS)",
     ),
     "pages of a batch ago": (lane, "if self.behind else gone", "if False else gone"),
     "a prompt's pages are not held": (lane, "self.new_pages += pages", "pass"),
@@ -84,9 +123,21 @@ FAULTS = {
     "a window goes on past an arrival": (quiet, "np.searchsorted(turns, limit)", "len(turns)"),
     "a window forgets who left": (quiet, "bool(left[:done].any())", "False"),
     "a pause of two batches": (columns, "self.at[decode - 1])", "self.at[decode - 1] - 1)"),
-    "the second chunk is a pause": (columns, "self.since + self._follows()", "self.since"),
+    "the second chunk is a pause": (
+        columns,
+        "segments.since + self._follows(segments)",
+        "segments.since",
+    ),
     "the last round uncut": (runs, "= block.kept[some]", "= block.gains[0]"),
     "chunks ranked among the dead": (ends, "index + gone + 1", "index + 1"),
+    "what decodes evict is forgotten": (kv, "if tokens > self.owed and self.tree is not None", "if False"),
+    "what several share is counted for each": (kv, "(self._protected - self.tree.locked)", "(0)"),
+    "no answer is found": (kv, "told.block.kept_in_tree(told.j, in_vain)", "told.prompt_tokens"),
+    "victims as they came": (line, "key = (outputs, -told.prompt_tokens)", "key = (0, 0)"),
+    "the list keeps its order": (retraction, "_stand_anew(lane, [", "() or (lane, ["),
+    "what is thrown away is kept": (retraction, "else done - flying\n", "else done\n"),
+    "luck begins again": (retraction, "outputs, told.verified)", "outputs, 0)"),
+    "a retracted one is a newcomer": (lane, "self.stays.resumes(", "(lambda *given: 0)("),
 }
 """What went wrong, where, what stands there, and what is planted."""
 CROWDED = (
@@ -95,6 +146,10 @@ CROWDED = (
     "the ratio stands still",
 )
 """Faults that show where promises decide."""
+LOOPS_OF = {
+    "a window goes on past an arrival": ("open", "sparse"),
+}
+"""Loops in which a fault shows sooner."""
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -102,8 +157,14 @@ def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -
     module, old, new = FAULTS[fault]
     plant(monkeypatch, module, old, new)
 
+    drawn = sglang_worlds(LOOPS_OF.get(fault, LOOPS), crowded=fault in CROWDED)
+    if fault in SHARED:
+        drawn = sharing_sglang_worlds()
+    elif fault in RETRACTED:
+        drawn = retracting_sglang_worlds()
+
     @HUNT
-    @given(sglang_worlds(crowded=fault in CROWDED), SEEDS)
+    @given(drawn, SEEDS)
     def hunt(world: World, seed: int) -> None:
         prove(world, seed)
 
@@ -136,20 +197,26 @@ def test_where_rounding_decides_promises_are_added_up_as_the_scheduler_does(
 
 
 def test_what_is_stepped_says_why() -> None:
-    sharing = replace(CROWD, prompts=[[(-1, 50)]] * 40, engine=replace(SGLANG, enable_prefix_caching=True))
-    short = replace(CROWD, engine=replace(SGLANG, num_gpu_blocks=600, sglang=bold()))
+    alone = replace(
+        drafting(3, engine=SGLANG), num_gpu_blocks=151, sglang=replace(bold(), speculative_eagle_topk=8)
+    )
+    given_up = replace(CROWD, prompt=[111], output=[30], arrival_s=[0.0], engine=alone, classes={"": LUCK[0]})
     cases = {
         "SGLang's mixed batches": under(enable_mixed_chunk=True),
         "SGLang's priority scheduling": under(enable_priority_scheduling=True),
-        "prompts that share prefixes in SGLang's radix tree": sharing,
         "SGLang's scheduler with a sliding window": replace(CROWD, engine=replace(SGLANG, sliding_window=20)),
-        "requests are retracted for lack of KV": short,
+        "SGLang gives a request up, for which alone there is not enough KV": given_up,
     }
     for because, world in cases.items():
         ours, theirs = both(world, 0)
         assert (ours.stepped_because, ours.stepped_share) == (because, 1.0)
         assert not differences(ours, theirs)
-    assert both(CROWD, 0)[0].stepped_share == 0.0
+    sharing = replace(CROWD, prompts=[[(-1, 50)]] * 40, engine=replace(SGLANG, enable_prefix_caching=True))
+    short = replace(CROWD, engine=replace(SGLANG, num_gpu_blocks=600, sglang=bold()))
+    for world in (CROWD, sharing, short):
+        ours, theirs = both(world, 0)
+        assert (ours.stepped_share, differences(ours, theirs)) == (0.0, [])
+    assert ours.requests["preemptions"].any()
 
 
 def bold() -> SglangConfig:

@@ -13,6 +13,7 @@ from specfleet.sim.calendar.books.ledger import Ledger
 from specfleet.sim.calendar.columns import Stays
 from specfleet.sim.calendar.luck import F64, I64
 from specfleet.sim.calendar.sglang.lane import SglangLane
+from specfleet.sim.calendar.sglang.stays import Segments, StayColumns
 from specfleet.sim.recorder import Columns
 
 WIDTH = len(StepShape._fields) + 4
@@ -37,21 +38,18 @@ class SglangColumns:
         counted: npt.NDArray[np.bool_],
         gains: tuple[npt.NDArray[np.uint8], I64] | None,
     ) -> None:
-        self.lane, self.index, self.ledger, self.gains = lane, index, ledger, gains
+        self.lane, self.index, self.ledger = lane, index, ledger
         self.rows = np.frombuffer(lane.rows, dtype=np.int64).reshape(-1, WIDTH)
         self.start_s, self.end_s, self.turn_s = np.frombuffer(lane.times).reshape(-1, 3).T.copy()
-        self.place, self.first, self.rank, self.admitted = (
-            np.frombuffer(column, dtype=np.int64)
-            for column in (lane.place, lane.first, lane.rank, lane.admitted)
-        )
+        stays = self.stays = StayColumns(lane.stays, gains)
         decode = self.rows[:, -1]
         self.at = np.zeros(int(decode.max(initial=0)) + 1, dtype=np.int64)
         """The iteration of each decode batch."""
         its = np.flatnonzero(decode)
         self.at[decode[its]] = its
-        self.since = lane.lives.first[self.place].astype(np.int64) + 1
-        self.rounds = lane.lives.rounds[self.place].astype(np.int64)
-        self.counted = counted[self.place]
+        self.counted = counted[stays.place]
+        if ledger is not None:
+            lane.stays.correct(ledger, index)
 
     def iterations(self) -> Columns:
         """Returns the iteration columns."""
@@ -69,10 +67,10 @@ class SglangColumns:
 
     def _chunks(self, count: int) -> Columns:
         """Returns `chunks`, `output_tokens` and `gaps_by_tokens`."""
-        width = self.lane.rules.num_speculative_tokens + 2
+        stays, width = self.stays, self.lane.rules.num_speculative_tokens + 2
         counted, warm = self._rounds_by_decode(width)
         each = counted + warm
-        firsts = np.bincount(self.first, minlength=count)
+        firsts = np.bincount(stays.first, minlength=count)
         chunks, output = firsts.copy(), firsts.copy()
         chunks[self.at[1:]] += each[1:].sum(axis=1)
         output[self.at[1:]] += each[1:] @ np.arange(width)
@@ -80,8 +78,8 @@ class SglangColumns:
         steady = np.flatnonzero(self.at[1:] == self.at[:-1] + 1) + 1
         steady = steady[steady > 1]
         gaps[self.at[steady]] = counted[steady]
-        at_once = self._follows() & self.counted
-        np.add.at(gaps, (self.at[self.since[at_once]], self._tokens(np.flatnonzero(at_once), 0)), 1)
+        at_once = np.flatnonzero(self._follows(stays.whole) & self.counted)
+        np.add.at(gaps, (self.at[stays.since[at_once]], stays.tokens(at_once, 0)), 1)
         return {"chunks": chunks, "output_tokens": output, "gaps_by_tokens": gaps}
 
     def _rounds_by_decode(self, width: int) -> tuple[I64, I64]:
@@ -90,72 +88,97 @@ class SglangColumns:
             counted, warm = self.ledger.counts(self.index, len(self.at))
             none = np.zeros_like(counted)
             return counted.astype(np.int64), (none if warm is None else warm).astype(np.int64)
-        planes = []
+        planes, stays = [], self.stays
         for mine in (self.counted, ~self.counted):
-            change = np.bincount(self.since[mine], minlength=len(self.at) + 1)
-            change -= np.bincount((self.since + self.rounds)[mine], minlength=len(self.at) + 1)[: len(change)]
+            since = stays.since[mine]
+            change = np.bincount(since, minlength=len(self.at) + 1)
+            change -= np.bincount(since + stays.rounds[mine], minlength=len(self.at) + 1)[: len(change)]
             plane = np.zeros((len(self.at), width), dtype=np.int64)
             plane[:, 1] = np.cumsum(change)[: len(self.at)]
             planes.append(plane)
         return planes[0], planes[1]
 
-    def _follows(self) -> npt.NDArray[np.bool_]:
-        """Returns whose second chunk comes in the iteration after its first."""
-        decodes = self.rounds > 0
-        follows = np.zeros(len(self.place), dtype=np.bool_)
-        follows[decodes] = self.at[self.since[decodes]] == self.first[decodes] + 1
+    def _follows(self, segments: Segments) -> npt.NDArray[np.bool_]:
+        """Returns which segments begin in the iteration after the first token of their stay."""
+        decodes = segments.last >= segments.since
+        follows = np.zeros(len(decodes), dtype=np.bool_)
+        first = self.stays.first[segments.stay[decodes]]
+        follows[decodes] = self.at[segments.since[decodes]] == first + 1
         return follows
-
-    def _tokens(self, ones: I64, rounds: I64 | int) -> I64:
-        """Returns the tokens that the n-th round of some requests keeps."""
-        if self.gains is None:
-            return np.ones(len(ones), dtype=np.int64)
-        tokens, begins = self.gains
-        kept: I64 = tokens[begins[self.place[ones]] + rounds].astype(np.int64)
-        return kept
 
     def odd_gaps(self) -> Columns:
         """Returns the pauses of more than one iteration: a prefill batch lay between two decodes."""
+        stays, segments = self.stays, self.stays.segments
         breaks = np.flatnonzero(self.at[1:] != self.at[:-1] + 1) + 1
-        low = np.searchsorted(breaks, self.since + self._follows())
-        high = np.searchsorted(breaks, self.since + self.rounds)
+        low = np.searchsorted(breaks, segments.since + self._follows(segments))
+        high = np.searchsorted(breaks, segments.last + 1)
         counts = np.maximum(high - low, 0)
-        ones = np.repeat(np.arange(len(self.place)), counts)
+        ones = np.repeat(np.arange(len(counts)), counts)
         begins = np.cumsum(counts) - counts
         nth = np.repeat(low - begins, counts) + np.arange(len(ones))
         # a tenth of the time in 16 bits
         order = np.argsort(nth.astype(np.uint16) if len(breaks) < 1 << 16 else nth, kind="stable")
-        ones, decode = ones[order], breaks[nth[order]]
-        before = np.where(decode == self.since[ones], self.first[ones], self.at[decode - 1])
-        it = self.at[decode]
+        ones, decode = segments.stay[ones[order]], breaks[nth[order]]
+        before = np.where(decode == stays.since[ones], stays.first[ones], self.at[decode - 1])
+        it, tokens = self.at[decode], stays.tokens(ones, decode - stays.since[ones])
+        if stays.again is not None:
+            again, last = stays.again, self._last()[stays.before]
+            ones = np.concatenate([ones, again])
+            before, it = np.concatenate([before, last]), np.concatenate([it, stays.first[again]])
+            tokens = np.concatenate([tokens, np.ones_like(again)])
+            order = np.argsort(it, kind="stable")
+            ones, before, it, tokens = ones[order], before[order], it[order], tokens[order]
         end: F64 = self.end_s[it]
         return {
-            "request_id": self.lane.lives.order[self.place[ones]],
+            "request_id": self.lane.lives.order[stays.place[ones]],
             "replica": np.full(len(it), self.lane.replica),
             "from_iteration": before,
             "to_iteration": it,
             "counted": self.counted[ones].astype(np.int64),
             "end_s": end,
             "gap_s": end - self.end_s[before],
-            "tokens": self._tokens(ones, decode - self.since[ones]),
+            "tokens": tokens,
         }
+
+    def _last(self) -> I64:
+        """Returns the iteration of each stay's last chunk."""
+        stays = self.stays
+        decode = np.maximum(stays.since + stays.rounds - 1, 0)
+        return np.where(stays.rounds > 0, self.at[decode], stays.first)
+
+    @property
+    def place(self) -> I64:
+        """The requests, in order of their first tokens."""
+        return self.stays.place[self.stays.opening]
 
     def requests(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         """Yields the request columns that the engine knows, a row a place of `place`."""
-        last = np.where(self.rounds > 0, self.at[np.maximum(self.since + self.rounds - 1, 0)], self.first)
-        yield "chunks", 1 + self.rounds
-        yield "first_iteration", self.first
+        lane, stays, place = self.lane, self.stays, self.place
+        first, last = stays.first[stays.opening], self._last()[stays.closing]
+        yield "chunks", stays.chunks()
+        yield "first_iteration", first
         yield "last_iteration", last
-        yield "admitted_s", self.turn_s[self.admitted]
-        yield "first_token_s", self.end_s[self.first]
+        yield "admitted_s", self.turn_s[stays.admitted[stays.opening]]
+        yield "first_token_s", self.end_s[first]
         yield "finished_s", self.end_s[last]
-        if k := self.lane.rules.num_speculative_tokens:
-            yield "verifications", self.rounds
-            yield "draft_tokens", self.rounds * k
-            yield "accepted_tokens", self.lane.lives.accepted[self.place]
+        for name, notes in (("cached_tokens", lane.stays.cached), ("preemptions", lane.stays.retractions)):
+            if notes:
+                noted = np.zeros(len(lane.lives.order), dtype=np.int64)
+                noted[np.fromiter(notes.keys(), np.int64)] = np.fromiter(notes.values(), np.int64)
+                yield name, noted[place]
+        if k := lane.rules.num_speculative_tokens:
+            verified = lane.lives.rounds[place].astype(np.int64)
+            yield "verifications", verified
+            yield "draft_tokens", verified * k
+            yield "accepted_tokens", lane.lives.accepted[place]
 
     def ranks(self) -> tuple[I64, I64]:
         """Returns the places of each request's first and last chunk within their batches."""
-        first = (self.since - 1).astype(np.int32)
-        last = Stays(slice(None), first, first + self.rounds.astype(np.int32)).ranks_at_last()
-        return self.rank, np.where(self.rounds > 0, last, self.rank)
+        stays, segments = self.stays, self.stays.segments
+        first, last = (segments.since - 1).astype(np.int32), segments.last.astype(np.int32)
+        ranks = Stays(slice(None), first, last).ranks_at_last()
+        final = np.zeros(len(stays.place), dtype=np.int64)
+        final[segments.stay] = ranks  # those of one stay follow one another
+        closing = stays.closing
+        last_rank = np.where(stays.rounds[closing] > 0, final[closing], stays.rank[closing])
+        return stays.rank[stays.opening], last_rank

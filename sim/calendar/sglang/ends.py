@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from heapq import heappop, heappush
+from typing import NamedTuple
 
-from specfleet.sim.calendar.watch import Ended
+from specfleet.sim.calendar.sglang.asking import Asking
 from specfleet.sim.sequence import NEVER
+
+
+class EndedAt(NamedTuple):
+    """A request that has ended.
+
+    Attributes:
+        place: of it.
+        first: the iteration of its first token.
+        first_rank, last_rank: of its first and last chunk within their batches, from 1 (0: not asked for).
+    """
+
+    place: int
+    first: int
+    first_rank: int
+    last_rank: int
 
 
 class SglangEnds:
@@ -21,28 +38,28 @@ class SglangEnds:
 
     def __init__(self, ranks: bool) -> None:
         self.ranks = ranks
-        self.ended: list[Ended] = []
+        self.ended: list[EndedAt] = []
         self.turn_s = 0.0
         self._due: list[int] = []
-        self._at: dict[int, list[tuple[int, Ended]]] = {}
+        self._at: dict[int, list[tuple[int, Asking]]] = {}
         self._decoding: list[int] = []
-        self._at_once: list[tuple[int, Ended]] = []
+        self._at_once: list[tuple[int, Asking]] = []
+        self._known: dict[int, int] = {}
         self._order = 0
 
-    def expect(self, last: int, place: int, rank: int) -> None:
-        """Notes a request that decodes up to batch number `last`; `rank` is that of its first chunk."""
-        order = self._order
+    def expect(self, asking: Asking, iteration: int) -> None:
+        """Notes a request that is prefilled in an iteration, and decodes up to its last batch, if at all."""
+        if asking.last < asking.since:
+            self._at_once.append((iteration, asking))
+            return
+        order, last = self._order, asking.last
         self._order = order + 1
         if last not in self._at:
             self._at[last] = []
             heappush(self._due, last)
-        self._at[last].append((order, Ended(place, rank, 0)))
+        self._at[last].append((order, asking))
         if self.ranks:
             self._decoding.append(order)
-
-    def at_once(self, iteration: int, place: int, rank: int) -> None:
-        """Notes a request that ends with its first token, in a prefill batch."""
-        self._at_once.append((iteration, Ended(place, rank, rank)))
 
     def next_stop(self, lag: bool) -> int:
         """Returns the decode batch whose turn may tell of an end; `lag`: a batch later than its own."""
@@ -52,25 +69,52 @@ class SglangEnds:
 
     def publish(self, decode: int, iteration: int, turn_s: float) -> bool:
         """Makes outcomes known up to a decode batch and an iteration; True if somebody ended."""
-        if not self._due and not self._at_once:
+        if not self._due and not self._at_once and not self.ended:
             return False
-        ended = self.ended
-        count = len(ended)
-        while self._at_once and self._at_once[0][0] <= iteration:
-            ended.append(self._at_once.pop(0)[1])
-        while self._due and self._due[0] <= decode:
-            self._end(self._at.pop(heappop(self._due)))
-        if len(ended) == count:
+        self.settle(decode, iteration)
+        if not self.ended:
             return False
         self.turn_s = turn_s
         return True
 
-    def _end(self, together: list[tuple[int, Ended]]) -> None:
+    def settle(self, decode: int, iteration: int) -> None:
+        """Notes who has ended up to a decode batch and an iteration, before anybody is told."""
+        while self._at_once and self._at_once[0][0] <= iteration:
+            asking = self._at_once.pop(0)[1]
+            self.ended.append(EndedAt(asking.place, asking.first, asking.first_rank, asking.rank))
+        while self._due and self._due[0] <= decode:
+            self._end(self._at.pop(heappop(self._due)))
+
+    def _end(self, together: list[tuple[int, Asking]]) -> None:
         """Ends who decodes for the last time in one batch, in its order."""
-        for gone, (order, one) in enumerate(together):
-            rank = 0
-            if self.ranks:
+        for gone, (order, asking) in enumerate(together):
+            rank = self._known.pop(asking.place, 0)
+            if self.ranks and not rank:
                 index = bisect_left(self._decoding, order)
                 del self._decoding[index]
                 rank = index + gone + 1
-            self.ended.append(one._replace(last_rank=rank))
+            self.ended.append(EndedAt(asking.place, asking.first, asking.first_rank, rank))
+
+    def rearrange(self, decode: int, before: Sequence[Asking], after: Sequence[Asking]) -> None:
+        """Those who stay on the running list stand in another order from a decode batch on.
+
+        Args:
+            decode: its number.
+            before, after: who stays, in the order up to then, and from then on.
+        """
+        self._at.clear()
+        self._due.clear()
+        self._decoding.clear()
+        at_once = {asking.place: iteration for iteration, asking in self._at_once}
+        self._at_once.clear()
+        for rank, asking in enumerate(before, 1):
+            if asking.since <= asking.last < decode:  # its outcome is in flight, in the order up to then
+                self.expect(asking, 0)
+                if self.ranks:
+                    self._known[asking.place] = rank
+                    self._decoding.pop()
+        for asking in after:
+            if asking.last < asking.since:
+                self.expect(asking, at_once[asking.place])
+            elif asking.last >= decode:
+                self.expect(asking, 0)

@@ -2,21 +2,25 @@
 
 A turn is a prefill batch, or a decode of everybody. The rules that decide are those of `sim.sglang`
 (`PrefillAdder`, `admit`, `SglangRules`, `NewTokenRatio`); what they ask of those who run is read off running
-sums. Where a request would be retracted the run is stepped.
+sums. Whose KV is found by others, and who is retracted, is known one by one (`kv`, `retraction`).
 """
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from math import inf
+from typing import NamedTuple
 
 from specfleet.hardware.stepcost import StepCost, StepShape, prefill_pairs, shape_fields
 from specfleet.sim.calendar.quiet import new_shape
+from specfleet.sim.calendar.sglang.asking import NOTHING, Asking, Followed, Prefilled, Written
 from specfleet.sim.calendar.sglang.ends import SglangEnds
-from specfleet.sim.calendar.sglang.lives import SglangLives, SglangTrajectories
+from specfleet.sim.calendar.sglang.kv import Count, Shared
+from specfleet.sim.calendar.sglang.line import SglangLine
+from specfleet.sim.calendar.sglang.lives import SglangTrajectories
 from specfleet.sim.calendar.sglang.position import SglangPosition
 from specfleet.sim.calendar.sglang.quiet import SglangQuiet
+from specfleet.sim.calendar.sglang.retraction import retract
 from specfleet.sim.calendar.sglang.sums import (
     BEFORE,
     GHOST,
@@ -24,83 +28,27 @@ from specfleet.sim.calendar.sglang.sums import (
     GONE,
     SURE,
     SURE_BEFORE,
-    SglangCalendar,
 )
-from specfleet.sim.calendar.trajectories import BLOCK
-from specfleet.sim.calendar.waiting import WaitingLine
+from specfleet.sim.calendar.trajectories import NOT_YET
 from specfleet.sim.errors import Breach, Unsuited
 from specfleet.sim.laws.names import ONE_BATCH
 from specfleet.sim.sglang.adder import PrefillAdder, PrefillRow, admit, may_try
-from specfleet.sim.sglang.pool import Match
-from specfleet.sim.sglang.rules import CLIP_MAX_NEW_TOKENS, NewTokenRatio, SglangRules, promised
+from specfleet.sim.sglang.rules import NewTokenRatio, SglangRules, promised
 
-NO_MATCH = Match(None, 0)
 CLOSE = 1e-6
 """A sum of expected outputs so near a whole number of tokens is added up one by one, as the scheduler does:
 rounding might decide."""
 
 
-class Asking:
-    """One who waits, or whose prompt is being cut, as `PrefillAdder` reads it."""
+class Next(NamedTuple):
+    """A decode that may be next: its rows, their context, the KV pages held when its outcome is known, those
+    held while it runs, and who runs; pages that several share counted for each."""
 
-    __slots__ = ("block", "ignore_eos", "j", "max_tokens", "num_computed_tokens", "num_tokens", "place")
-    num_output_tokens = 0
-
-    def __init__(self, place: int, block: SglangLives, ignore_eos: bool) -> None:
-        j = place % BLOCK
-        self.place, self.block, self.j = place, block, j
-        self.num_tokens, self.max_tokens = block.prompt[j], block.most[j]
-        self.num_computed_tokens = 0
-        self.ignore_eos = ignore_eos
-
-
-class Written:
-    """One who runs, as the rules read it."""
-
-    __slots__ = ("ignore_eos", "max_tokens", "num_output_tokens", "num_tokens")
-    num_computed_tokens = 0
-
-    def __init__(self, prompt: int, output: int, most: int, ignore_eos: bool) -> None:
-        self.num_tokens, self.num_output_tokens = prompt + output, output
-        self.max_tokens, self.ignore_eos = most, ignore_eos
-
-
-class Count:
-    """A KV pool of which only what is left counts: nothing in it can be found by anybody else."""
-
-    def __init__(self, radix: bool) -> None:
-        self.available = 0
-        self.tree: object | None = self if radix else None
-
-    def lock(self, match: Match) -> None:
-        """Nothing was found."""
-
-    def unlock(self, match: Match) -> None:
-        """Nothing was found."""
-
-
-class Prefilled:
-    """A prefill batch whose result is not known yet.
-
-    Attributes:
-        members: its requests, but for one whose prompt goes on.
-        at_once: those that end with their first token; pages: of their prompts.
-        sure: KV pages of those of them whose end is certain; ghosts, ghost_context, ghost_pages: of the
-            others, who decode once in vain.
-        left: what an admission expects of its requests on top of what it will expect once their first token
-            is known.
-    """
-
-    __slots__ = ("at_once", "ghost_context", "ghost_pages", "ghosts", "left", "members", "pages", "sure")
-
-    def __init__(self) -> None:
-        self.at_once = self.pages = self.sure = 0
-        self.ghosts = self.ghost_context = self.ghost_pages = 0
-        self.left = 0
-        self.members: list[Asking] = []
-
-
-NOTHING = Prefilled()
+    rows: int
+    context: int
+    pages: int
+    used: int
+    running: int
 
 
 class SglangLane(SglangPosition):
@@ -111,16 +59,13 @@ class SglangLane(SglangPosition):
         cost: prices a step.
         lives: its requests.
         waiting: its queue.
-        radix, ignore_eos: the tree is used; every request writes all it may.
+        kv: its pool.
+        ignore_eos: every request writes all it may.
         ends: who has to know of ends; None if nobody has before the run is over.
         replica: its number in the cluster.
 
     Attributes:
-        chunked: whose prompt is being cut. chunk_pages, chunk_since: its KV pages, and the iteration of its
-            first piece.
-        prefilled: the prefill batch in flight. decode_flies: a decode is.
-        place, first, rank, admitted: of each request in order of its first token: its place, the iteration of
-            that, its rank in it, and the iteration of its admission.
+        chunked: whose prompt is being cut.
     """
 
     def __init__(
@@ -129,25 +74,16 @@ class SglangLane(SglangPosition):
         ratio: NewTokenRatio,
         cost: StepCost,
         lives: SglangTrajectories,
-        waiting: WaitingLine,
-        radix: bool,
+        waiting: SglangLine,
+        kv: Count | Shared,
         ignore_eos: bool,
         ends: SglangEnds | None,
         replica: int,
     ) -> None:
-        super().__init__(rules, ratio, waiting, ends)
-        self.cost, self.lives, self.replica, self.ignore_eos = cost, lives, replica, ignore_eos
-        self.lag = rules.in_flight > 0
-        self.pack = lives.layout
-        self.calendar = SglangCalendar(lives.longest_row, self.lag)
+        super().__init__(rules, ratio, waiting, kv, ends, lives)
+        self.cost, self.replica, self.ignore_eos = cost, replica, ignore_eos
         self.quiet = SglangQuiet(self.calendar, cost, self.pack, self.lag)
-        self.pool = Count(radix)
-        self.place, self.first, self.rank, self.admitted = array("q"), array("q"), array("q"), array("q")
         self.chunked: Asking | None = None
-        self.chunk_pages = self.chunk_since = 0
-        self.decode_flies = False
-        self.prefilled = NOTHING
-        self._running: list[tuple[int, int, SglangLives, int]] = []
 
     # the loop
 
@@ -183,7 +119,7 @@ class SglangLane(SglangPosition):
                 if self.ends is not None and self.ends.publish(known, self.iterations - 2, turn):
                     until = yield self.now
                 continue
-            if waiting.head < waiting.visible or self.chunked is not None:
+            if waiting.count or self.chunked is not None:
                 raise Unsuited("nothing can be scheduled although requests are left")
             until = yield from self._idle(until)
             if self.now == inf:
@@ -217,7 +153,7 @@ class SglangLane(SglangPosition):
             raise Breach(ONE_BATCH, said, None, turn, self.replica)
         self.last_end = begin + seconds
         self.rows.extend(numbers[:10])
-        self.rows.extend((waiting.visible - waiting.head, numbers[10], decode))
+        self.rows.extend((waiting.count, numbers[10], decode))
         self.times.extend((begin, self.last_end, turn))
         self.iterations += 1
         if self.lag:
@@ -247,73 +183,59 @@ class SglangLane(SglangPosition):
 
     def _listed(self) -> list[Written]:
         """Returns who is on the running list, in its order, as the rules read them."""
-        seen = self.decodes - (1 if self.decode_flies else 0)
-        self._running = [one for one in self._running if one[0] >= seen]
-        query, listed = 1 + self.rules.num_speculative_tokens, []
-        fresh = {one.place for one in self.prefilled.members}
-        for _, since, block, j in self._running:
-            if block.first_place + j not in fresh:
-                prompt, place = block.prompt[j], block.start[j] + seen - since
-                output = int(block.context[place]) - query - prompt + 1
-                listed.append(Written(prompt, output, block.most[j], self.ignore_eos))
-        return listed + [
-            Written(one.num_tokens, 0, one.max_tokens, one.ignore_eos) for one in self.prefilled.members
-        ]
+        return [Written(one, output) for one, output in self.runs()]
 
-    def _learn(self) -> None:
-        """The result of the batch in flight becomes known."""
+    def _learn(self, in_vain: bool = False) -> None:
+        """The result of the batch in flight becomes known; `in_vain`: a decode was decided before that."""
         if self.decode_flies:
             self.decode_flies = False
             if gone := self.calendar.gone_at[GONE][self.entry]:
                 self.full = False
                 column = self.calendar.gone_at[BEFORE][self.entry] if self.behind else gone
                 self.old_pages -= column & self.pack.context_mask
+                if self.shared is not None:
+                    self.shared.ended(self.decodes - 1, in_vain)
         elif self.prefilled is not NOTHING:
             self.new_pages -= self.prefilled.pages
             if self.prefilled.at_once:
                 self.full = False
+            if self.shared is not None:
+                self.shared.computed(self.prefilled.members, in_vain)
             self.prefilled = NOTHING
 
     # a prefill batch
 
     def _prefill(self) -> tuple[int, ...] | None:
         """Puts a prefill batch together; None if nobody is admitted."""
-        waiting, rules = self.waiting, self.rules
-        if self.chunked is None and (self.full or waiting.head == waiting.visible):
+        waiting, rules, kv, begun = self.waiting, self.rules, self.kv, self.chunked
+        if begun is None and (self.full or not waiting.count):
             return None  # as `may_try` says, without asking who runs
         running, left = self._runs()
         places = rules.max_running_requests - running
-        if self.chunked is None:
-            tries, self.full = may_try(self.full, waiting.visible - waiting.head, places, False)
+        if begun is None:
+            tries, self.full = may_try(self.full, waiting.count, places, False)
             if not tries:
                 return None
-        held = self.old_pages + self.new_pages + self.chunk_pages
-        self.pool.available = (self.pages - held) * rules.page
-        adder = PrefillAdder[Asking](rules, self.pool, self._listed, self._promised(left), self.ratio.now, 0)
-        begun = self.chunked
+        elif self.shared is not None:
+            assert isinstance(begun, Followed)
+            self.shared.keep(begun, begun.num_computed_tokens)
+        waiting.sort()
+        kv.begin(self.held)
+        adder = PrefillAdder[Asking](rules, kv, self._listed, self._promised(left), self.ratio.now, 0)
         if begun is not None:
             self.chunked = adder.go_on(begun)
-        self.full = admit(adder, self._in_turn(), self.full, lambda: places, lambda asking: NO_MATCH)
+        self.full = admit(adder, waiting.in_turn(), self.full, lambda: places, kv.match)
         if not adder.pieces:
             return None
         if adder.chunked is not None:
             self.chunked = adder.chunked
-        return self._compute(adder.pieces, begun, running)
+        waiting.take([piece.sequence for piece in adder.pieces if piece.match is not None])
+        if self.shared is not None:
+            extra = rules.page * len(adder.pieces) if rules.page > 1 else 0
+            self.shared.make_free(sum([piece.tokens for piece in adder.pieces]) + extra)
+        return self._compute(adder.pieces, running)
 
-    def _in_turn(self) -> Iterator[Asking]:
-        """Yields who waits, in turn."""
-        waiting, block, number = self.waiting, None, -1
-        for index in range(waiting.head, waiting.visible):
-            place = waiting.inbox[index]
-            if place // BLOCK != number or block is None:
-                number = place // BLOCK
-                block = self.lives.block(number)
-            assert isinstance(block, SglangLives)
-            yield Asking(place, block, self.ignore_eos)
-
-    def _compute(
-        self, pieces: list[PrefillRow[Asking]], begun: Asking | None, running: int
-    ) -> tuple[int, ...]:
+    def _compute(self, pieces: list[PrefillRow[Asking]], running: int) -> tuple[int, ...]:
         """Gives the admitted their KV; returns the batch as `_note` takes it."""
         rules, page = self.rules, self.rules.page
         ones = ones_context = pairs = tokens = rank = 0
@@ -323,23 +245,25 @@ class SglangLane(SglangPosition):
             tokens += count
             asking.num_computed_tokens = end
             pages = rules.ceil_page(end) // page
-            if match is not None:
-                self.waiting.head += 1
-                since = self.iterations
+            if match is None:
+                self.chunk_pages = 0
             else:
-                assert asking is begun
-                since, self.chunk_pages = self.chunk_since, 0
+                if self.shared is not None:
+                    self.shared.hold(asking, match)
+                if asking.admitted < 0:
+                    asking.admitted = self.iterations
+                    self.stays.note_cached(asking.place, start)
             if count == 1:
                 ones, ones_context = ones + 1, ones_context + end
             else:
                 pairs += prefill_pairs(count, start)
             if cut:
-                self.chunk_pages, self.chunk_since = pages, since
+                self.chunk_pages = pages
                 continue
             self.new_pages += pages
             rank += 1
-            self._join(asking, batch, pages, rank, since)
-        used = self.old_pages + self.new_pages + self.chunk_pages
+            self._join(asking, batch, pages, rank)
+        used = self.held - self.kv.saved
         if used > self.pages:
             raise Unsuited("a prefill batch does not find its KV")
         self._learn()
@@ -353,78 +277,101 @@ class SglangLane(SglangPosition):
         numbers = shape_fields(ones, 0, ones_context, ones_context, rows - ones, chunk, pairs, self.passes[1])
         return (*numbers, running + rows, used)
 
-    def _join(self, asking: Asking, batch: Prefilled, pages: int, rank: int, since: int) -> None:
+    def _join(self, asking: Asking, batch: Prefilled, pages: int, rank: int) -> None:
         """One has its first token, and decodes from the next decode batch on."""
         block, j, place = asking.block, asking.j, asking.place
         rounds = block.rounds[j]
-        self.place.append(place)
-        self.first.append(self.iterations)
-        self.rank.append(rank)
-        self.admitted.append(since)
-        self.lives.first[place] = self.decodes - 1
-        most = min(asking.max_tokens, CLIP_MAX_NEW_TOKENS)
+        asking.rank = rank
+        if asking.first < 0:
+            asking.first, asking.first_rank = self.iterations, rank
+        asking.stay = self.stays.begin(place, self.iterations, rank, asking.admitted, self.decodes, rounds)
+        asking.since, asking.last = self.decodes, self.decodes + rounds - 1
         batch.members.append(asking)
+        batch.count(asking, pages, self.pack.context_mask, 1)
         if rounds:
             self.calendar.add(block, j, self.entry)
-            batch.left += most - min(asking.max_tokens - 1, CLIP_MAX_NEW_TOKENS)
-            self._running.append((self.decodes + rounds - 1, self.decodes, block, j))
-            if len(self._running) > 4 * self.rules.max_running_requests + 64:
-                self._running = [one for one in self._running if one[0] >= self.decodes - 1]
-            if self.ends is not None:
-                self.ends.expect(self.decodes + rounds - 1, place, rank)
-            return
-        leave = block.leave
-        batch.left += most
-        batch.at_once += 1
-        batch.pages += pages
-        if leave.sure[j]:
-            batch.sure += pages
-        else:
-            batch.ghosts += 1
-            batch.ghost_context += leave.ghost[j] & self.pack.context_mask
-            batch.ghost_pages += leave.ghost_pages[j]
+            self.running.append(asking)
+            if len(self.running) > 4 * self.rules.max_running_requests + 64:
+                self.running = [one for one in self.running if one.last >= self.decodes - 1]
+        if self.lives.first[place] == NOT_YET:
+            self.lives.first[place] = self.decodes - 1
+        elif block.gains is not None:
+            low, kept = block.start[j], int(block.kept[j])
+            self.stays.resumes(asking.stay, place, self.decodes, block.gains[low : low + rounds], kept)
+        if self.shared is not None:
+            self.shared.joins(asking)
         if self.ends is not None:
-            self.ends.at_once(self.iterations, place, rank)
+            self.ends.expect(asking, self.iterations)
 
     # a decode batch
 
     def _decode(self) -> tuple[int, ...] | None:
-        """Decodes everybody who runs; None if nobody does."""
-        pack, calendar, entry = self.pack, self.calendar, self.entry
-        ahead = self.sum + calendar.at[entry]
-        rows, context = ahead >> pack.count, ahead & pack.context_mask
-        pages = (ahead >> pack.pages) & pack.pages_mask
-        used, behind, batch = pages, self.decode_flies, self.prefilled
-        if not behind:
-            running = rows + batch.at_once
-            rows, context = rows + batch.ghosts, context + batch.ghost_context
-            used += batch.ghost_pages + batch.sure
-        else:
-            gone = calendar.gone_at
-            running, ghosts = self.sum >> pack.count, gone[GHOST][entry]
-            rows += ghosts >> pack.count
-            context += ghosts & pack.context_mask
-            sure = gone[SURE][entry] & pack.context_mask
-            if not self.rules.reserve:
-                used += gone[GHOST_PAGES][entry] + sure
-            else:
-                before = (self.sum >> pack.pages) & pack.pages_mask
-                pages = before - (gone[GONE][entry] & pack.context_mask)
-                used = before - ((sure - gone[SURE_BEFORE][entry]) if self.behind else 0)
-        if not rows:
+        """Decodes everybody who runs; None if nobody does, or KV is short and somebody is about to end."""
+        step = self._next()
+        if not step.rows:
             return None
-        if used > self.pages:
-            raise Unsuited("requests are retracted for lack of KV")
-        self.ratio.fall()
-        self._learn()
-        self.sum, self.left = ahead, self.left + calendar.left_at[entry]
-        self.entry, self.decodes = entry + 1, self.decodes + 1
+        if step.used - self.kv.saved <= self.pages:
+            self.ratio.fall()
+        elif self._somebody_ends():
+            if self.shared is not None:
+                self.shared.owe(self.shared.evictable)
+            return None
+        else:
+            retract(self)
+            step = self._next()
+        rows, context, pages, used, running = step
+        used -= self.kv.saved
+        if self.shared is not None:
+            self.shared.decodes(rows, self.held, used, self._slack())
+        behind = self.decode_flies
+        self._learn(True)
+        ahead = self.sum + self.calendar.at[self.entry]
+        self.sum, self.left = ahead, self.left + self.calendar.left_at[self.entry]
+        self.entry, self.decodes = self.entry + 1, self.decodes + 1
         self.old_pages, self.new_pages, self.behind, self.decode_flies = pages, 0, behind, True
         if not self.lag:
             self._learn()
         drafts = rows * self.rules.num_speculative_tokens
         numbers = shape_fields(rows, drafts, context, context, 0, 0, 0, self.passes[0])
         return (*numbers, running, used)
+
+    def _next(self) -> Next:
+        """Returns the decode that may be next."""
+        pack, calendar, entry = self.pack, self.calendar, self.entry
+        ahead = self.sum + calendar.at[entry]
+        rows, context = ahead >> pack.count, ahead & pack.context_mask
+        pages = (ahead >> pack.pages) & pack.pages_mask
+        used, batch = pages, self.prefilled
+        if not self.decode_flies:
+            running = rows + batch.at_once
+            used += batch.ghost_pages + batch.sure
+            return Next(rows + batch.ghosts, context + batch.ghost_context, pages, used, running)
+        gone = calendar.gone_at
+        running, ghosts = self.sum >> pack.count, gone[GHOST][entry]
+        sure = gone[SURE][entry] & pack.context_mask
+        if not self.rules.reserve:
+            used += gone[GHOST_PAGES][entry] + sure
+        else:
+            before = (self.sum >> pack.pages) & pack.pages_mask
+            pages = before - (gone[GONE][entry] & pack.context_mask)
+            used = before - ((sure - gone[SURE_BEFORE][entry]) if self.behind else 0)
+        rows, context = rows + (ghosts >> pack.count), context + (ghosts & pack.context_mask)
+        return Next(rows, context, pages, used, running)
+
+    def _slack(self) -> int:
+        """Returns the tokens from the prompts of those who decode for the first time to whole pages."""
+        if self.rules.page == 1 or not self.rules.reserve:
+            return 0
+        fresh = [one for one in self.running if one.since == self.decodes]
+        at_once = [one for one in self.prefilled.members if one.last < one.since]
+        fresh += [one for one in at_once if not one.block.leave.sure[one.j]]
+        return sum([self.rules.ceil_page(one.num_tokens) - one.num_tokens for one in fresh])
+
+    def _somebody_ends(self) -> bool:
+        """Whether a result in flight is sure to end a request."""
+        if self.decode_flies:
+            return bool(self.calendar.gone_at[SURE][self.entry])
+        return self.prefilled.at_once > self.prefilled.ghosts
 
     def submit(self, place: int, now: float) -> None:
         """Puts a request into the inbox at `now`."""

@@ -37,14 +37,21 @@ class SglangPacking:
     pages_mask: int
 
     @classmethod
-    def of(cls, rules: SglangRules) -> SglangPacking | None:
-        """Returns the layout for an engine; None where its counts do not fit in 63 bits."""
+    def of(cls, rules: SglangRules, shares: bool = False) -> SglangPacking | None:
+        """Returns the layout for an engine; None where its counts do not fit in 63 bits.
+
+        Where prompts share prefixes, requests hold together more than the pool has: the layout is as wide as
+        it can be, and `Shared` sees to it that nothing grows beyond that.
+        """
         width = 1 + rules.num_speculative_tokens
         # the pool may be overdrawn by one step of everybody before that is noticed
         most = rules.pool + rules.max_running_requests * (rules.reserve + 2 * (rules.page + width))
         context, pages = most.bit_length() + 1, (most // rules.page).bit_length() + 1
-        if context + pages + rules.max_running_requests.bit_length() + 1 > 62:
+        room = 62 - rules.max_running_requests.bit_length() - 1 - context - pages
+        if room < 0:
             return None
+        if shares:
+            context, pages = context + room // 2, pages + room // 2
         return cls(context, context + pages, (1 << context) - 1, (1 << pages) - 1)
 
 
@@ -67,6 +74,21 @@ class Leave(NamedTuple):
     ghost_pages: list[int]
 
 
+class Rounds(NamedTuple):
+    """Rounds of some requests, drawn far enough.
+
+    Attributes:
+        gains: tokens of each, flat; None: one each.
+        starts: the first place of each request. before: tokens before each place, over all; one longer.
+        rounds: that each request needs.
+    """
+
+    gains: U8 | None
+    starts: I64
+    before: I64
+    rounds: I64
+
+
 @dataclass(slots=True)
 class SglangLives(LifeBatch):
     """Up to 256 lives. `row[start:end]` is added from a request's first decode on.
@@ -75,11 +97,42 @@ class SglangLives(LifeBatch):
         left: as `row`, of the output that an admission expects it to write.
         context: KV tokens read in each decode, flat, those it writes included.
         leave: what is noted where it is gone.
+        query: tokens that a decode computes.
     """
 
     left: I64
     context: I64
     leave: Leave
+    query: int
+
+    def computed(self, j: int, decode: int) -> int:
+        """Returns the KV tokens that a request has when it begins its n-th decode, from 0."""
+        return int(self.context[self.start[j] + decode]) - self.query
+
+    def word(self, j: int, decodes: int) -> tuple[int, int]:
+        """Returns what a request contributes in the last of so many decodes: packed, and output expected."""
+        low = self.start[j]
+        high = low + decodes
+        return int(np.add.reduce(self.row[low:high])), int(np.add.reduce(self.left[low:high]))
+
+    def largest(self, j: int) -> int:
+        """Returns the most KV tokens that a request reads or holds, but for its reserve and its last page."""
+        return int(self.context[self.start[j] + self.rounds[j]])
+
+    def accepted(self) -> int:
+        """Returns the drafts accepted in the life of one who is computed again."""
+        return 0 if self.gains is None else int(self.gains[: self.rounds[0]].sum()) - self.rounds[0]
+
+    def kept_in_tree(self, j: int, in_vain: bool) -> int:
+        """Returns the tokens whose KV a request leaves when it ends: none of its last token, unless that is
+        computed, by a row in vain or as a draft that was accepted beyond its end."""
+        computed, rounds = self.computed(j, self.rounds[j]), self.rounds[j]
+        if self.gains is None:
+            return computed + (in_vain and not self.leave.sure[j])
+        if not rounds:
+            return computed
+        last = int(self.gains[self.start[j] + rounds - 1])
+        return computed - last + min(last, int(self.kept[j]) + 1)
 
 
 class SglangTrajectories(Trajectories):
@@ -98,27 +151,76 @@ class SglangTrajectories(Trajectories):
         super().__init__(table, order, None, luck, False)  # type: ignore[arg-type]
         self.gains: list[U8] = []
 
+    def life(self, place: int) -> tuple[SglangLives, int]:
+        """Returns the block that a request's life is in, drawn on first sight, and its index there."""
+        block = self.block(place // BLOCK)
+        assert isinstance(block, SglangLives)
+        return block, place % BLOCK
+
+    def asked(self, row: int) -> tuple[int, int]:
+        """Returns the prompt and max_tokens of a row."""
+        return int(self._prompt[row]), int(self._most[row])
+
     def _draw(self, number: int) -> SglangLives:
-        rules, pack, low = self.sglang, self.layout, number * BLOCK
+        low = number * BLOCK
         ids, prompt, output, most = self._requests(low)
-        wanted, query = output - 1, 1 + rules.num_speculative_tokens
-        gains, _, starts, before, rounds = self._rounds(ids, wanted)
+        gains, _, starts, before, rounds = self._rounds(ids, output - 1)
+        self.rounds[low : low + BLOCK] = rounds
+        self.accepted[low : low + BLOCK] = before[starts + rounds] - before[starts] - rounds
+        return self._lives(low, prompt, output - 1, most, Rounds(gains, starts, before, rounds))
+
+    def again(self, place: int, written: int, verified: int) -> SglangLives:
+        """Returns the life of a request that was retracted, from when it is computed again.
+
+        Args:
+            place: of the request.
+            written: its output tokens then.
+            verified: its rounds so far, thrown away or not.
+        """
+        columns = self._requests(place // BLOCK * BLOCK)
+        ids, prompt, output, most = (column[place % BLOCK :][:1] for column in columns)
+        wanted, drawn = output - written - 1, None
+        if self.luck is None:
+            starts, before = np.zeros(1, dtype=np.int64), np.arange(int(wanted[0]) + 3)
+            drawn = Rounds(None, starts, before, wanted)
+        draw = wanted if drawn else self.luck.rounds_to_draw(ids, wanted)  # type: ignore[union-attr]
+        while drawn is None:
+            assert self.luck is not None
+            hashes = (verified + draw + 4) // 2
+            gains = self.luck.gains(ids, hashes)[verified:]
+            before = np.zeros(len(gains) + 1, dtype=np.int64)
+            np.cumsum(gains, out=before[1:])
+            rounds = np.searchsorted(before, wanted)
+            if rounds[0] <= draw[0]:
+                drawn = Rounds(gains, np.zeros(1, dtype=np.int64), before, rounds)
+            draw = wanted
+        return self._lives(place, prompt + written, wanted, most - written, drawn)
+
+    def _lives(self, first_place: int, known: I64, wanted: I64, most: I64, drawn: Rounds) -> SglangLives:
+        """Returns lives from the end of a prefill on.
+
+        Args:
+            first_place: of the first of them.
+            known: tokens that the prefill computes. wanted: outputs after the one that it samples.
+            most: outputs it may have, that one among them.
+            drawn: its rounds.
+        """
+        rules, pack, query = self.sglang, self.layout, 1 + self.sglang.num_speculative_tokens
+        gains, starts, before, rounds = drawn
         lengths = np.diff(starts, append=len(before) - 1)
         base, ends = before[starts], starts + rounds
-        computed = before[:-1] + np.repeat(prompt - base, lengths)
+        computed = before[:-1] + np.repeat(known - base, lengths)
         pages = rules.tokens_to_decode(computed) // rules.page
         context = computed + query
         word = (1 << pack.count) + (pages << pack.pages) + context
-        left = np.minimum(np.repeat(most - 1 + prompt, lengths) - computed, CLIP_MAX_NEW_TOKENS)
+        left = np.minimum(np.repeat(most - 1 + known, lengths) - computed, CLIP_MAX_NEW_TOKENS)
         last = starts + np.maximum(rounds - 1, 0)
-        leave = self._leave(rounds, starts, before, base, most, pages, context[ends], prompt)
+        leave = self._leave(rounds, starts, before, base, most, pages, context[ends])
         word[ends] = left[ends] = 0
         row, left_row = differences(word, 0), differences(left, 0)
         row[starts], left_row[starts] = word[starts], left[starts]
-        self.rounds[low : low + BLOCK] = rounds
-        self.accepted[low : low + BLOCK] = before[ends] - base - rounds
         return SglangLives(
-            first_place=low,
+            first_place=first_place,
             row=row,
             side=None,
             footprint=None,
@@ -128,8 +230,8 @@ class SglangTrajectories(Trajectories):
             kept=wanted - (before[last] - base),
             starts=starts,
             rounds_column=rounds,
-            prompt=prompt.tolist(),
-            blocks=(rules.ceil_page(prompt) // rules.page).tolist(),
+            prompt=known.tolist(),
+            blocks=(rules.ceil_page(known) // rules.page).tolist(),
             rounds=rounds.tolist(),
             most=most.tolist(),
             uses_drafts=[],
@@ -142,6 +244,7 @@ class SglangTrajectories(Trajectories):
             left=left_row,
             context=context,
             leave=leave,
+            query=query,
         )
 
     def _leave(
@@ -153,9 +256,8 @@ class SglangTrajectories(Trajectories):
         most: I64,
         pages: I64,
         in_vain: I64,
-        prompt: I64,
     ) -> Leave:
-        """Returns what is noted of each where it is gone; arguments as in `_draw`."""
+        """Returns what is noted of each where it is gone; arguments as in `_lives`."""
         pack, last = self.layout, starts + np.maximum(rounds - 1, 0)
         earlier = np.where(rounds > 1, last - 1, last) if self.sglang.reserve else last
         known = np.where(rounds > 0, 1 + before[last] - base, 0)

@@ -46,7 +46,7 @@ class SglangQuiet:
         It begins behind a decode, and ends before a turn that may be anything else.
         """
         waiting = lane.waiting
-        blocked, limit = waiting.head < waiting.visible, waiting.next_arrival(until)
+        blocked, limit = waiting.count > 0, waiting.next_arrival(until)
         if blocked and not lane.full:
             return
         stop = lane.decodes + self.calendar.edge - lane.entry
@@ -82,7 +82,8 @@ class SglangQuiet:
             lane.rules.num_speculative_tokens,
             lane.passes[0],
         )
-        waits, met, first = lane.waiting.visible - lane.waiting.head, False, lane.entry
+        waits, met, first, saved = lane.waiting.count, False, lane.entry, lane.kv.saved
+        shared = lane.shared
         while now < limit and decodes < stop and not (blocked and met):
             ahead = acc + at[entry]
             rows, context = ahead >> count_bit, ahead & low
@@ -102,8 +103,11 @@ class SglangQuiet:
                     pages -= left & low
                     if behind:
                         used -= certain - sure_before[entry]
+            used -= saved
             if used > lane.pages:
                 break
+            if shared is not None:
+                shared.decodes(rows, held, used, 0)
             numbers = shape_fields(rows, rows * k, context, context, 0, 0, 0, passes)
             begin = last_end if lag else now
             last_end = begin + seconds(new_shape(StepShape, numbers))
@@ -115,6 +119,9 @@ class SglangQuiet:
                 met = True
                 if not lag:
                     held -= left & low
+                if shared is not None:
+                    shared.ended(decodes - 1 - lag, lag)
+                    saved = shared.saved
         lane.sum, lane.now, lane.last_end, lane.behind, lane.old_pages = acc, now, last_end, behind, held
         self._move(lane, entry - first, met)
         return entry > first
@@ -142,8 +149,9 @@ class SglangQuiet:
         left = gone[GONE, 1 - int(lag) : most + 1 - int(lag)]
         rows, context = sums >> pack.count, sums & pack.context_mask
         running, pages, used = self._held(lane, sums, gone[:, :most])
+        used = used - lane.kv.saved
         stops = (rows == 0) | (used > lane.pages)
-        if blocked:
+        if blocked or lane.shared is not None:
             stops[1:] |= left[:-1] > 0
         ahead = int(stops.argmax()) if stops.any() else most
         self.reach = min(max(2 * ahead, WINDOW), LONGEST_WINDOW)
@@ -164,16 +172,21 @@ class SglangQuiet:
             return 0
         none, every = np.zeros_like(rows), slice(0, done)
         shape = shape_fields(rows, rows * k, context, context, none, none, none, passes)
-        waits = np.full(done, lane.waiting.visible - lane.waiting.head)
+        waits = np.full(done, lane.waiting.count)
         numbers = lane.decodes + np.arange(done)
         columns = [*(column[every] for column in shape), running[every], waits, used[every], numbers]
         lane.rows.frombytes(np.stack(columns, axis=1).astype(np.int64).tobytes())
         lane.times.frombytes(np.stack([times[:done], times[1 : done + 1], turns[every]], axis=1).tobytes())
-        end = float(times[done])
+        end, met = float(times[done]), bool(left[:done].any())
+        if lane.shared is not None:
+            held = np.concatenate(([lane.old_pages], pages[: done - 1]))
+            lane.shared.decode_together(rows[:done], held, used[:done])
+            if met:
+                lane.shared.ended(lane.decodes + done - 1 - lag, lag)
         lane.sum, lane.last_end, lane.behind = int(sums[done - 1]), end, lag
         lane.now = float(times[done - 1]) if lag else end
         lane.old_pages = int(pages[done - 1]) - (0 if lag else int(left[done - 1]) & pack.context_mask)
-        self._move(lane, done, bool(left[:done].any()))
+        self._move(lane, done, met)
         return done
 
     def _held(self, lane: SglangPosition, sums: I64, gone: I64) -> tuple[I64, I64, I64]:

@@ -17,10 +17,12 @@ from specfleet.sim.calendar.luck import F64, I64
 from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.sglang.columns import SglangColumns
 from specfleet.sim.calendar.sglang.ends import SglangEnds
+from specfleet.sim.calendar.sglang.kv import Count, Shared
 from specfleet.sim.calendar.sglang.lane import SglangLane
+from specfleet.sim.calendar.sglang.line import AsTheyCame, SglangLine, Sorted
 from specfleet.sim.calendar.sglang.lives import SglangPacking, SglangTrajectories
+from specfleet.sim.calendar.sglang.retraction import Retracts
 from specfleet.sim.calendar.trajectories import LifeBatch
-from specfleet.sim.calendar.waiting import WaitingLine
 from specfleet.sim.clients import Answer
 from specfleet.sim.cluster import Cluster
 from specfleet.sim.errors import Unsuited
@@ -37,12 +39,14 @@ class SglangFleet:
         run: that is about to begin.
         rows: their requests; a place is an index into it.
         lanes: how many.
+        retracts: lanes keep what is needed where prompts share prefixes or requests are retracted.
     """
 
-    def __init__(self, run: CalendarRun, rows: I64, lanes: int = 1) -> None:
+    def __init__(self, run: CalendarRun, rows: I64, lanes: int = 1, retracts: bool = False) -> None:
         self.run = run
+        self.retracts = retracts or run.shared
         self.rules = SglangRules.of(run.config)
-        packing = SglangPacking.of(self.rules)
+        packing = SglangPacking.of(self.rules, run.shared)
         if packing is None:
             raise Unsuited("counts that do not fit in one integer")
         self.lives = SglangTrajectories(
@@ -79,19 +83,20 @@ class SglangFleet:
         self, inbox: array[int] | range, arrived_s: array[float], replica: int, ends: SglangEnds | None
     ) -> SglangLane:
         """Returns a lane; arguments as in `sim.calendar.fleet.Fleet.lane`."""
-        config = self.run.config
-        assert config.sglang is not None
-        return SglangLane(
-            self.rules,
-            NewTokenRatio.of(config.sglang.schedule_conservativeness),
-            self.run.scenario.cost,
-            self.lives,
-            WaitingLine(inbox, arrived_s),
-            config.enable_prefix_caching,
-            config.sglang.ignore_eos,
-            ends,
-            replica,
-        )
+        config, sglang = self.run.config, self.run.config.sglang
+        assert sglang is not None
+        kv: Count | Shared
+        waiting: SglangLine
+        if self.retracts:
+            layout = self.lives.layout if self.run.shared else None
+            kv = Shared(self.rules, config.enable_prefix_caching, config.uses_eagle, layout)
+            waiting = Sorted(inbox, arrived_s, self.lives, self.run.table, sglang, kv)
+        else:
+            kv = Count(self.rules, config.enable_prefix_caching)
+            waiting = AsTheyCame(inbox, arrived_s, self.lives, sglang.ignore_eos)
+        ratio = NewTokenRatio.of(sglang.schedule_conservativeness)
+        cost = self.run.scenario.cost
+        return SglangLane(self.rules, ratio, cost, self.lives, waiting, kv, sglang.ignore_eos, ends, replica)
 
 
 def outputs_cut(table: RequestTable, rules: SglangRules) -> RequestTable:
@@ -111,8 +116,6 @@ class SglangServer:
 
     def __init__(self, lane: SglangLane, ends: SglangEnds, places: list[int]) -> None:
         self.lane, self._ends, self._places = lane, ends, places
-        self._first_s: dict[int, float] = {}
-        self._seen = 0
         self.walk = lane.run()
         next(self.walk)
 
@@ -130,20 +133,17 @@ class SglangServer:
         self._ends.ended = []
         if not ended:
             return
-        for index in range(self._seen, len(lane.place)):
-            self._first_s[lane.place[index]] = lane.times[3 * lane.first[index] + 1]
-        self._seen = len(lane.place)
-        for place, first_rank, last_rank in ended:
-            first_s = self._first_s.pop(place)
+        for place, first, first_rank, last_rank in ended:
+            first_s = lane.times[3 * first + 1]
             yield Answer(int(lane.lives.order[place]), first_s, first_rank, self._ends.turn_s, last_rank)
 
 
 class SglangLanes:
     """The lanes of all replicas on the cluster's clock, which share their requests."""
 
-    def __init__(self, run: CalendarRun) -> None:
+    def __init__(self, run: CalendarRun, retracts: bool = False) -> None:
         replicas = run.scenario.deployment.replicas
-        self.run, self.fleet = run, SglangFleet(run, run.served, replicas)
+        self.run, self.fleet = run, SglangFleet(run, run.served, replicas, retracts)
         place_of = np.full(len(run.table), -1)
         place_of[run.served] = np.arange(len(run.served))
         self._places: list[int] = place_of.tolist()
@@ -238,7 +238,15 @@ def sglang_on_the_calendar(run: CalendarRun) -> Ran:
     Raises:
         Unsuited: it has to be stepped, and why.
     """
-    lanes = SglangLanes(run)
+    try:
+        return _clocked(run, retracts=False)
+    except Retracts:
+        return _clocked(run, retracts=True)
+
+
+def _clocked(run: CalendarRun, retracts: bool) -> Ran:
+    """Runs the lanes of all replicas on the cluster's clock; `retracts` as `SglangFleet`."""
+    lanes = SglangLanes(run, retracts)
     cluster = Cluster(run.scenario, run.table, run.seed, lanes)
     cluster.run()
     return lanes.ran(cluster.client.times()["sent_s"])
@@ -254,11 +262,22 @@ def sglang_apart(run: CalendarRun, times: tuple[F64, F64], chosen: I64 | None) -
             continue
         due = array("d")
         due.frombytes(np.ascontiguousarray(arrived_s[rows]).data.cast("B"))
-        fleet = SglangFleet(run, rows)
-        lane = fleet.lane(range(len(rows)), due, replica, None)
-        walk = lane.run()
-        next(walk)
-        with suppress(StopIteration):
-            walk.send(inf)
+        try:
+            fleet, lane = _alone(run, rows, due, replica, retracts=False)
+        except Retracts:
+            fleet, lane = _alone(run, rows, due, replica, retracts=True)
         harvest.add(fleet, [lane])
     return harvest.ran()
+
+
+def _alone(
+    run: CalendarRun, rows: I64, due: array[float], replica: int, retracts: bool
+) -> tuple[SglangFleet, SglangLane]:
+    """Runs one replica; `retracts` as `SglangFleet`."""
+    fleet = SglangFleet(run, rows, retracts=retracts)
+    lane = fleet.lane(range(len(rows)), due, replica, None)
+    walk = lane.run()
+    next(walk)
+    with suppress(StopIteration):
+        walk.send(inf)
+    return fleet, lane

@@ -49,6 +49,14 @@ class SglangCalendar:
             if number := leave[column][j]:
                 self.gone_at[column][after] += number
 
+    def remove(self, block: SglangLives, j: int, entry: int, done: int) -> None:
+        """Takes a request out from `entry` on, where it would decode for the time after the first `done`."""
+        low, high = block.start[j] + done, block.end[j]
+        self.row[entry : entry + high - low] -= block.row[low:high]
+        self.left[entry : entry + high - low] -= block.left[low:high]
+        for column in self.columns:
+            self.gone_at[column][entry + high - low - 1] -= block.leave[column][j]
+
     def move_to_front(self, entry: int) -> None:
         """Makes `entry` the second one; the one before it is kept."""
         for table in (self.row, self.left, *self.gone):

@@ -81,12 +81,12 @@ def test_a_run_tells_what_a_task_takes_with_drafts_and_without(file: Path, tmp_p
 
 def test_check_says_which_sessions_are_stepped_and_a_run_says_the_same(file: Path, tmp_path: Path) -> None:
     assert "will be stepped" not in check_text(check(file, []))
-    sglang = ["serve.engine=sglang", "workload.num_prompts=40"]
+    sglang = ["serve.engine=sglang", "serve.enable_mixed_chunk=true", "workload.num_prompts=40"]
     said = check_text(check(file, sglang))
-    assert re.search("will be stepped, .* as long: prompts that share", said)
+    assert re.search("will be stepped, .* as long: SGLang's mixed batches", said)
     _, rows = ran(file, sglang, tmp_path / "out")
     (engine, *_) = sorted((tmp_path / "out").rglob("engine.json"))
-    assert "radix tree" in json.loads(engine.read_text())["stepped"]["because"]
+    assert "mixed" in json.loads(engine.read_text())["stepped"]["because"]
     assert all(number(row, "prefix_hit_share") > 0.5 for row in rows)
 
 

@@ -45,4 +45,18 @@ def _relaxed(schema: dict[str, Any]) -> dict[str, Any]:
     speculation = schema["$defs"]["Serve"]["properties"]["speculative_config"]
     speculation["anyOf"].append({"type": "string", "description": "The JSON text of --speculative-config."})
     properties["plugins"]["items"] = {"anyOf": [{"type": "string"}, properties["plugins"]["items"]]}
+    for block in ("Lengths", "Pause"):
+        _or_number(schema, f"#/$defs/{block}", schema["$defs"][block]["properties"]["fixed"]["anyOf"][0])
     return schema
+
+
+def _or_number(node: object, block: str, number: dict[str, Any]) -> None:
+    """Wherever a distribution is asked for, a number will do."""
+    if isinstance(node, list):
+        for item in node:
+            _or_number(item, block, number)
+    if isinstance(node, dict):
+        for value in list(node.values()):
+            _or_number(value, block, number)
+        if node.get("$ref") == block:
+            node["anyOf"] = [{"$ref": node.pop("$ref")}, dict(number)]

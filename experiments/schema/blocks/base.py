@@ -19,6 +19,11 @@ class Block(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
 
+def fixed_number(value: object) -> object:
+    """A number where a distribution is asked for is `{fixed: number}`."""
+    return {"fixed": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
 def _name_or_mapping(value: object) -> object:
     """Lets names and mappings pass."""
     if isinstance(value, dict) or (isinstance(value, str) and value):

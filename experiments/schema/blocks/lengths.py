@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from specfleet.experiments.schema.blocks.base import Block, Tokens
+from specfleet.experiments.schema.blocks.base import Block, Tokens, fixed_number
 
 
 class Uniform(Block):
@@ -32,7 +32,7 @@ class LogNormal(Block):
 
 
 class Lengths(Block):
-    """A distribution of lengths in tokens: exactly one of the four."""
+    """A distribution of lengths in tokens: exactly one of the four; a number alone is `fixed`."""
 
     fixed: Tokens | None = None
     """All alike."""
@@ -40,6 +40,8 @@ class Lengths(Block):
     lognormal: LogNormal | None = None
     quantiles: Annotated[tuple[tuple[float, Tokens], ...], Field(min_length=2)] | None = None
     """[percentile, tokens] pairs from percentile 0 to 100, linear in between."""
+
+    _number = model_validator(mode="before")(fixed_number)
 
     @property
     def maximum(self) -> int | None:

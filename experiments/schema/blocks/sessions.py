@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from specfleet.experiments.schema.blocks.base import Block, Fraction, Tokens
+from specfleet.experiments.schema.blocks.base import Block, Fraction, Tokens, fixed_number
 from specfleet.experiments.schema.blocks.lengths import Lengths
 
 Seconds: TypeAlias = Annotated[float, Field(ge=0, le=1e7)]
@@ -35,7 +35,7 @@ class LogNormalPause(Block):
 
 
 class Pause(Block):
-    """A distribution of pauses in seconds: exactly one of the five."""
+    """A distribution of pauses in seconds: exactly one of the five; a number alone is `fixed`."""
 
     fixed: Seconds | None = None
     """All alike."""
@@ -45,6 +45,8 @@ class Pause(Block):
     lognormal: LogNormalPause | None = None
     quantiles: Annotated[tuple[tuple[float, Seconds], ...], Field(min_length=2)] | None = None
     """[percentile, seconds] pairs from percentile 0 to 100, linear in between."""
+
+    _number = model_validator(mode="before")(fixed_number)
 
 
 class SystemPrompt(Block):

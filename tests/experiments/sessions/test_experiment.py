@@ -144,3 +144,15 @@ def test_think_times_without_users_are_noticed(file: Path) -> None:
 def test_sessions_without_a_prefix_cache_are_noticed(file: Path) -> None:
     notices = load(file, ["serve.enable_prefix_caching=false"]).notices
     assert any("computes its whole context anew" in notice for notice in notices)
+
+
+def test_a_number_where_a_distribution_is_asked_for_is_that_number_always(file: Path) -> None:
+    plain = FILE.replace("{fixed: 60}", "60").replace("{fixed: 5}", "5").replace("{exponential: 1.0}", "2")
+    file.write_text(plain)
+    workload = load(file).experiment.workload
+    assert workload.input is not None and workload.input.fixed == 60
+    assert workload.sessions is not None and workload.sessions.turns.fixed == 5
+    assert workload.sessions.think_time_s.fixed == 2.0
+    file.write_text(plain.replace("think_time_s: 2", "think_time_s: -2"))
+    with pytest.raises(InputFaults, match="think_time_s.fixed: must be at least 0, not -2"):
+        load(file)

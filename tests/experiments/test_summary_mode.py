@@ -109,7 +109,7 @@ def test_a_closed_loop_is_held_in_memory_with_a_notice(tmp_path: Path) -> None:
 class Pieces(Workers):
     """Work handed out as for several processes, and done in this one."""
 
-    jobs = 3  # type: ignore[assignment]
+    jobs = 3
 
 
 def fleet_run(folder: Path, workers: int | Workers, *overrides: str) -> Run:

@@ -154,5 +154,5 @@ def test_a_number_where_a_distribution_is_asked_for_is_that_number_always(file: 
     assert workload.sessions is not None and workload.sessions.turns.fixed == 5
     assert workload.sessions.think_time_s.fixed == 2.0
     file.write_text(plain.replace("think_time_s: 2", "think_time_s: -2"))
-    with pytest.raises(InputFaults, match="think_time_s.fixed: must be at least 0, not -2"):
+    with pytest.raises(InputFaults, match=r"think_time_s\.fixed: must be at least 0, not -2"):
         load(file)

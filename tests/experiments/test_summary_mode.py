@@ -40,7 +40,7 @@ workload: {input_len: 300, output_len: 60, request_rate: 30, num_prompts: 400, n
   mix: {chat: 0.7, code: 0.3}}
 """
 KEPT_ALONE = {"latencies", "queue_times", "tpot_split", "p99_ttft_ms_interval", "p99_tpot_ms_interval"}
-KEPT_ALONE |= {"tpot_split_by_class"}
+KEPT_ALONE |= {"tpot_split_by_class", "ttft_queue_ms", "ttft_prefill_ms", "ttft_client_ms"}
 
 
 def finished(folder: Path, *overrides: str) -> Path:

@@ -18,7 +18,9 @@ from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import Serve
 from specfleet.experiments.schema.pools import pool_experiments
 from specfleet.hardware.memory import GIB, DoesNotFit, KvBudget
+from specfleet.sim.calendar.runs import why_given_up
 from specfleet.sim.calendar.taken import why_stepped
+from specfleet.sim.scenario import Scenario
 from specfleet.sim.speculation.lives import Lives
 from specfleet.workloads.build import WorkloadSpec, build_requests
 from specfleet.workloads.requests import RequestTable
@@ -27,6 +29,8 @@ POOL = "pool"
 """What tells the pools of a point apart, beside its axes."""
 SAMPLE = 500
 """Requests looked at to tell whether a run would be stepped."""
+MOST_TURNS = 8_000
+"""Turns of sessions looked at, at most: by then contexts are as long as they become."""
 
 
 @dataclass(frozen=True)
@@ -186,6 +190,7 @@ def _checked(point: Point, engine_named: bool, of_point: Experiment | None = Non
 
 def _why_stepped(config: Experiment) -> str:
     """Why a run of a point would be stepped, by its first requests."""
+    asked_for = config
     few = counted_requests(config.workload) > SAMPLE if config.workload.trace is None else False
     if few and config.workload.phases is None:
         workload = config.workload.model_copy(update={"num_prompts": SAMPLE, "num_warmups": 0})
@@ -198,9 +203,26 @@ def _why_stepped(config: Experiment) -> str:
         from specfleet.sim.fleet.run import why_pools_stepped
 
         return why_pools_stepped(scenario, table, 0)
+    because = why_stepped(scenario, table, 0, _lives(scenario, table))
+    if because or table.think_s is None or not scenario.engine.enable_prefix_caching:
+        return because
+    return _once_kv_is_short(scenario, asked_for)
+
+
+def _lives(scenario: Scenario, table: RequestTable, seed: int = 0) -> Lives | None:
     k = scenario.engine.num_speculative_tokens
-    lives = Lives(scenario.acceptance, table, k, 0) if k and scenario.acceptance else None
-    return why_stepped(scenario, table, 0, lives)
+    return Lives(scenario.acceptance, table, k, seed) if k and scenario.acceptance else None
+
+
+def _once_kv_is_short(scenario: Scenario, config: Experiment) -> str:
+    """Why sessions would be stepped once their contexts no longer fit: their first replication is run on the
+    calendar, up to `MOST_TURNS`. Empty where it comes to its end there."""
+    workload = config.workload
+    if workload.trace is None and (workload.goes_on or counted_requests(workload) > MOST_TURNS):
+        workload = workload.model_copy(update={"num_prompts": MOST_TURNS})
+    table = requests(config.model_copy(update={"workload": workload}), config.seed).head(MOST_TURNS)
+    because = why_given_up(scenario, table, config.seed, _lives(scenario, table, config.seed))
+    return f"{because} (in the first {len(table):,} requests)" if because else ""
 
 
 @lru_cache(maxsize=4)

@@ -19,6 +19,7 @@ from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.sglang.runs import sglang_apart, sglang_on_the_calendar
 from specfleet.sim.calendar.taken import taken
 from specfleet.sim.cluster import Cluster, OpenArrivals
+from specfleet.sim.errors import Unsuited
 from specfleet.sim.router import ROUTERS, Counting
 from specfleet.sim.scenario import Ran, Scenario
 from specfleet.sim.speculation.lives import Lives
@@ -49,6 +50,18 @@ def on_the_calendar(scenario: Scenario, table: RequestTable, seed: int, lives: L
         return sglang_on_the_calendar(run)
     counts = not run.waits_for_answers and issubclass(ROUTERS[scenario.deployment.router], Counting)
     return _counted(run, rules) if counts else _clocked(run, rules)
+
+
+def why_given_up(scenario: Scenario, table: RequestTable, seed: int, lives: Lives | None) -> str:
+    """Returns why a run that the calendar begins is stepped after all; empty where it comes to its end.
+
+    It is run on the calendar alone, so that takes microseconds a request. Arguments as `on_the_calendar`.
+    """
+    try:
+        on_the_calendar(scenario, table, seed, lives)
+    except Unsuited as reason:
+        return str(reason)
+    return ""
 
 
 def _clocked(run: CalendarRun, rules: Footprints) -> Ran:

@@ -90,6 +90,25 @@ def test_check_says_which_sessions_are_stepped_and_a_run_says_the_same(file: Pat
     assert all(number(row, "prefix_hit_share") > 0.5 for row in rows)
 
 
+def test_check_foresees_where_contexts_no_longer_fit_and_the_run_says_the_same(
+    file: Path, tmp_path: Path
+) -> None:
+    axis, few = "sweep.axes.serve.num_gpu_blocks_override", "workload.num_prompts=60"
+    roomy, short = 400, 130
+    drop = ["sweep.axes={}", "report.baseline=null", few, "workload.sessions.think_time_s={fixed: 0}"]
+    said = check_text(check(file, [*drop, f"{axis}=[{roomy}, {short}]"]))
+    why = "a preempted sequence may find its own blocks again"
+    assert (
+        f"will be stepped at num gpu blocks override = {short}, three to eight times as long: {why}" in said
+    )
+    ran(file, [*drop, f"{axis}=[{roomy}, {short}]"], tmp_path / "out")
+    found = {
+        json.loads(path.read_text())["stepped"]["because"]: path
+        for path in (tmp_path / "out").rglob("engine.json")
+    }
+    assert set(found) == {"", why} and f"={short}" in str(found[why])
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

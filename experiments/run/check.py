@@ -18,7 +18,6 @@ from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import Serve
 from specfleet.experiments.schema.pools import pool_experiments
 from specfleet.hardware.memory import GIB, DoesNotFit, KvBudget
-from specfleet.sim.calendar.runs import why_given_up
 from specfleet.sim.calendar.taken import why_stepped
 from specfleet.sim.scenario import Scenario
 from specfleet.sim.speculation.lives import Lives
@@ -217,6 +216,8 @@ def _lives(scenario: Scenario, table: RequestTable, seed: int = 0) -> Lives | No
 def _once_kv_is_short(scenario: Scenario, config: Experiment) -> str:
     """Why sessions would be stepped once their contexts no longer fit: their first replication is run on the
     calendar, up to `MOST_TURNS`. Empty where it comes to its end there."""
+    from specfleet.sim.calendar.runs import why_given_up  # with simpy, which others need not wait for
+
     workload = config.workload
     if workload.trace is None and (workload.goes_on or counted_requests(workload) > MOST_TURNS):
         workload = workload.model_copy(update={"num_prompts": MOST_TURNS})

@@ -40,12 +40,12 @@ def own_drafts(draw: st.DrawFn) -> PolicySpec:
     return PolicySpec(name, each[name] | draw(st.sampled_from([{}, {}, {"k": 1}])))
 
 
-def looking_up(world: World, luck: AcceptanceSpec) -> World:
-    """The same with look-ups that may find nothing, no step scheduled ahead."""
+def looking_up(world: World, luck: AcceptanceSpec, ahead: bool = False) -> World:
+    """The same with look-ups that may find nothing; steps are scheduled ahead or not."""
     speculative = world.engine.speculative
     if speculative is None:
         return world
-    engine = replace(world.engine, speculative=replace(speculative, method="ngram"), async_scheduling=False)
+    engine = replace(world.engine, speculative=replace(speculative, method="ngram"), async_scheduling=ahead)
     return replace(world, engine=engine, classes={"": luck})
 
 
@@ -71,6 +71,21 @@ def test_they_do_behind_shared_prefixes(world: World, policy: PolicySpec, seed: 
 @given(worlds(LOOPS, 2), st.sampled_from(LOOKED_UP), SEEDS)
 def test_look_ups_that_find_nothing_equal_stepping(world: World, luck: AcceptanceSpec, seed: int) -> None:
     prove(looking_up(roomy(world), luck), seed)
+
+
+@LAWS
+@given(
+    sharing(LOOPS, 2) | worlds(LOOPS, 2) | worlds(LOOPS, 2, tight=True),
+    st.sampled_from(LOOKED_UP),
+    st.booleans(),
+    st.integers(0, 2),
+    SEEDS,
+)
+def test_look_ups_for_some_classes_alone_equal_stepping(
+    world: World, luck: AcceptanceSpec, ahead: bool, drafts: int, seed: int
+) -> None:
+    looked = looking_up(roomy(world), luck, ahead)
+    prove(looked, seed, PolicySpec("by_class", {"drafts": {"a": drafts}}))
 
 
 POLICIES = {
@@ -111,7 +126,10 @@ def test_who_has_to_be_thrown_out_is_stepped_with_drafts_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("return np.minimum(gains, drafts + np.uint8(1)), drafts", "return gains, drafts"),
+        (
+            "2 * hashes)\n        return np.minimum(gains, drafts + np.uint8(1)), drafts",
+            "2 * hashes)\n        return gains, drafts",
+        ),
         ("useful = np.repeat(before[starts] + wanted - 1,", "useful = np.repeat(before[starts] + wanted,"),
         ("seen.clear()", "pass"),
         ("return gains, self.luck.found(ids, hashes) * np.uint8(self.k)", "return gains, 0 * gains + self.k"),
@@ -142,3 +160,20 @@ def test_a_gate_that_knows_a_round_too_early_is_found(monkeypatch: pytest.Monkey
         PolicySpec("acceptance_gate", POLICIES["acceptance_gate"]),
     )
     assert differences(*both(world, 0, policy))
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_look_ups_by_class_are_on_the_calendar_and_a_miss_that_drafts_is_found(
+    ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = many(drafting(4, "ngram"), LOOKED_UP[0], ahead)
+    policy = PolicySpec("by_class", {"drafts": {"default": 2}})
+    ours, theirs = both(world, 0, policy)
+    assert (ours.stepped_share, ours.stepped_because) == (0.0, "") and not differences(ours, theirs)
+    plant(
+        monkeypatch,
+        drafts_of_lives,
+        "np.repeat(self._each(ids), 2 * hashes) * self.luck.found(ids, hashes)",
+        "np.repeat(self._each(ids), 2 * hashes)",
+    )
+    assert bool(differences(*both(world, 0, policy))) != ahead

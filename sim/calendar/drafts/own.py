@@ -103,6 +103,18 @@ class SameForLife(OwnDrafts):
         return self._drafts(row)
 
 
+class FoundForLife(SameForLife):
+    """The same in each round of a request whose look-up finds something, none in the others.
+
+    Where steps are scheduled ahead a round has placeholders whether it finds something or not: `SameForLife`.
+    """
+
+    def decide(self, ids: I64, wanted: I64, hashes: I64, gains: U8) -> tuple[U8, U8]:
+        """As `OwnDrafts.decide`."""
+        drafts = np.repeat(self._each(ids), 2 * hashes) * self.luck.found(ids, hashes)
+        return np.minimum(gains, drafts + np.uint8(1)), drafts
+
+
 class Foreseen(OwnDrafts):
     """What will be accepted, and no more than is missing (`Oracle`).
 
@@ -196,6 +208,13 @@ def drafting_of(
     if policy is None:
         bursts = any(process.spec.burst is not None for process in luck.processes)
         return None if luck.every_step or ahead or bursts else LookedUp(luck)
+    if not luck.every_step and type(policy) is ByClass:
+        bursts = any(process.spec.burst is not None for process in luck.processes)
+        if not bursts and policy.k <= min(luck.k, MOST_DRAFTS):
+            names, class_id = table.class_names, table.class_id
+            return (SameForLife if ahead else FoundForLife)(
+                luck, lambda row: policy.drafts_of(names[int(class_id[row])])
+            )
     if not luck.every_step or not getattr(policy, "k", MOST_DRAFTS + 1) <= min(luck.k, MOST_DRAFTS):
         return None
     if type(policy) is TemperatureGate:

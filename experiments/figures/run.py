@@ -9,6 +9,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from specfleet.experiments.figures.answer import answer
+from specfleet.experiments.figures.apart import apart
 from specfleet.experiments.figures.data import Shown, read
 from specfleet.experiments.figures.lines import draw_line, points_of
 from specfleet.experiments.figures.scaling import scaling
@@ -104,6 +105,7 @@ def _makers(shown: Shown) -> dict[str, Callable[[], Figure | None]]:
         "step_time": partial(step_time, shown),
         "two_sides": partial(two_sides, shown),
         "scaling": partial(scaling, shown),
+        "apart": partial(apart, shown),
     }
     return fixed | {key: partial(metric, shown, key) for key in shown.y if key not in COVERED}
 

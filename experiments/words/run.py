@@ -13,7 +13,7 @@ from specfleet.experiments.words.band import BANDS, has_bands, settling
 from specfleet.experiments.words.by_class import bill_sentences, bill_table, class_answer
 from specfleet.experiments.words.claims import claim_text, judge
 from specfleet.experiments.words.costs.energy import energy_said
-from specfleet.experiments.words.costs.handover import handover_said
+from specfleet.experiments.words.costs.handover import apart_said, handover_said
 from specfleet.experiments.words.costs.outages import failures_said
 from specfleet.experiments.words.costs.scaling import scaling_said
 from specfleet.experiments.words.known import known_sentences
@@ -59,7 +59,7 @@ def run_text(run: Run, rows: Sequence[Row]) -> str:
         parts += [*scaled, ""]
     if failed := failures_said(rows, axes):
         parts += [*failed, ""]
-    if handed := handover_said(rows, axes):
+    if handed := [*apart_said(rows, axes), *handover_said(rows, axes)]:
         parts += [*handed, ""]
     if "energy_x_plain" in experiment.report.y or any(
         key.startswith("energy_j") for key in experiment.report.y
@@ -107,7 +107,7 @@ def run_facts(run: Run, rows: Sequence[Row]) -> dict[str, object]:
         "saturation": saturation(rows, axes, experiment.report.x),
         "scaling": scaling_said(rows, axes, experiment.report.baseline or {}),
         "failures": failures_said(rows, axes),
-        "handover": handover_said(rows, axes),
+        "handover": [*apart_said(rows, axes), *handover_said(rows, axes)],
         "energy": energy_said(groups, experiment.report.least_gain),
         "claim_reproduced": None if claim is None else all(v.holds for v in judge(claim, rows)),
         "warnings": _warnings(run, rows),

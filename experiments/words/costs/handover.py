@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
+from specfleet.experiments.run.apart import GOODPUT, compared_apart
+from specfleet.experiments.run.costs.energy import COST
 from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.words.values import counted, named
 
@@ -19,6 +22,41 @@ PARTS = (
 """Parts of a TTFT, as they follow each other, and the client's."""
 MANY = 8
 """Points of which a sentence is said; of more, those that differ most in their transfers."""
+
+
+NEAR = 0.02
+"""Ratios that differ from 1 by less are as good as each other."""
+
+
+def apart_said(rows: Sequence[Row], axes: Sequence[str]) -> list[str]:
+    """Returns where prefill and decode apart serve more than replicas that do both, on as many GPUs, and what
+    becomes of latencies where they serve least and most; nothing where the two are not compared."""
+    found = compared_apart(rows, axes)
+    if not found:
+        return []
+    of = "requests within the limits of the SLO" if found[0].measure == GOODPUT else "output tokens"
+    more = sum(one.ratio > 1.0 + NEAR for one in found)
+    less = sum(one.ratio < 1.0 - NEAR for one in found)
+    said = [
+        f"Prefill and decode apart, against replicas that do both on as many GPUs, the best split at each of "
+        f"{counted(len(found), 'setting')}: {of} a second are more at {more}, fewer at {less}, and within "
+        f"{NEAR:.0%} at {len(found) - more - less}."
+    ]
+    order = sorted(found, key=lambda one: one.ratio)
+    for one in order[:1] if len(order) == 1 else (order[0], order[-1]):
+        where = ", ".join(named(axis, value) for axis, value in one.setting.items())
+        times = f"{one.ratio:.2f} times as many" if one.ratio < inf else "some where there were none"
+        ttft, tpot = (
+            f"{number(one.whole, key):,.{digits}f} -> {number(one.best, key):,.{digits}f} ms"
+            for key, digits in (("mean_ttft_ms", 0), ("p99_tpot_ms", 1))
+        )
+        cost = one.times(COST)
+        more_cost = f", {cost:.2f} times the cost an output token" if cost is not None else ""
+        said.append(
+            f"{where + ': ' if where else ''}{times} on {one.split} GPUs; mean TTFT {ttft}, P99 TPOT {tpot}"
+            f"{more_cost}."
+        )
+    return said
 
 
 def handover_said(rows: Sequence[Row], axes: Sequence[str]) -> list[str]:

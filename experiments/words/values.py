@@ -39,6 +39,11 @@ def _of_mapping(value: str) -> str:
         mapping = ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return value
+    pools = mapping.get("pools")
+    if isinstance(pools, dict):
+        return " + ".join(f"{dict(pool or {}).get('replicas', 1)} {name}" for name, pool in pools.items())
+    if "replicas" in mapping:
+        return counted(mapping["replicas"], "replica")
     words = [str(mapping[key]) for key in ("name", "base", "method") if key in mapping]
     words += [f"K = {mapping[K]}"] if K in mapping else []
     if not words and all(not isinstance(inner, dict) for inner in mapping.values()):

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from test_pool_files import faults, written
 
+from specfleet.experiments.figures.apart import apart
+from specfleet.experiments.figures.data import Shown
 from specfleet.experiments.load.config import load_experiment, resolved
 from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.point.built import build
+from specfleet.experiments.run.apart import compared_apart
 from specfleet.experiments.run.check import check
 from specfleet.experiments.run.runner import simulate_into
 from specfleet.experiments.words.check import check_text
-from specfleet.experiments.words.costs.handover import handover_said
+from specfleet.experiments.words.costs.handover import apart_said, handover_said
 from specfleet.sim.disaggregation.config import HandoverConfig
 from specfleet.sim.speculation.policy import PolicySpec
 
@@ -31,7 +36,7 @@ deployment:
   pools:
     first: {role: prefill, replicas: 2}
     other: {role: decode, replicas: 1}
-workload: {input_len: 2000, output_len: 40, request_rate: 20, num_prompts: 40}
+workload: {input_len: 2000, output_len: 40, request_rate: 20, num_prompts: 25}
 """
 KV_BYTES = 2 * 8 * 128 * 2
 """Of a token and a layer: keys and values of 8 heads of 128, in 2 bytes."""
@@ -45,23 +50,23 @@ def with_kv(text: str, drafts: bool = True) -> str:
     )
 
 
-def simulated(folder: Path, text: str) -> dict[str, Any]:
-    """The figures of the file's point, its laws checked after every turn."""
+def simulated(folder: Path, text: str, every_turn: bool = False) -> dict[str, Any]:
+    """The figures of the file's point."""
     (point,) = expand(load_experiment(written(folder, text)))
-    simulate_into(folder / "point", point.config, 1, every_turn=True)
+    simulate_into(folder / "point", point.config, 1, every_turn)
     found = json.loads((folder / "point" / "engine.json").read_text())
     return {**json.loads((folder / "point" / "bench.json").read_text()), **found}
 
 
 def test_a_run_says_where_a_ttft_went_and_whose_the_tokens_are(tmp_path: Path) -> None:
-    found = simulated(tmp_path, FILE)
+    found = simulated(tmp_path, FILE, every_turn=True)
     parts = [value for name, value in found.items() if name.startswith("ttft_")]
     assert sum(parts) == pytest.approx(found["mean_ttft_ms"]) and len(parts) == 7
     blocks = 125
     assert found["kv_gb"] * 1e9 == blocks * 16 * 33 * KV_BYTES
     first, other = found["pools"]
-    assert (first["pool"], first["requests"], first["output_tokens"]) == ("first", 40, 0)
-    assert (other["pool"], other["requests"], other["output_tokens"]) == ("other", 40, 1600)
+    assert (first["pool"], first["requests"], first["output_tokens"]) == ("first", 25, 0)
+    assert (other["pool"], other["requests"], other["output_tokens"]) == ("other", 25, 1000)
     assert found["energy_j_per_output_token"] > 0 and found["tpot_split"]["p50"]["draft_ms"] > 0
     assert found["stepped"]["because"] == "prompts are computed on other replicas than they are decoded on"
     header, *_ = (tmp_path / "point" / "requests.csv").read_text().splitlines()
@@ -172,3 +177,81 @@ def test_k_0_and_look_up_need_nothing_of_a_drafters_kv(tmp_path: Path) -> None:
     ngram = text.replace("{model: yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, method: eagle3,", "{method: ngram,")
     (fault,) = faults(tmp_path, ngram)
     assert "ngram has no KV of its own; remove it" in fault
+
+
+def compared(served: dict[tuple[int, int, str], float]) -> list[dict[str, object]]:
+    """Rows of a sweep: (prompt, answer, deployment) -> requests within the limits a second; on four GPUs."""
+    rows: list[dict[str, object]] = []
+    for (prompt, answer, where), goodput in served.items():
+        row: dict[str, object] = {
+            "workload.input_len": prompt,
+            "workload.output_len": answer,
+            "deployment": where,
+            "request_goodput": goodput,
+            "output_throughput": 400.0,
+            "output_throughput_per_gpu": 100.0,
+            "mean_ttft_ms": 100.0,
+            "p99_tpot_ms": 10.0,
+            "cost_usd_per_million_output_tokens": 2.0,
+        }
+        if where != "both":
+            gpus = int(where)
+            row |= {"link_out_busy": 0.1, "mean_ttft_ms": 150.0, "p99_tpot_ms": 5.0}
+            row |= {"pool:first:gpu_hours": 0.1 * gpus, "pool:first:output_tokens": 0.0}
+            row |= {"pool:other:gpu_hours": 0.1 * (4 - gpus), "pool:other:output_tokens": 400.0}
+        rows.append(row)
+    return rows
+
+
+SERVED = {
+    (256, 64, "both"): 10.0, (256, 64, "1"): 9.0, (256, 64, "3"): 8.0,
+    (256, 512, "both"): 10.0, (256, 512, "1"): 9.9, (256, 512, "3"): 8.0,
+    (8192, 64, "both"): 2.0, (8192, 64, "1"): 0.0, (8192, 64, "3"): 6.0,
+    (8192, 512, "both"): 0.0, (8192, 512, "1"): 1.0, (8192, 512, "3"): 0.0,
+}  # fmt: skip
+AXES = ("workload.input_len", "workload.output_len", "deployment")
+
+
+def test_the_best_split_is_held_against_replicas_that_do_both() -> None:
+    rows = compared(SERVED)
+    found = {tuple(one.setting.values()): (one.ratio, one.split) for one in compared_apart(rows, AXES)}
+    assert found == {
+        (256, 64): (0.9, "1+3"),
+        (256, 512): (pytest.approx(0.99), "1+3"),
+        (8192, 64): (3.0, "3+1"),
+        (8192, 512): (inf, "1+3"),
+    }
+    first, least, most = apart_said(rows, AXES)
+    assert (
+        "requests within the limits of the SLO a second are more at 2, fewer at 1, and within 2% at 1"
+        in first
+    )
+    assert least.startswith(
+        "input len = 256, output len = 64: 0.90 times as many on 1+3 GPUs; mean TTFT 100 -> "
+    )
+    assert "some where there were none on 1+3 GPUs" in most and "P99 TPOT 10.0 -> 5.0 ms" in most
+
+
+def test_fleets_of_other_sizes_and_points_without_a_partner_are_not_compared() -> None:
+    rows = compared(SERVED)
+    alone = [row for row in rows if row["deployment"] != "both"]
+    assert compared_apart(alone, AXES) == [] and apart_said(alone, AXES) == []
+    larger = [
+        {**row, "output_throughput_per_gpu": 50.0} if row["deployment"] != "both" else row for row in rows
+    ]
+    assert compared_apart(larger, AXES) == []
+
+
+def test_the_map_has_a_cell_a_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    results = SimpleNamespace(rows=compared(SERVED), axes=AXES)
+    monkeypatch.setattr("specfleet.experiments.figures.apart.read_results", lambda folder: results)
+    shown = Shown("m", None, None, (), (), AXES, {}, 1, "", "", {}, folder=tmp_path)
+    figure = apart(shown)
+    assert figure is not None
+    (ax,) = figure.axes
+    written_in = [text.get_text() for text in ax.texts]
+    assert {"0.90x", "0.99x", "3.00x", "new"} <= set(written_in)
+    assert "3+1\nTTFT 1.50x\nP99 TPOT 0.50x\ncost 1.00x" in written_in
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["256", "8192"]
+    results.rows = [row for row in results.rows if row["workload.output_len"] == 64]
+    assert apart(shown) is None

@@ -62,8 +62,8 @@ def _eagle1(this: Used) -> str:
 
 def _experts(this: Used) -> str:
     return (
-        "mixture-of-experts steps (floods of requests were served up to four times as slowly as predicted; "
-        "how drafts share experts is assumed, and gains of EAGLE-3 came out up to 15 % too low, or 6 % too "
+        "mixture-of-experts steps (floods of requests were served up to seven times as slowly as predicted; "
+        "how drafts share experts is assumed, and gains of EAGLE-3 came out up to 13 % too low, or 10 % too "
         "high)"
     )
 

@@ -66,7 +66,9 @@ def breakeven_text(this: Breakeven) -> str:
     questions = list(dict.fromkeys(answer.question for answer in found))
     spread = ", ".join(sorted({_spread(spec) for spec in _specs(this)}))
     n = len(this.seeds)
-    seeds = f"mean of {n} seeds [lowest highest]" if n > 1 else "one seed"
+    seeds = "one seed, so without a range (replications=2 gives one)"
+    if n > 1:
+        seeds = f"mean of {n} seeds [lowest highest]"
     parts = [
         *_own_verdicts(this),
         *(["\n".join(chance)] if (chance := list(chance_lines(this, found, load_name(this)))) else []),

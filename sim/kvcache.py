@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from specfleet.sim.errors import Breach
@@ -125,7 +126,6 @@ class PrefixCache(KVCache):
         super().__init__(num_gpu_blocks, block_size)
         self.hash_lookahead_tokens = hash_lookahead_tokens
         self.drops_last_block = drops_last_block
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_gpu_blocks))
         self._users = [0] * num_gpu_blocks
         self._key_of: list[int | None] = [None] * num_gpu_blocks
         self._blocks_with: dict[int, dict[int, None]] = {}
@@ -134,6 +134,11 @@ class PrefixCache(KVCache):
         self._across: dict[tuple[object, ...], int] = {}
         self._rows: dict[tuple[tuple[tuple[object, int], ...], object], list[int]] = {}
         self._num_keys = 0
+
+    @cached_property
+    def _free(self) -> OrderedDict[int, None]:
+        """Free blocks, the first to be handed out first; made for whoever asks for one."""
+        return OrderedDict.fromkeys(range(1, self.total_blocks + 1))
 
     def _keys(self, sequence: Sequence) -> list[int]:
         """Returns the keys of the sequence's known full blocks, extending its list as tokens arrive.

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import yaml
 from pydantic import ValidationError
 
 from specfleet.experiments.load.baseline import plain_baseline
+from specfleet.experiments.load.dumping import dumped
 from specfleet.experiments.load.gridcheck import GridCheck
 from specfleet.experiments.load.load_range import axis_key, load_axis, stand_in
 from specfleet.experiments.load.rules.acceptance import acceptance_notices, elsewhere
@@ -43,7 +43,7 @@ from specfleet.experiments.schema.given import Given
 from specfleet.experiments.schema.given import document as read_given
 from specfleet.experiments.schema.overrides import Override, overridden
 from specfleet.experiments.schema.pools import deployment_said, pool_experiments
-from specfleet.experiments.schema.yamlfile import Document, KeyPath, Value, dumper_resolvers
+from specfleet.experiments.schema.yamlfile import Document, KeyPath, Value
 from specfleet.sim.config import ON_HOST
 from specfleet.sim.speculation.spec import UNFIT_FOR_TAILS
 
@@ -110,7 +110,7 @@ def _with_loads(document: Document, data: dict[str, Value]) -> tuple[dict[str, V
 def as_given(given: Given, overrides: Iterable[Override] = ()) -> str:
     """A file with its changes as YAML that can lie anywhere: nothing filled in, files named in full."""
     data = _ready(overridden(read_given(given), overrides))
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
+    return dumped(data)
 
 
 def resolved(experiment: Experiment) -> str:
@@ -144,7 +144,7 @@ def resolved(experiment: Experiment) -> str:
     for key in NOT_MODELLED if speculative else ():
         if speculative[key] == SpeculativeConfig.model_fields[key].default:
             del speculative[key]
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
+    return dumped(data)
 
 
 def _said(process: Process, data: dict[str, object]) -> dict[str, object]:
@@ -153,32 +153,6 @@ def _said(process: Process, data: dict[str, object]) -> dict[str, object]:
         left = {"process"} | ({"concentration"} if process.spread_unknown else set())
         return {key: value for key, value in data.items() if key not in left}
     return {"source": process.source, "process": process.process, **process.own}
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes what YAML 1.1 or 1.2 would not read as text; writes no aliases."""
-
-    yaml_implicit_resolvers = dumper_resolvers()
-
-    def ignore_aliases(self, data: object) -> bool:
-        """Every value is written out."""
-        return True
-
-
-def _flow_list(dumper: yaml.SafeDumper, values: tuple[object, ...] | list[object]) -> yaml.Node:
-    """Lists in one line, as people write axes."""
-    return dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=True)
-
-
-def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
-    """Text with line separators other than a newline is quoted, or a reader would fold them."""
-    style = '"' if any(mark in value for mark in "\x85\u2028\u2029\ufeff") else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
-
-
-_Dumper.add_representer(str, _text)
-_Dumper.add_representer(tuple, _flow_list)
-_Dumper.add_representer(list, _flow_list)
 
 
 def _ready(document: Document) -> dict[str, Value]:

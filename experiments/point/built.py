@@ -138,16 +138,16 @@ def _built_pool(name: str, config: Experiment) -> BuiltPool:
         profile = place.profile
         scale = profile.kernel_time_scale * slow.factor
         there = dataclasses.replace(place, profile=dataclasses.replace(profile, kernel_time_scale=scale))
-        costs = _priced(cost_model, there), _priced(cost_model, _without_drafter(there))
+        costs = priced(cost_model, there), priced(cost_model, _without_drafter(there))
         slowed |= dict.fromkeys(slow.numbers(config.deployment.most_replicas), costs)
     return BuiltPool(
         name,
         engine_config(serve, place.profile, budget, writes_what_it_asks(config.workload)),
-        _priced(cost_model, place),
+        priced(cost_model, place),
         acceptance_specs(config),
         policy_of(config),
         serve.data_parallel_size,
-        _priced(cost_model, _without_drafter(place)),
+        priced(cost_model, _without_drafter(place)),
         budget,
         ranks,
         gpus,
@@ -306,7 +306,7 @@ def _lengths(pool: BuiltPool) -> dict[str, float]:
 
 
 @lru_cache(maxsize=16)
-def _priced(cost_model: Callable[[Placement], StepCost], place: Placement) -> StepCost:
+def priced(cost_model: Callable[[Placement], StepCost], place: Placement) -> StepCost:
     """Prices an engine. Kept, since the points of a sweep share few engines."""
     return cost_model(place)
 

@@ -14,6 +14,7 @@ from specfleet.experiments.load.config import load
 from specfleet.experiments.load.rules.acceptance import predicted
 from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.point.build import acceptance_specs, placement
+from specfleet.experiments.point.built import priced
 from specfleet.experiments.schema.blocks.acceptance import processes
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.pools import pool_experiments
@@ -21,7 +22,7 @@ from specfleet.hardware.costmodels import COST_MODELS
 from specfleet.hardware.cudagraph import padded
 from specfleet.hardware.pipeline.cost import PipelineCost
 from specfleet.hardware.placement import Placement
-from specfleet.hardware.stepcost import TERMS, StepCost, StepShape
+from specfleet.hardware.stepcost import TERMS, StepShape
 from specfleet.sim.speculation.acceptance import AcceptanceSpec, survival_table
 from specfleet.sim.speculation.depth import Predicted
 from specfleet.sim.statistics.interval import CONFIDENCE, Interval
@@ -107,7 +108,7 @@ def passes_of(place: Placement) -> int:
 def price(place: Placement, cost_model: str, batch: int, context: int) -> PricedStep:
     """Prices one step of a placement."""
     k = place.num_speculative_tokens
-    cost: StepCost = COST_MODELS[cost_model](place)
+    cost = priced(COST_MODELS[cost_model], place)
     shape = decode_shape(batch, context, k, passes_of(place))
     columns = {name: np.array([value], dtype=np.int64) for name, value in shape._asdict().items()}
     terms = {name: float(1e3 * value[0]) for name, value in cost.terms(columns).items()}

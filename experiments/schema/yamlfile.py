@@ -34,14 +34,29 @@ _FLOAT = re.compile(
 )
 
 
+_COMMENT = re.compile(r"""^((?:[^"'#\n]|(?<=\S)#)*)(?<!\S)#.*$""", re.MULTILINE)
+_RARE = r"[^\n -~\u00a0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
+_ODD = re.compile(_RARE + r"|[?!]|[|>][-+0-9]*#|^%", re.MULTILINE)
+"""What the two parsers may see differently: rare characters, keys and tags with a sign, directives."""
+_MOST_DEEP, _MOST_NESTED = 60, 2000
+"""Levels of a tree that the fast parser may make; signs of nesting in a text that it is given."""
+
+
 class _CoreLoader(yaml.SafeLoader):
     """PyYAML's parser with the implicit types of YAML 1.2's core schema only."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
 
+class _FastLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """The same by libyaml, an eighth of the time; where PyYAML was built without it, PyYAML's own."""
+
+    yaml_implicit_resolvers = _CoreLoader.yaml_implicit_resolvers
+
+
 for _name, _pattern in (("null", _NULL), ("bool", _BOOL), ("int", _INT), ("float", _FLOAT)):
     _CoreLoader.add_implicit_resolver(_TAG + _name, re.compile(f"(?:{_pattern.pattern})$"), None)
+_FastLoader.yaml_implicit_resolvers = _CoreLoader.yaml_implicit_resolvers
 
 
 @dataclass(frozen=True)
@@ -127,8 +142,40 @@ def _line(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
 
 
+def _compose_plain(text: str) -> yaml.Node | None:
+    """The node tree of an ordinary text, by libyaml; None where there is anything odd about it."""
+    if _ODD.search(_COMMENT.sub(r"\1", text)) or sum(map(text.count, "[{")) + text.count("- ") > _MOST_NESTED:
+        return None
+    loader = _FastLoader(text)
+    try:
+        root = loader.get_single_node()
+    except yaml.YAMLError:
+        return None
+    finally:
+        loader.dispose()
+    says_nothing = isinstance(root, yaml.ScalarNode) and not root.value  # which has another line there
+    return None if says_nothing or _depth(root) > _MOST_DEEP else root
+
+
+def _depth(root: yaml.Node | None) -> int:
+    """Levels of a tree, counted up to one more than may be."""
+    level, depth = [root], 0
+    while level and depth <= _MOST_DEEP:
+        depth += 1
+        entries = [node.value for node in level if isinstance(node, yaml.CollectionNode)]
+        below = [entry if isinstance(entry, tuple) else (entry,) for each in entries for entry in each]
+        level = [*{id(node): node for entry in below for node in entry}.values()]  # of aliases one
+    return depth
+
+
 def _compose(text: str, file: str) -> yaml.Node | None:
-    """The node tree of a text with one document, None when it holds nothing."""
+    """The node tree of a text with one document, None when it holds nothing.
+
+    What libyaml takes without a word PyYAML takes alike (`tests/experiments/test_yaml.py`); whatever else is
+    asked of PyYAML, whose complaints say more.
+    """
+    if (plain := _compose_plain(text)) is not None:
+        return plain
     try:
         loader = _CoreLoader(text)
         try:

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from specfleet.experiments.load import dumping
+from specfleet.experiments.schema import yamlfile
 from specfleet.experiments.schema.faults import InputFaults
 from specfleet.experiments.schema.yamlfile import Mark, Value, dotted, parse, parse_value, read_yaml
 
 BAD_INPUT = Path(__file__).parent / "bad_input"
+PRESETS = Path(__file__).parents[2] / "experiments" / "presets"
 
 READINGS: list[tuple[str, Value]] = [
     ("2.4e12", 2.4e12),
@@ -136,6 +139,104 @@ def test_deep_nesting_and_multiplying_aliases_are_faults() -> None:
     levels = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
     levels += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 8)]
     assert "the aliases multiply" in str(parse("\n".join(levels), "f").faults[0])
+
+
+TOKENS = [
+    *(
+        "a",
+        "b: ",
+        "key:",
+        " ",
+        "\n",
+        "\n  ",
+        "- ",
+        "-",
+        "[",
+        "]",
+        "{",
+        "}",
+        ", ",
+        ",",
+        ":",
+        ": ",
+        '"',
+        "'",
+        "#",
+    ),
+    *(
+        " # c",
+        '"x y"',
+        "1",
+        "2.5e3",
+        "null",
+        "~",
+        "---",
+        "...",
+        "<<",
+        "&a ",
+        "*a",
+        "!x ",
+        " ? ",
+        "?",
+        "%",
+        "@",
+    ),
+    *("|", "|\n  x", ">-\n  y\n  z", "\\n", "http://x", "\t", "\u2028", "\ufeff", ".inf", "é"),
+]
+
+
+def both_ways(text: str, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What is read of a text, or what is wrong with it: where libyaml may read it, and where it may not."""
+    found: list[object] = []
+    for fast in (yamlfile._compose_plain, lambda text: None):
+        with monkeypatch.context() as patch:
+            patch.setattr(yamlfile, "_compose_plain", fast)
+            try:
+                document = parse(text, "f")
+                found.append((repr(document.data), document.marks, document.faults))
+            except InputFaults as error:
+                found.append(error.faults)
+    return found
+
+
+@pytest.mark.skipif(not yaml.__with_libyaml__, reason="PyYAML was built without libyaml")
+def test_every_preset_is_read_by_libyaml_and_as_pyyaml_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for file in PRESETS.rglob("*.yaml"):
+        text = file.read_text(encoding="utf-8")
+        fast, slow = both_ways(text, monkeypatch)
+        assert fast == slow, file
+        assert yamlfile._compose_plain(text) is not None, file
+
+
+@settings(max_examples=400)
+@given(st.lists(st.sampled_from(TOKENS), max_size=20).map("".join))
+def test_what_libyaml_reads_pyyaml_reads_alike(text: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        fast, slow = both_ways(text, patch)
+    assert fast == slow
+
+
+@settings(max_examples=250, deadline=None)
+@example("w " * 6000)
+@given(
+    st.one_of(
+        st.lists(st.sampled_from([*TOKENS, "\r", "\a", "\U0001f600", "\ud800", "word"]), max_size=9).map(
+            "".join
+        ),
+        st.text(max_size=12),
+        st.integers(60, 140).map(lambda length: "k" * length),
+    )
+)
+def test_what_libyaml_writes_pyyaml_writes_alike(text: str) -> None:
+    data = {
+        "k": text,
+        "l": (text, [1, None, True, 2.5, math.inf, 1e-7], ()),
+        text or "x": {"deep": text, "n": {}},
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        fast = dumping.dumped(data)
+        patch.setattr(dumping, "_FastDumper", dumping._Dumper)
+        assert fast == dumping.dumped(data)
 
 
 @given(st.text(max_size=40))

@@ -39,6 +39,7 @@ from specfleet.experiments.run.pools import flat, gateway_of, of_decode, pools_o
 from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.run.sglang_bench import sglang_bench_json
 from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.sim.metrics.client_queue import client_queue
 from specfleet.sim.metrics.columns import benchmark, by_class, by_replica, engine_load
 from specfleet.sim.metrics.figures import ClassFigures, EngineLoad, Figures, Value
 from specfleet.sim.metrics.summary import Summary
@@ -190,6 +191,7 @@ def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> F
         **scaling_of(result, built, steps),
         "steps": len(result.iterations["start_s"]),
         **_by_class(figures_of),
+        **client_queue(built.scenario, table, counted, due),
         **_tasks(config, result, built, paid),
         "refusals": dict(result.refusals),
         "warning": unfit_for_tails([spec for pool in built.pools for spec in pool.acceptance.values()]),

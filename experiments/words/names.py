@@ -10,6 +10,8 @@ _LATENCIES = {
     "itl": "ITL per streamed chunk",
     "itl_per_token": "ITL per token",
     "e2el": "end-to-end latency",
+    "client_queue_time": "wait at the client's cap",
+    "e2el_including_client_queue": "end-to-end latency with the wait at the client's cap",
 }
 _STATISTICS = {"std": "standard deviation of"}
 _METRICS = {

@@ -41,6 +41,8 @@ FIGURES = (
     Figure("speedup_output_throughput", "x plain", "{:.2f}", 1, "throughput, x plain"),
     Figure("mean_ttft_ms", "TTFT ms", "{:,.0f}", 5),
     Figure("p99_ttft_ms", "P99", "{:,.0f}", 3, "P99 TTFT"),
+    Figure("mean_client_queue_time_ms", "queued ms", "{:,.0f}", 4, "client queue ms"),
+    Figure("p99_client_queue_time_ms", "P99", "{:,.0f}", 3, "P99 client queue"),
     Figure("mean_tpot_ms", "TPOT ms", "{:.1f}"),
     Figure("p99_tpot_ms", "P99", "{:.1f}", 0, "P99 TPOT"),
     Figure("speedup_p99_tpot", "x plain", "{:.2f}", 1, "P99 TPOT, x plain"),

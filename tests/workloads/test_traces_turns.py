@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from specfleet.workloads.tables import kept
 from specfleet.workloads.traces.formats import read_trace
 from specfleet.workloads.traces.report import Trace, TraceError
+from specfleet.workloads.traces.statistics import statistics_text
 
 MAP = {"arrival_s": "t", "input_tokens": "i", "output_tokens": "o", "session": "s", "turn": "n"}
 ENDS = {**MAP, "end_s": "e"}
@@ -108,6 +109,7 @@ def test_contexts_accumulate_where_prompts_are_long_enough_and_are_cut_where_not
     assert table.segment_stream.tolist() == [-1, -1, -2, -2, -3] == table.output_stream.tolist()
     assert table.new_tokens.tolist() == [100, 20, 90, 105, 30]
     assert "2 prompts begin with the prompt and answer before them" in said(trace)
+    assert "unbounded cache, as contexts accumulate, answers left out" in statistics_text(trace)
     assert "1 prompts are shorter than prompt and answer before them" in said(trace)
 
 

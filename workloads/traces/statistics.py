@@ -74,9 +74,8 @@ def statistics_text(trace: Trace) -> str:
     share = reused_share(table)
     if share is not None:
         size = report.block_size
-        lines.append(
-            f"reuse     {share:.1%} of prompt tokens came before: unbounded cache, blocks of {size} tokens"
-        )
+        what = f"blocks of {size} tokens" if size else "as contexts accumulate, answers left out"
+        lines.append(f"reuse     {share:.1%} of prompt tokens came before: unbounded cache, {what}")
     if len(report.classes) > 1:
         named = sorted(report.classes.items(), key=lambda one: -one[1])[:8]
         lines.append("classes   " + ", ".join(f"{name} {count:,}" for name, count in named))

@@ -50,6 +50,7 @@ class EngineProfile:
     `scheduler` names whose rules decide; with `sglang` graphs, limits and memory follow `hardware.sglang` and
     `gpu_memory_utilization` is its `mem_fraction_static`; with `trtllm` its capacity scheduler decides, and
     `gpu_memory_utilization` is its `free_gpu_memory_fraction`: of what weights and activations leave.
+    `image` is the container image that holds this release; "" where the profile stands for no single one.
     """
 
     name: str
@@ -95,6 +96,7 @@ class EngineProfile:
     gone_methods: tuple[str, ...] = ()
     pipeline_runs_ahead: bool = False
     scheduler: str = "vllm"
+    image: str = ""
     aliases: tuple[str, ...] = ()
     source: Mapping[str, str] = field(default_factory=dict, hash=False)
 

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from specfleet.experiments.plan.deploy.winner import winning_pools
+from specfleet.experiments.plan.deploy.write import deployed_lines
 from specfleet.experiments.plan.figures import draw_plan
 from specfleet.experiments.plan.planner import Planner
 from specfleet.experiments.plan.report import plan_text
@@ -70,6 +72,9 @@ def plan_command(
     found = f" ({kept} more were kept)" if kept else ""
     where = sys.stderr if as_json else sys.stdout
     print(f"{planned.spent} simulations{found} in {spent:.0f} s\nplan: {planner.folder}", file=where)
+    if planned.winner is not None:
+        for line in deployed_lines(*winning_pools(planned), planner.folder):
+            print(line, file=where)
     return 0 if planned.winner is not None else 1
 
 

@@ -14,6 +14,7 @@ from specfleet.experiments.plan.band import doubted, over_the_band, reconsider
 from specfleet.experiments.plan.candidates import Candidate, candidates
 from specfleet.experiments.plan.capacity import REACH, capacity
 from specfleet.experiments.plan.contest import contest
+from specfleet.experiments.plan.deploy.write import FILES
 from specfleet.experiments.plan.neighbours import BETTER, Neighbour, neighbours
 from specfleet.experiments.plan.owned import SEVERAL, best_of_owned, reach_of
 from specfleet.experiments.plan.planned import Planned
@@ -37,7 +38,7 @@ from specfleet.sim.statistics.stopping import RunLengths
 
 ASKED = "asked.yaml"
 """What was planned, in the folder of the plan."""
-ANSWERS = ("plan.json", "rollout.md", "report.html")
+ANSWERS = ("plan.json", "rollout.md", "report.html", *FILES)
 FIGURES = ("cost", "pareto", "best_k", "slo")
 STUDY = (2_000, 5_000)
 """Fewest and most requests of a simulation that studies the winner, where the file does not say how many."""

@@ -10,6 +10,8 @@ from specfleet import __version__
 from specfleet.experiments.plan.answer import answer, deployment
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.capacity import mean
+from specfleet.experiments.plan.deploy.winner import winning_pools
+from specfleet.experiments.plan.deploy.write import write_deployment
 from specfleet.experiments.plan.flags import sglang_command, vllm_command
 from specfleet.experiments.plan.neighbours import Neighbour
 from specfleet.experiments.plan.numbers import (
@@ -37,11 +39,15 @@ from specfleet.sim.statistics.verdict import LEAST_GAIN
 
 
 def write_plan(this: Planned, folder: Path) -> None:
-    """Writes plan.json, and rollout.md where something meets the SLO. The same plan gives the same bytes."""
+    """Writes plan.json, and rollout.md and deploy/ where something meets the SLO.
+
+    The same plan gives the same bytes.
+    """
     content = _plain(as_json(this))
     write_whole(folder / "plan.json", lambda path: write_json(path, content))
     if this.winner is not None:
         write_text(folder / "rollout.md", rollout(this))
+        write_deployment(*winning_pools(this), folder)
 
 
 def as_json(this: Planned) -> dict[str, object]:

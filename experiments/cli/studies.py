@@ -206,10 +206,14 @@ def plan(
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the figures.")] = True,
     quiet: Quiet = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print plan.json.")] = False,
+    prices: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="CSV or YAML of $/GPU-hour, as plan.prices_file.")
+    ] = None,
 ) -> None:
-    """Find the cheapest deployment that meets the SLO; write plan.json, rollout.md and figures."""
+    """Find the cheapest deployment that meets the SLO; write plan.json, rollout.md, deploy/ and figures."""
     from specfleet.experiments.plan.command import plan_command
 
+    given = [*(overrides or ()), *([] if prices is None else [f"plan.prices_file={prices}"])]
     with plain_errors():
-        code = plan_command(file, overrides or (), jobs, out, resume, plots, quiet, as_json)
+        code = plan_command(file, given, jobs, out, resume, plots, quiet, as_json)
     raise typer.Exit(code)

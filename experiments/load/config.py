@@ -30,7 +30,7 @@ from specfleet.experiments.load.rules.workload import workload_notices
 from specfleet.experiments.load.serve_flags import with_flags
 from specfleet.experiments.point.acceptance_specs import written_out
 from specfleet.experiments.point.plugins import content, load_plugins
-from specfleet.experiments.schema import class_names, lookups, sglang_names, trtllm_names
+from specfleet.experiments.schema import class_names, lookups, prices, sglang_names, trtllm_names
 from specfleet.experiments.schema.blocks.acceptance import Process, processes
 from specfleet.experiments.schema.blocks.base import Block
 from specfleet.experiments.schema.blocks.experiment import Experiment, Report
@@ -72,6 +72,7 @@ def load(given: Given, overrides: Iterable[Override] = ()) -> Loaded:
     """The experiment of a file or mapping, and its notices; InputFaults with everything that is wrong."""
     document, said = with_flags(overridden(read_given(given), overrides))
     document = class_names.translated(trtllm_names.translated(sglang_names.translated(document)))
+    document = prices.translated(document)
     data = _ready(document)
     if faults := list(_plugin_faults(data.get("plugins"), document)):
         raise InputFaults([*document.faults, *faults])
@@ -109,7 +110,7 @@ def _with_loads(document: Document, data: dict[str, Value]) -> tuple[dict[str, V
 
 def as_given(given: Given, overrides: Iterable[Override] = ()) -> str:
     """A file with its changes as YAML that can lie anywhere: nothing filled in, files named in full."""
-    data = _ready(overridden(read_given(given), overrides))
+    data = _ready(prices.seen_from_anywhere(overridden(read_given(given), overrides)))
     return dumped(data)
 
 

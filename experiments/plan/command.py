@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from specfleet.experiments.plan.deploy.winner import winning_pools
-from specfleet.experiments.plan.deploy.write import deployed_lines
+from specfleet.experiments.plan.deploy.write import deployed_text
 from specfleet.experiments.plan.figures import draw_plan
 from specfleet.experiments.plan.planner import Planner
 from specfleet.experiments.plan.report import plan_text
@@ -64,6 +64,8 @@ def plan_command(
         print((planner.folder / "plan.json").read_text().rstrip())
     else:
         say(plan_text(planned))
+        if planned.winner is not None:
+            say(deployed_text(*winning_pools(planned)))
     if plots and planned.winner is not None:
         draw_plan(planned, planner.folder)
     planner.finish()
@@ -72,9 +74,6 @@ def plan_command(
     found = f" ({kept} more were kept)" if kept else ""
     where = sys.stderr if as_json else sys.stdout
     print(f"{planned.spent} simulations{found} in {spent:.0f} s\nplan: {planner.folder}", file=where)
-    if planned.winner is not None:
-        for line in deployed_lines(*winning_pools(planned), planner.folder):
-            print(line, file=where)
     return 0 if planned.winner is not None else 1
 
 

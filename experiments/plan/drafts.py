@@ -43,7 +43,10 @@ def speculation_lines(this: Planned) -> Iterator[str]:
         yield from (
             f"  {line}" for line in chance_lines(drafting, this.break_even, this.runs[drafting.id][0])
         )
-    yield "  drafts are chains (vLLM V1 verifies no trees); " + temperature_line(this)
+    shape = "drafts are chains (vLLM V1 verifies no trees)"
+    if drafting.config.serve.draft_tree is not None:
+        shape = f"drafts are a tree of {drafting.k} nodes, {drafting.depth} deep"
+    yield f"  {shape}; {temperature_line(this)}"
 
 
 def _crossovers(this: Planned, k: int) -> str:

@@ -88,8 +88,10 @@ def unsaid(config: Experiment) -> tuple[str, ...]:
         found += _unsaid_to_trtllm(serve)
     if serve.reroll_on_reject:
         found.append("reroll_on_reject, which belongs to the build")
+    if serve.draft_tree is not None and not _grown(serve):
+        found.append("draft_tree, as SGLang grows its own by confidence (a tree of steps and topk it can)")
     for key in ("speculative_num_steps", "speculative_eagle_topk"):
-        if serve.sglang is not None and getattr(serve.sglang, key) is not None:
+        if _grown(serve) is None and serve.sglang is not None and getattr(serve.sglang, key) is not None:
             found.append(f"sglang.{key}, which sets the KV held in reserve and no drafts")
     speculative = serve.speculative_config
     drafter = lookups.drafter(speculative.model) if speculative and speculative.model else None
@@ -221,7 +223,7 @@ def _unlike(serve: Serve) -> list[str]:
 def sglang_command(config: Experiment) -> list[str] | None:
     """Returns the same for SGLang, a list of words; None where it has no such way to draft.
 
-    Drafts form a chain: `--speculative-eagle-topk 1`, and verified tokens are K + 1, the root among them.
+    Drafts form a chain, `--speculative-eagle-topk 1`, or a tree; K + 1 tokens are verified, with the root.
     """
     serve, speculative = config.serve, config.serve.speculative_config
     words = ["python", "-m", "sglang.launch_server", "--model-path", model_id(serve)]
@@ -249,9 +251,20 @@ def sglang_command(config: Experiment) -> list[str] | None:
     words += ["--speculative-algorithm", algorithm]
     if speculative.model is not None:
         words += ["--speculative-draft-model-path", _hf_id_of_drafter(speculative.model)]
+    steps, topk = _grown(serve) or (k, 1)
     if algorithm != "NGRAM":
-        words += ["--speculative-num-steps", str(k), "--speculative-eagle-topk", "1"]
+        words += ["--speculative-num-steps", str(steps), "--speculative-eagle-topk", str(topk)]
     return [*words, "--speculative-num-draft-tokens", str(k + 1)]
+
+
+def _grown(serve: Serve) -> tuple[int, int] | None:
+    """Steps and branches of a tree that SGLang grows; None for chains, and for trees of another form."""
+    given = serve.sglang
+    if serve.draft_tree is None or given is None:
+        return None
+    if given.speculative_num_steps is None or given.speculative_eagle_topk is None:
+        return None
+    return given.speculative_num_steps, given.speculative_eagle_topk
 
 
 def _sglang_only(serve: Serve) -> list[str]:

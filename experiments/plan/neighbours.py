@@ -28,7 +28,7 @@ class Neighbour:
     """One candidate that differs from the winner in one thing.
 
     Attributes:
-        step: what differs: gpu, tp, ranks (data-parallel ones and experts), stages, dtype, method, k or
+        step: what differs: engine, gpu, tp, ranks (data-parallel ones and experts), stages, dtype, method, k or
             replicas.
         candidate: what it is.
         replicas: the most that cost no more than the winner; 0 where one already does.
@@ -53,6 +53,7 @@ def steps(winner: Candidate, every: Sequence[Candidate]) -> Iterator[tuple[str, 
     drafts = sorted({c.k for c in every if c.drafting == winner.drafting})
     for other in every:
         same = {
+            "engine": other.build == winner.build,
             "gpu": other.gpu == winner.gpu,
             "ranks": _ranks(other) == _ranks(winner),
             "stages": other.pipeline_parallel_size == winner.pipeline_parallel_size,
@@ -71,7 +72,7 @@ def steps(winner: Candidate, every: Sequence[Candidate]) -> Iterator[tuple[str, 
                 yield "k", other
         elif len(differs) > 1 and {*differs} <= {"ranks", "stages", "tp"} and other.gpus == winner.gpus:
             yield "stages" if "stages" in differs else "ranks", other
-        elif differs in (["gpu"], ["dtype"], ["method"], ["ranks"], ["stages"]):
+        elif len(differs) == 1:
             yield differs[0], other
         elif differs == ["method", "k"] and _nearest(winner, other, every):
             yield "method", other

@@ -15,6 +15,7 @@ from specfleet.experiments.plan.candidates import Candidate, candidates
 from specfleet.experiments.plan.capacity import REACH, capacity
 from specfleet.experiments.plan.contest import contest
 from specfleet.experiments.plan.deploy.write import FILES
+from specfleet.experiments.plan.fleet.scaled import at_other_traffic
 from specfleet.experiments.plan.neighbours import BETTER, Neighbour, neighbours
 from specfleet.experiments.plan.owned import SEVERAL, best_of_owned, reach_of
 from specfleet.experiments.plan.planned import Planned
@@ -260,9 +261,13 @@ class Planner:
         shortlist = sorted(this.entries, key=lambda entry: (search.cost(entry), entry.ratio))
         rival = [this.rival] if this.rival else []
         ordered = [this.winner, *rival, *shortlist]
-        this.changed = sensitivity(
-            laboratory, this.traffic, seeds, this.plan.spare_replicas, ordered, self._under_a_change()
-        )
+        spare = this.plan.spare_replicas
+        this.changed = sensitivity(laboratory, this.traffic, seeds, spare, ordered, self._under_a_change())
+        if this.plan.objective == "cost" and this.plan.also_at:
+            say("other traffic")
+            this.elsewhere = at_other_traffic(
+                laboratory, this.traffic, seeds, spare, this.lengths, ordered, this.plan.also_at
+            )
 
     def _under_a_change(self) -> tuple[int, int] | None:
         lengths = self.planned.lengths

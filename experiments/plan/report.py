@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from specfleet.experiments.plan.answer import answer, listed, so_many
 from specfleet.experiments.plan.capacity import interval, mean
 from specfleet.experiments.plan.drafts import speculation_lines
+from specfleet.experiments.plan.fleet.report import traffic_lines
+from specfleet.experiments.plan.fleet.scaled import LONGEST
 from specfleet.experiments.plan.neighbours import CANNOT, COSTS_MORE, Neighbour
 from specfleet.experiments.plan.numbers import NONE_LEFT, memory, one_more, shifts
 from specfleet.experiments.plan.planned import Planned
@@ -39,6 +41,7 @@ def plan_text(this: Planned) -> str:
         "",
         *_change_lines(this),
         "",
+        *_elsewhere_lines(this),
         *_candidate_lines(this),
         "",
         *trust(this),
@@ -160,6 +163,13 @@ def _change_lines(this: Planned) -> Iterator[str]:
     assert this.winner is not None
     mine = this.winner.candidate.id
     yield table_text(NAMED_SENTENCES, [[c.name, _then(c, mine)] for c in this.changed], indent=2)
+
+
+def _elsewhere_lines(this: Planned) -> Iterator[str]:
+    """What would be bought at other traffic, and a blank line; nothing where nobody asked."""
+    most = None if this.lengths is None else min(this.lengths.most, LONGEST)
+    lines = list(traffic_lines(this.elsewhere, most))
+    yield from [*lines, ""] if lines else []
 
 
 HOLDS: dict[str, str] = {

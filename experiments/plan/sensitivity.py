@@ -89,7 +89,7 @@ def sensitivity(
         most: requests of the longest simulations of the winner, and of the others; None: as the file says.
     """
     winner = ordered[0].candidate
-    known = _shortlist(ordered)
+    known = shortlist_of(ordered)[:SHORTLIST]
     shortlist = [entry.candidate for entry in known]
     found = []
     for name, changed in changes(traffic, predicted_acceptance_of(winner)).items():
@@ -134,14 +134,10 @@ def _bound(lengths: MeanLengths, acceptance_factor: float, candidate: Candidate)
     return bound(candidate.config, lengths, acceptance_factor)
 
 
-def _shortlist(ordered: Sequence[Entry]) -> list[Entry]:
-    """The first few engines, each with the K it did best with, and without drafting."""
-    chosen: list[Entry] = []
-    seen: set[tuple[object, ...]] = set()
+def shortlist_of(ordered: Sequence[Entry]) -> list[Entry]:
+    """The first entry of every engine with each way to draft: the K it did best with, and plain."""
+    chosen: dict[tuple[object, ...], Entry] = {}
     for entry in ordered:
         candidate = entry.candidate
-        kind = (*candidate.kind, candidate.method)
-        if kind not in seen and len(chosen) < SHORTLIST:
-            seen.add(kind)
-            chosen.append(entry)
-    return chosen
+        chosen.setdefault((*candidate.kind, candidate.method), entry)
+    return list(chosen.values())

@@ -133,7 +133,8 @@ class BreakEven:
         factor: on the file's conditional acceptance at break-even; 0 where it pays even near no acceptance,
             None where it does not pay as stated.
         acceptance_length: tokens a round at break-even.
-        conditional: the conditional acceptance that gives this length, drafts alike.
+        conditional: the conditional acceptance that gives this length, drafts alike; of a tree, in a chain as
+            deep.
         gate_conditional: the same plus `MARGIN`: switch off below.
         gate_length: tokens a round at the gate.
     """
@@ -175,10 +176,10 @@ def break_even(
         factor, high = 0.0, low
     else:
         factor = high = crossing(loss, low, lost, high, gain)
-    length = min(max(lengths[high], 1.0), drafting.k + 1.0)
-    conditional = conditional_from_length(length, drafting.k)
+    length = min(max(lengths[high], 1.0), drafting.depth + 1.0)
+    conditional = conditional_from_length(length, drafting.depth)
     gate = min(conditional + MARGIN, 1.0)
-    return BreakEven(factor, length, conditional, gate, expected_tokens(gate, drafting.k))
+    return BreakEven(factor, length, conditional, gate, expected_tokens(gate, drafting.depth))
 
 
 def crossing(loss: Callable[[float], float], low: float, lost: float, high: float, gain: float) -> float:
@@ -216,7 +217,7 @@ def fall_back_temperature(drafting: Candidate, found: BreakEven, run: TrialFigur
     measured at the file's own temperature. The first traffic class that has a law counts.
     """
     stated = conditional_from_length(
-        min(max(run["spec_decode_acceptance_length"], 1.0), drafting.k + 1.0), drafting.k
+        min(max(run["spec_decode_acceptance_length"], 1.0), drafting.depth + 1.0), drafting.depth
     )
     for spec in build(drafting.config).scenario.acceptance.values():
         if not spec.temperature_multiplier and spec.overlap is None:

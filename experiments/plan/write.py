@@ -13,6 +13,7 @@ from specfleet.experiments.plan.capacity import mean
 from specfleet.experiments.plan.deploy.winner import winning_pools
 from specfleet.experiments.plan.deploy.write import write_deployment
 from specfleet.experiments.plan.flags import sglang_command, vllm_command
+from specfleet.experiments.plan.fleet.scaled import AtTraffic
 from specfleet.experiments.plan.neighbours import Neighbour
 from specfleet.experiments.plan.numbers import (
     Place,
@@ -62,6 +63,7 @@ def as_json(this: Planned) -> dict[str, object]:
         found["speculation"] = _speculation(this)
         found["neighbours"] = [_bare(n) for n in this.neighbours]
         found["sensitivity"] = [_bare(change) for change in this.changed]
+        found["other_traffic"] = [_bare(at) for at in this.elsewhere]
         found["pareto"] = [_place(place) for place in front(places(this))]
         found["schedule"] = [asdict(shift) for shift in shifts(this)]
         found["backing"] = trust(this)
@@ -85,7 +87,7 @@ def _verdict(entry: Entry) -> str:
     return "met" if entry.known else "not settled" if entry.unsettled else "not looked at"
 
 
-def _bare(record: Neighbour | Changed) -> dict[str, object]:
+def _bare(record: Neighbour | Changed | AtTraffic) -> dict[str, object]:
     """A record's fields, candidates by name."""
     values = {field.name: getattr(record, field.name) for field in fields(record)}
     return {key: v.id if isinstance(v, Candidate) else v for key, v in values.items()}
@@ -121,7 +123,8 @@ def _deployment(this: Planned) -> dict[str, object]:
         "slo_attainment": mean(runs, "slo_attainment"),
         "acceptance_length": mean(runs, "spec_decode_acceptance_length") if mine.k else 1.0,
         "kv": asdict(memory(this, mine)),
-        "vllm": vllm_command(mine.config),
+        "engine": mine.config.serve.engine,
+        "vllm": None if mine.config.serve.draft_tree else vllm_command(mine.config),
         "sglang": sglang_command(mine.config),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from specfleet.experiments.point.built import build
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.plan import Slo
+from specfleet.experiments.schema.blocks.serve import SpeculativeConfig
 from specfleet.hardware.pipeline.cost import PipelineCost, SlowestStage
 from specfleet.hardware.stepcost import StepCost, StepShape
 from specfleet.sim.config import EngineConfig
@@ -75,12 +77,37 @@ def bound(config: Experiment, lengths: MeanLengths, acceptance_factor: float = 1
     TPOT limit, the KV cache, or max_num_seqs. A limit on a percentile is taken as one on the mean. Where all
     answers have one token nobody decodes and TPOT limits nothing: prompts take all of the time. Ranks that
     share experts serve as many times as much, if they never wait for each other. A pipeline that is full ends
-    a batch whenever its slowest stage has run one, and a token takes all stages one after another.
+    a batch whenever its slowest stage has run one, and a token takes all stages one after another. Of classes
+    that accept differently the one that accepts most counts, of a policy that may choose it the best K.
     """
+    drafter = config.serve.speculative_config
+    if drafter is None or not (config.serve.draft_policy or drafter.num_speculative_tokens_per_batch_size):
+        return _at_fixed_drafts(config, lengths, acceptance_factor)
+    found = [_at_fixed_drafts(each, lengths, acceptance_factor) for each in _choices(config, drafter)]
+    return max(found, key=lambda bound: bound.rate)
+
+
+def _choices(config: Experiment, drafter: SpeculativeConfig) -> Iterator[Experiment]:
+    """The same engine with every K that a policy may choose, at all times; a tree whole or not at all."""
+    most, serve = drafter.num_speculative_tokens or 0, config.serve
+    for k in (0, most) if serve.draft_tree is not None else range(most + 1):
+        update: dict[str, object] = {
+            "num_speculative_tokens": k,
+            "num_speculative_tokens_per_batch_size": None,
+        }
+        speculative = drafter.model_copy(update=update) if k else None
+        changed: dict[str, object] = {"draft_policy": None, "speculative_config": speculative}
+        if not k:
+            changed["draft_tree"] = None
+        yield config.model_copy(update={"serve": serve.model_copy(update=changed)})
+
+
+def _at_fixed_drafts(config: Experiment, lengths: MeanLengths, acceptance_factor: float) -> Bound:
+    """The bound of an engine whose K never changes."""
     built = build(config)
     assert config.slo is not None, "the rules ask for an SLO"
     cost, engine = built.scenario.cost, built.scenario.engine
-    length = min(
+    length = max(
         (mean_length(spec, engine.num_speculative_tokens) for spec in built.scenario.acceptance.values()),
         default=1.0,
     )

@@ -112,6 +112,17 @@ PLAN: Around = {
     "slo": {"p99_ttft_ms": 500.0},
     "plan": {"candidates": {"gpu": ["h100-sxm", "h200-sxm"]}},
 }
+LISTED: Around = {
+    **PLAN,
+    "plan.candidates.drafting": [
+        {
+            "speculative_config": {
+                "model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B",
+                "num_speculative_tokens": 3,
+            }
+        }
+    ],
+}
 TRACE: Around = {
     f"{WL}.input": None,
     f"{WL}.output": None,
@@ -556,6 +567,7 @@ OTHER_CASES = {
     "report.least_gain": Case(0.05, SWEPT, RESOLVED),
     "report.requests": Case("none", {**PLAIN, **OPEN}, RESOLVED),
     "report.formats": Case(["png", "svg"], {}, RESOLVED),
+    "plan.candidates.engine": Case(["vllm-0.33", "sglang"], PLAN, RESOLVED),
     "plan.candidates.gpu": Case(["h200-sxm"], PLAN, RESOLVED),
     "plan.candidates.tensor_parallel_size": Case([1, 2], PLAN, RESOLVED),
     "plan.candidates.data_parallel_size": Case([1, 2], {**PLAN, **PLAIN, **MIXTURE}, RESOLVED),
@@ -563,22 +575,11 @@ OTHER_CASES = {
         [True], {**PLAN, **PLAIN, **MIXTURE, "plan.candidates.data_parallel_size": [2]}, RESOLVED
     ),
     "plan.candidates.quantization": Case(["fp8"], PLAN, RESOLVED),
-    "plan.candidates.drafting.num_speculative_tokens": Case(
-        [1, 2],
-        {
-            **PLAN,
-            "plan.candidates.drafting": [
-                {
-                    "speculative_config": {
-                        "model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B",
-                        "num_speculative_tokens": 3,
-                    }
-                }
-            ],
-        },
-        RESOLVED,
-    ),
+    "plan.candidates.drafting.num_speculative_tokens": Case([1, 2], LISTED, RESOLVED),
     "plan.prices_per_hour_usd": Case({"h100-sxm": 9.0}, PLAN, RESOLVED),
+    "plan.prices_file": Case("prices.csv", PLAN, RESOLVED),
+    "plan.price_kind": Case("spot", {**PLAN, "plan.prices_file": "prices.csv"}, RESOLVED),
+    "plan.also_at": Case([3.0], PLAN, RESOLVED),
     "plan.gpus_available": Case({"h100-sxm": 2}, PLAN, RESOLVED),
     "plan.max_gpus": Case(4, PLAN, RESOLVED),
     "plan.schedule": Case(

@@ -10,7 +10,7 @@ from key_cases import BASE, Around, Case
 CLASS = "workload.mix."
 """Where classes stand, by name; cases are about the class `a`."""
 LISTS = ("workload.phases", "claim.expect", "plan.candidates.drafting")
-NAMED = ("rows.csv", "other.csv", "long.csv", "traces.jsonl", "other.jsonl", "tokens.jsonl")
+NAMED = ("prices.csv", "rows.csv", "other.csv", "long.csv", "traces.jsonl", "other.jsonl", "tokens.jsonl")
 """Files that cases name."""
 
 
@@ -42,6 +42,7 @@ def written(folder: Path) -> Path:
     (folder / "traces.jsonl").write_text("[3, 0, 1, 2]\n[1, 1, 1, 1]\n")
     (folder / "other.jsonl").write_text("[3, 3, 3]\n")
     (folder / "tokens.jsonl").write_text("[3, 1, 1, 2]\n")
+    (folder / "prices.csv").write_text("gpu,kind,usd_per_gpu_hour\nh100-sxm,spot,1.5\n")
     path = folder / "x.yaml"
     path.write_text(BASE)
     return path

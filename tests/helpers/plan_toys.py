@@ -28,6 +28,7 @@ plan:
       - speculative_config: {method: eagle3, model: yuhuili/EAGLE3-LLaMA3.1-Instruct-8B}
         num_speculative_tokens: [1, 3]
   gpus_available: {a100-80gb: 12}
+  also_at: []
 """
 
 

@@ -41,7 +41,7 @@ DECIDED = (
     *(
         "is what the plan finds",
         "a plan chooses by itself",
-        "a plan tries chains",
+        "a plan tries the trees",
         "caps the load",
         "a plan finds the loads",
         "is not planned yet",

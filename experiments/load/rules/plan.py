@@ -67,8 +67,11 @@ def plan_conflicts(experiment: Experiment) -> Iterator[Conflict]:
             message = "is of one class, and a plan meets slo: of all requests; remove it, or the plan"
             yield Conflict.at(message, f"workload.mix.{name}.slo", "plan")
     yield from _traffic(experiment, plan)
+    yield from _engines(plan)
     yield from _gpus(experiment, plan)
     yield from _drafting(experiment, plan)
+    if plan.price_kind is not None and plan.prices_file is None:
+        yield Conflict.at("chooses among the prices of a file; add plan.prices_file", "plan.price_kind")
     if plan.objective != "cost" and plan.max_gpus is None and not plan.gpus_available:
         message = f"{plan.objective} is looked for on the GPUs that there are; add max_gpus or gpus_available"
         yield Conflict.at(message, "plan.objective")
@@ -100,6 +103,19 @@ def _traffic(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
         if getattr(experiment.deployment, key):
             message = "is not planned yet: a plan chooses among deployments of equal engines; remove it"
             yield Conflict.at(message, f"deployment.{key}", "plan")
+
+
+def _engines(plan: Plan) -> Iterator[Conflict]:
+    """Every engine has a profile, and stands there once."""
+    listed = plan.candidates.engine
+    for name in listed:
+        try:
+            lookups.engine(name)
+        except ValueError as error:
+            yield Conflict.at(str(error), "plan.candidates.engine")
+    if len(set(listed)) < len(listed):
+        twice = next(name for name in listed if listed.count(name) > 1)
+        yield Conflict.at(f"has {twice} twice; keep one", "plan.candidates.engine")
 
 
 def _gpus(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
@@ -135,7 +151,10 @@ def gpu_name(gpu: str | dict[str, object]) -> str:
 def _drafting(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
     """Every way to draft has a drafter, K and an acceptance."""
     if experiment.serve.draft_tree is not None:
-        yield Conflict.at("a plan tries chains of drafts; remove the tree", "serve.draft_tree", "plan")
+        message = (
+            "a plan tries the trees of its own lists; put it under plan.candidates.drafting, or remove it"
+        )
+        yield Conflict.at(message, "serve.draft_tree", "plan")
     for number, drafting in enumerate(plan.candidates.drafting, 1):
         config, here = drafting.speculative_config, f"way {number} to draft"
         if config is None:
@@ -144,7 +163,7 @@ def _drafting(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
                 "plan.candidates.drafting",
             )
             continue
-        if not drafting.num_speculative_tokens and not config.num_speculative_tokens:
+        if not (drafting.num_speculative_tokens or config.num_speculative_tokens or drafting.draft_tree):
             yield Conflict.at(
                 f"{here} has no num_speculative_tokens; list the K to try", "plan.candidates.drafting"
             )
@@ -154,6 +173,17 @@ def _drafting(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
                 f"{here} has no acceptance; add it there, or as a block of the file",
                 "plan.candidates.drafting",
             )
+        if any(policy is not None and policy.chosen is None for policy in drafting.draft_policy):
+            message = (
+                f"{here} has a draft_policy that is not exactly one policy; give each as a mapping of its own"
+            )
+            yield Conflict.at(message, "plan.candidates.drafting")
+        if any(policy is not None and policy.oracle is not None for policy in drafting.draft_policy):
+            message = f"{here} lists the oracle, which reads the future: no engine has it; remove it"
+            yield Conflict.at(message, "plan.candidates.drafting")
+        if any(len(tree.given) != 1 for tree in drafting.draft_tree):
+            message = f"{here} has a draft_tree that is not exactly one of shape, paths, optimal and sglang"
+            yield Conflict.at(message, "plan.candidates.drafting")
         named = config.model
         fault = None if named is None or config.method == "ngram" else _fault(named)
         if fault is not None:

@@ -66,15 +66,14 @@ def _lines(pools: Sequence[DeployedPool]) -> Iterator[str]:
             yield f"# the same with SGLang, which was not simulated here:\n# {shlex.join(other)}"
 
 
-def deployed_lines(pools: Sequence[DeployedPool], router: str, folder: Path) -> Iterator[str]:
-    """Yields what was written, and why something was not."""
-    reasons = missing(pools)
-    if reasons:
-        yield (
-            f"deploy: {folder / FOLDER / COMMANDS}; no Kubernetes manifest and no Compose file, which would "
-            f"start something else than what was simulated: {'; '.join(reasons)}"
+def deployed_text(pools: Sequence[DeployedPool], router: str) -> str:
+    """Returns what is written, and why something is not, in sentences."""
+    if reasons := missing(pools):
+        return (
+            f"To start it: {FOLDER}/{COMMANDS}. No Kubernetes manifest and no Compose file, as they would start "
+            f"something else than what was simulated: {'; '.join(reasons)}."
         )
-        return
-    yield f"deploy: {folder / FOLDER}: {MANIFEST}, {COMPOSE} and {COMMANDS}"
+    said = f"To start it: {', '.join(f'{FOLDER}/{name}' for name in (MANIFEST, COMPOSE, COMMANDS))}."
     if router != "random" and sum(pool.replicas for pool in pools) > 1:
-        yield f"  a Kubernetes Service sends connections to replicas at random: {router} needs a gateway"
+        said += f" A Kubernetes Service sends connections to replicas at random; {router} needs a gateway."
+    return said

@@ -16,7 +16,9 @@ from specfleet.experiments.schema.blocks.base import (
     Fraction,
     Named,
 )
+from specfleet.experiments.schema.blocks.policy import DraftPolicy
 from specfleet.experiments.schema.blocks.serve import Gpus, Speculation
+from specfleet.experiments.schema.blocks.tree import DraftTree
 
 Limit = Annotated[float, Field(gt=0, le=1e9)]
 
@@ -104,11 +106,17 @@ class Drafting(Block):
     """Drafts a round (K) to try."""
     acceptance: Acceptance | None = None
     """What this drafter achieves on this traffic; the file's own block if left out."""
+    draft_tree: tuple[DraftTree, ...] = ()
+    """Trees of drafts to try beside chains; SGLang verifies them."""
+    draft_policy: tuple[DraftPolicy | None, ...] = ()
+    """Ways to choose K while running, each tried with every K; null: always K. Only null if left out."""
 
 
 class Candidates(Block):
     """What may be bought: every combination. What is left out is as in `serve:`."""
 
+    engine: tuple[str, ...] = ()
+    """Engine profiles, such as vllm-0.33 and sglang."""
     gpu: tuple[Named, ...] = ()
     """GPUs by name or mapping."""
     tensor_parallel_size: tuple[Gpus, ...] = ()
@@ -134,6 +142,10 @@ class Plan(Block):
     limits, or the largest rate at the SLO."""
     prices_per_hour_usd: dict[str, Annotated[float, Field(gt=0, le=1e6)]] = Field(default_factory=dict)
     """GPU as named in `candidates` -> price of one for an hour; the catalogue's if left out."""
+    prices_file: str | None = None
+    """CSV or YAML with prices by GPU and kind; those of `prices_per_hour_usd` count before them."""
+    price_kind: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    """Which of several prices of a GPU in `prices_file` counts, such as on_demand or spot."""
     gpus_available: dict[str, Count] = Field(default_factory=dict)
     """GPU as named in `candidates` -> the most of it that can be had."""
     max_gpus: Count | None = None
@@ -142,5 +154,7 @@ class Plan(Block):
     """[hour of the day, requests/s from then on] pairs, in place of workload.request_rate."""
     growth: Factor = 1.0
     """Factor on the traffic: 1.3 plans for 30 % more."""
+    also_at: Annotated[tuple[Factor, ...], Field(max_length=8)] = (0.5, 2.0, 5.0)
+    """Times the traffic at which is searched again, to say what would be bought; of `objective: cost`."""
     spare_replicas: Annotated[int, Field(ge=0, le=4096)] = 0
     """Replicas bought beyond those needed, counted in the cost: 1 is N + 1."""

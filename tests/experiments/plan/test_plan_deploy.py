@@ -18,7 +18,7 @@ from specfleet.experiments.plan.deploy.compose import HOST_GPUS, compose_text
 from specfleet.experiments.plan.deploy.kubernetes import SCALED_ON, kubernetes_text
 from specfleet.experiments.plan.deploy.pool import DeployedPool
 from specfleet.experiments.plan.deploy.winner import deployed_name
-from specfleet.experiments.plan.deploy.write import deployed_lines, missing, write_deployment
+from specfleet.experiments.plan.deploy.write import deployed_text, missing, write_deployment
 from specfleet.experiments.plan.flags import server_command
 from specfleet.experiments.schema.blocks.deployment import Autoscale
 from specfleet.experiments.schema.blocks.experiment import Experiment
@@ -192,8 +192,8 @@ def test_what_the_files_would_not_start_is_not_written_and_the_reason_is_said(
     assert any(said in reason for reason in missing(pools))
     written = write_deployment(pools, "round_robin", tmp_path)
     assert [path.name for path in written] == ["commands.sh"]
-    lines = " ".join(deployed_lines(pools, "round_robin", tmp_path))
-    assert said in lines and "no Kubernetes manifest" in lines
+    text = deployed_text(pools, "round_robin")
+    assert said in text and "No Kubernetes manifest" in text
 
 
 @settings(max_examples=50, deadline=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from specfleet.experiments.plan.fleet.report import chosen_sentence
 from specfleet.experiments.plan.numbers import money
 from specfleet.experiments.plan.owned import CLOSE
 from specfleet.experiments.plan.planned import Planned, replicas_of
@@ -31,7 +32,15 @@ def answer(this: Planned) -> str:
         "headroom": f"Most room to the SLO on what you own, at {rate}:",
         "throughput": f"Largest rate at the SLO on what you own, {_largest(this):.1f} requests/s:",
     }[this.plan.objective]
-    return " ".join(filter(None, [doubt, f"{said} {_cheapest(this)}"]))
+    return " ".join(filter(None, [doubt, f"{said} {_cheapest(this)}", _other_fleet(this)]))
+
+
+def _other_fleet(this: Planned) -> str:
+    """What routers or pools make cheaper, or roomier; "" where nothing."""
+    assert this.winner is not None and this.winner.high is not None
+    mine, spare = this.winner.candidate, this.plan.spare_replicas
+    cost = mine.replica_usd * (this.winner.high + spare)
+    return chosen_sentence(this.fleets, cost, mine.config.deployment.routing.then, spare)
 
 
 def doubts(this: Planned) -> str:

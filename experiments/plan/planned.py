@@ -8,6 +8,7 @@ from specfleet.experiments.plan.asking import Reply
 from specfleet.experiments.plan.band import AtEnd
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.capacity import Capacity
+from specfleet.experiments.plan.fleet.fleets import Fleets
 from specfleet.experiments.plan.fleet.scaled import AtTraffic
 from specfleet.experiments.plan.neighbours import Neighbour
 from specfleet.experiments.plan.search import Entry
@@ -51,6 +52,7 @@ class Planned:
         loads: best K by load.
         break_even: acceptance at which the winner's K stops paying; of the best K if it does not draft.
         changed: the choice under other traffic.
+        fleets: routers and pools tried around the winner.
         elsewhere: what would be bought at other traffic, the plan among it.
         observed: (candidate, replicas, figures) of every simulation of the search.
         spent: simulations made; the others that were asked for were found in the folder.
@@ -79,6 +81,7 @@ class Planned:
     loads: list[BestK] = field(default_factory=list)
     break_even: BreakEven | None = None
     changed: list[Changed] = field(default_factory=list)
+    fleets: Fleets = field(default_factory=Fleets)
     elsewhere: list[AtTraffic] = field(default_factory=list)
     observed: list[tuple[Candidate, int, TrialFigures]] = field(default_factory=list)
     spent: int = 0

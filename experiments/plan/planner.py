@@ -15,6 +15,7 @@ from specfleet.experiments.plan.candidates import Candidate, candidates
 from specfleet.experiments.plan.capacity import REACH, capacity
 from specfleet.experiments.plan.contest import contest
 from specfleet.experiments.plan.deploy.write import FILES
+from specfleet.experiments.plan.fleet.fleets import fleets_of
 from specfleet.experiments.plan.fleet.scaled import at_other_traffic
 from specfleet.experiments.plan.neighbours import BETTER, Neighbour, neighbours
 from specfleet.experiments.plan.owned import SEVERAL, best_of_owned, reach_of
@@ -263,6 +264,9 @@ class Planner:
         ordered = [this.winner, *rival, *shortlist]
         spare = this.plan.spare_replicas
         this.changed = sensitivity(laboratory, this.traffic, seeds, spare, ordered, self._under_a_change())
+        if this.plan.candidates.router or this.plan.candidates.pools:
+            say("routers and pools")
+            this.fleets = fleets_of(search, this.plan, this.every, this.winner)
         if this.plan.objective == "cost" and this.plan.also_at:
             say("other traffic")
             this.elsewhere = at_other_traffic(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from specfleet.experiments.plan.answer import answer, listed, so_many
 from specfleet.experiments.plan.capacity import interval, mean
 from specfleet.experiments.plan.drafts import speculation_lines
-from specfleet.experiments.plan.fleet.report import traffic_lines
+from specfleet.experiments.plan.fleet.report import fleet_lines, traffic_lines
 from specfleet.experiments.plan.fleet.scaled import LONGEST
 from specfleet.experiments.plan.neighbours import CANNOT, COSTS_MORE, Neighbour
 from specfleet.experiments.plan.numbers import NONE_LEFT, memory, one_more, shifts
@@ -41,6 +41,7 @@ def plan_text(this: Planned) -> str:
         "",
         *_change_lines(this),
         "",
+        *_fleet_lines(this),
         *_elsewhere_lines(this),
         *_candidate_lines(this),
         "",
@@ -163,6 +164,12 @@ def _change_lines(this: Planned) -> Iterator[str]:
     assert this.winner is not None
     mine = this.winner.candidate.id
     yield table_text(NAMED_SENTENCES, [[c.name, _then(c, mine)] for c in this.changed], indent=2)
+
+
+def _fleet_lines(this: Planned) -> Iterator[str]:
+    """Routers and pools, and a blank line; nothing where the plan lists none."""
+    lines = list(fleet_lines(this.fleets, this.plan.spare_replicas))
+    yield from [*lines, ""] if lines else []
 
 
 def _elsewhere_lines(this: Planned) -> Iterator[str]:

@@ -137,7 +137,9 @@ class Traffic:
             warmups = requests_asked(workload, workload.num_warmups)
             update = {"num_prompts": asked and replicas * asked, "num_warmups": replicas * warmups}
             update["request_rate"] = self.rate
-        deployed = Deployment(replicas=replicas, router=config.deployment.routing.then)
+        deployed = config.deployment
+        if not deployed.pools:
+            deployed = Deployment(replicas=replicas, router=deployed.routing.then)
         return self._trial(
             config.model_copy(update={"deployment": deployed}), workload.model_copy(update=update), seed
         )

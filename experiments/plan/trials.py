@@ -52,7 +52,9 @@ def measure(trial: Trial) -> TrialFigures:
     result = simulate(scenario, table, trial.seed)
     counted = Counted.of(result.requests)
     figures, load = benchmark(result, built.slo).numbers(), engine_load(result)
-    figures |= ({} if load is None else load.as_dict()) | _binding(result, built, trial)
+    figures |= ({} if load is None else load.as_dict()) | (
+        {} if result.parts else _binding(result, built, trial)
+    )
     figures |= {
         "in_flight": _in_flight(counted),
         "slo_attainment": _attainment(counted, built.slo, figures["failed"]),

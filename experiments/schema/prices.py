@@ -66,8 +66,8 @@ def translated(document: Document) -> Document:
         mine = [price for price in listed if _same(price.gpu, name)]
         if not all(price.line in sound for price in mine):
             continue
-        exact = [price for price in mine if wanted is None or price.kind == wanted]
-        chosen = exact or [price for price in mine if not price.kind]
+        exact = [price for price in mine if price.kind == (wanted or "")]
+        chosen = exact or [price for price in mine if wanted is None or not price.kind]
         if len(chosen) > 1:
             faults.append(_several(name, chosen, path, isinstance(wanted, str)))
         elif mine and not chosen:

@@ -576,6 +576,10 @@ OTHER_CASES = {
     ),
     "plan.candidates.quantization": Case(["fp8"], PLAN, RESOLVED),
     "plan.candidates.drafting.num_speculative_tokens": Case([1, 2], LISTED, RESOLVED),
+    "plan.candidates.router": Case(["least_outstanding"], PLAN, RESOLVED),
+    "plan.candidates.pools": Case(
+        [{"x": ["a"], "y": ["b"]}], {**PLAN, f"{WL}.mix": {"a": 0.5, "b": 0.5}}, RESOLVED
+    ),
     "plan.prices_per_hour_usd": Case({"h100-sxm": 9.0}, PLAN, RESOLVED),
     "plan.prices_file": Case("prices.csv", PLAN, RESOLVED),
     "plan.price_kind": Case("spot", {**PLAN, "plan.prices_file": "prices.csv"}, RESOLVED),

@@ -42,7 +42,7 @@ def written(folder: Path) -> Path:
     (folder / "traces.jsonl").write_text("[3, 0, 1, 2]\n[1, 1, 1, 1]\n")
     (folder / "other.jsonl").write_text("[3, 3, 3]\n")
     (folder / "tokens.jsonl").write_text("[3, 1, 1, 2]\n")
-    (folder / "prices.csv").write_text("gpu,kind,usd_per_gpu_hour\nh100-sxm,spot,1.5\n")
+    (folder / "prices.csv").write_text("gpu,kind,usd_per_gpu_hour\nh100-sxm,spot,1.5\nh100-sxm,,2.5\n")
     path = folder / "x.yaml"
     path.write_text(BASE)
     return path

@@ -135,6 +135,7 @@ def test_what_breakeven_and_plan_simulate_has_the_figures_of_a_run(file: Path, k
 
 
 PLANNED: dict[str, Callable[[Planned], object]] = {
+    "candidates.engine": lambda this: [each.config.serve.engine for each in this.every],
     "candidates.gpu": lambda this: [each.gpu for each in this.every],
     "candidates.tensor_parallel_size": lambda this: [each.tensor_parallel_size for each in this.every],
     "candidates.data_parallel_size": lambda this: [e.config.serve.data_parallel_size for e in this.every],
@@ -143,7 +144,12 @@ PLANNED: dict[str, Callable[[Planned], object]] = {
     ],
     "candidates.quantization": lambda this: [each.quantization for each in this.every],
     "candidates.drafting.num_speculative_tokens": lambda this: [each.k for each in this.every],
+    "candidates.router": lambda this: this.plan.candidates.router,
+    "candidates.pools": lambda this: this.plan.candidates.pools,
     "prices_per_hour_usd": lambda this: [each.price_per_hour_usd for each in this.every],
+    "prices_file": lambda this: [each.price_per_hour_usd for each in this.every],
+    "price_kind": lambda this: [each.price_per_hour_usd for each in this.every],
+    "also_at": lambda this: this.plan.also_at,
     "gpus_available": lambda this: [each.most_replicas for each in this.every],
     "max_gpus": lambda this: [each.most_replicas for each in this.every],
     "schedule": lambda this: this.traffic.rate,

@@ -68,6 +68,7 @@ def plan_conflicts(experiment: Experiment) -> Iterator[Conflict]:
             yield Conflict.at(message, f"workload.mix.{name}.slo", "plan")
     yield from _traffic(experiment, plan)
     yield from _engines(plan)
+    yield from _fleets(experiment, plan)
     yield from _gpus(experiment, plan)
     yield from _drafting(experiment, plan)
     if plan.price_kind is not None and plan.prices_file is None:
@@ -116,6 +117,37 @@ def _engines(plan: Plan) -> Iterator[Conflict]:
     if len(set(listed)) < len(listed):
         twice = next(name for name in listed if listed.count(name) > 1)
         yield Conflict.at(f"has {twice} twice; keep one", "plan.candidates.engine")
+
+
+def _fleets(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
+    """Pools part the classes of one stream, each class in exactly one of them."""
+    workload, listed = experiment.workload, plan.candidates
+    if (listed.pools or listed.router) and plan.objective != "cost":
+        message = (
+            f"are tried to buy less, and the objective is {plan.objective}; remove them, or the objective"
+        )
+        for key in ("pools", "router"):
+            if getattr(listed, key):
+                yield Conflict.at(message, f"plan.candidates.{key}", "plan.objective")
+    if not listed.pools:
+        return
+    if workload.rate_of_classes is not None or workload.trace is not None or workload.changes:
+        message = "part classes that come in one stream at one rate, by share; give workload.mix shares"
+        yield Conflict.at(message, "plan.candidates.pools", "workload")
+        return
+    known = list(workload.mix or {})
+    for number, partition in enumerate(listed.pools, 1):
+        here = f"way {number} to part the classes"
+        named = [name for classes in partition.values() for name in classes]
+        for name in dict.fromkeys(named):
+            if name not in known:
+                what = did_you_mean(name, known) if known else "add workload.mix"
+                yield Conflict.at(f"{here} names {name}, which is no class; {what}", "plan.candidates.pools")
+            elif named.count(name) > 1:
+                yield Conflict.at(f"{here} has {name} twice; keep one", "plan.candidates.pools")
+        if missing := [name for name in known if name not in named]:
+            message = f"{here} leaves out {', '.join(missing)}; give every class a pool"
+            yield Conflict.at(message, "plan.candidates.pools")
 
 
 def _gpus(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:

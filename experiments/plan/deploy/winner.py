@@ -20,6 +20,18 @@ def deployed_name(text: str) -> str:
 def winning_pools(this: Planned) -> tuple[list[DeployedPool], str]:
     """Returns what the winner is made of, and its router."""
     assert this.winner is not None and this.winner.high is not None
-    config = this.winner.candidate.config
-    bought = this.winner.high + this.plan.spare_replicas
-    return [DeployedPool(deployed_name(this.experiment.name), config, bought)], config.deployment.routing.then
+    config, spare = this.winner.candidate.config, this.plan.spare_replicas
+    name, chosen = deployed_name(this.experiment.name), this.fleets.chosen
+    if chosen is None:
+        pool = DeployedPool(name, config, this.winner.high + spare)
+        return [pool], config.deployment.routing.then
+    pools = [
+        DeployedPool(
+            deployed_name(f"{name}-{part.name}") if part.name else name,
+            part.candidate.config,
+            part.replicas + spare,
+            part.classes,
+        )
+        for part in chosen.parts
+    ]
+    return pools, chosen.router

@@ -70,7 +70,7 @@ def deployed_text(pools: Sequence[DeployedPool], router: str) -> str:
     """Returns what is written, and why something is not, in sentences."""
     if reasons := missing(pools):
         return (
-            f"To start it: {FOLDER}/{COMMANDS}. No Kubernetes manifest and no Compose file, as they would start "
+            f"To start it: {FOLDER}/{COMMANDS}. No Kubernetes manifest and no Compose file: they would start "
             f"something else than what was simulated: {'; '.join(reasons)}."
         )
     said = f"To start it: {', '.join(f'{FOLDER}/{name}' for name in (MANIFEST, COMPOSE, COMMANDS))}."

@@ -1,9 +1,10 @@
-"""What a plan prints of other traffic."""
+"""What a plan prints of other traffic, routers and pools."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from specfleet.experiments.plan.fleet.fleets import Fleet, Fleets
 from specfleet.experiments.plan.fleet.scaled import AtTraffic
 from specfleet.experiments.plan.seen import of_limit
 from specfleet.experiments.words.table import Column, table_text
@@ -47,3 +48,65 @@ def _row(at: AtTraffic) -> list[object]:
         return [*first, "nothing that the plan may buy meets the SLO", None, "", ""]
     against = "the plan" if at.factor == 1.0 else "; ".join(at.changes) or "the same engine"
     return [*first, f"{at.replicas} x ({at.candidate.id})", at.cost, of_limit(at), against]
+
+
+ROUTERS = (
+    Column("router", left=True),
+    Column("replicas"),
+    Column("$/h", "{:.2f}"),
+    Column("of the limit", left=True),
+    Column("", left=True),
+)
+POOLS = (
+    Column("pools", left=True),
+    Column("cheapest", left=True),
+    Column("$/h", "{:.2f}"),
+    Column("together", left=True),
+)
+SAID = {"met": "meets the SLO", "missed": "fails", "not settled": "not settled"}
+
+
+def fleet_lines(fleets: Fleets, spare: int) -> Iterator[str]:
+    """Yields what routers and pools give; nothing where the plan lists none."""
+    if fleets.routers:
+        yield "The whole deployment behind each router, on the same requests:"
+        rows = []
+        for fleet in fleets.routers:
+            (part,) = fleet.parts
+            assert fleet.judged is not None
+            said = SAID[fleet.judged.verdict]
+            if fleet.router in fleets.even:
+                said += ", not told apart from the best"
+            rows.append([fleet.router, part.replicas + spare, fleet.cost, of_limit(fleet.judged), said])
+        yield table_text(ROUTERS, rows, indent=2)
+    if fleets.pools:
+        yield "Pools by traffic class, each with the cheapest engine for its requests:"
+        yield table_text(POOLS, [_pooled(name, fleet, spare) for name, fleet in fleets.pools], indent=2)
+
+
+def _pooled(name: str, fleet: Fleet, spare: int) -> list[object]:
+    if fleet.judged is None:
+        return [name, fleet.named(spare) or "none", fleet.cost or None, fleet.refusal]
+    said = f"{SAID[fleet.judged.verdict]}, {of_limit(fleet.judged)}"
+    return [name, fleet.named(spare), fleet.cost, said]
+
+
+def chosen_sentence(fleets: Fleets, cost: float, own: str, spare: int) -> str:
+    """Returns what to buy in place of equal replicas behind the plan's own router; "" where that is it.
+
+    Args:
+        fleets: what was tried.
+        cost: dollars an hour of the plan's equal replicas.
+        own: router of the plan.
+        spare: replicas bought beyond those needed, of each pool.
+    """
+    chosen = fleets.chosen
+    if chosen is None:
+        return ""
+    less = 1.0 - chosen.cost / cost
+    saved = f", {100 * less:.3g} % less" if less > 0.0005 else ", with more room to the SLO"
+    if len(chosen.parts) > 1:
+        return f"Cheaper in pools: {chosen.named(spare)}, ${chosen.cost:.2f}/h{saved}."
+    (part,) = chosen.parts
+    many = part.replicas + spare
+    return f"Behind {chosen.router} in place of {own}: {many} replicas, ${chosen.cost:.2f}/h{saved}."

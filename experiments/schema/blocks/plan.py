@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -16,6 +16,8 @@ from specfleet.experiments.schema.blocks.base import (
     Fraction,
     Named,
 )
+from specfleet.experiments.schema.blocks.deployment import PoolName
+from specfleet.experiments.schema.blocks.own import RouterName
 from specfleet.experiments.schema.blocks.policy import DraftPolicy
 from specfleet.experiments.schema.blocks.serve import Gpus, Speculation
 from specfleet.experiments.schema.blocks.tree import DraftTree
@@ -112,6 +114,9 @@ class Drafting(Block):
     """Ways to choose K while running, each tried with every K; null: always K. Only null if left out."""
 
 
+Classes: TypeAlias = Annotated[tuple[str, ...], Field(min_length=1)]
+
+
 class Candidates(Block):
     """What may be bought: every combination. What is left out is as in `serve:`."""
 
@@ -131,6 +136,10 @@ class Candidates(Block):
     """Of the weights; null keeps them in `dtype`."""
     drafting: tuple[Drafting, ...] = ()
     """Ways to draft; plain decoding is always a candidate."""
+    router: tuple[RouterName, ...] = ()
+    """Routers tried before the engines that were chosen, beside that of `deployment`."""
+    pools: tuple[Annotated[dict[PoolName, Classes], Field(min_length=2)], ...] = ()
+    """Ways to part the traffic classes among pools, each with an engine of its own: pool -> its classes."""
 
 
 class Plan(Block):

@@ -28,8 +28,8 @@ class Neighbour:
     """One candidate that differs from the winner in one thing.
 
     Attributes:
-        step: what differs: engine, gpu, tp, ranks (data-parallel ones and experts), stages, dtype, method, k or
-            replicas.
+        step: what differs: engine, gpu, tp, ranks (data-parallel ones and experts), stages, dtype, method, k
+            or replicas.
         candidate: what it is.
         replicas: the most that cost no more than the winner; 0 where one already does.
         cost: dollars an hour of them.

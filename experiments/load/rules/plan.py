@@ -135,6 +135,13 @@ def _fleets(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
         message = "part classes that come in one stream at one rate, by share; give workload.mix shares"
         yield Conflict.at(message, "plan.candidates.pools", "workload")
         return
+    turns = workload.sessions is not None or any(each.sessions for each in workload.classes.values())
+    if turns or any(each.trace is not None for each in workload.classes.values()):
+        message = (
+            "part single requests, and this traffic has sessions or a log of a class; remove one of the two"
+        )
+        yield Conflict.at(message, "plan.candidates.pools", "workload")
+        return
     known = list(workload.mix or {})
     for number, partition in enumerate(listed.pools, 1):
         here = f"way {number} to part the classes"

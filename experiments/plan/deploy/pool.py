@@ -39,7 +39,8 @@ class DeployedPool:
     @property
     def gpus(self) -> int:
         """GPUs of a replica."""
-        return self.config.serve.tensor_parallel_size * self.config.serve.data_parallel_size
+        serve = self.config.serve
+        return serve.tensor_parallel_size * serve.data_parallel_size * serve.pipeline_parallel_size
 
     @property
     def gpu(self) -> str:

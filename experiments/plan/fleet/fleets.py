@@ -164,7 +164,7 @@ def of_classes(config: Experiment, classes: Sequence[str]) -> tuple[Experiment, 
         kept[name] = said.model_copy(update={"share": mine}) if isinstance(said, TrafficClass) else mine
     shape = 1.0 / (share / config.workload.gap_shape + 1.0 - share)
     workload = config.workload.model_copy(update={"mix": kept, "burstiness": shape, "cv": None})
-    acceptance: Process | dict[str, Process] | None = config.acceptance  # type: ignore[assignment]
+    acceptance: Process | dict[str, Process] | None = config.acceptance
     if isinstance(acceptance, dict):
         acceptance = {name: acceptance[name] for name in classes if name in acceptance} or None
     return config.model_copy(update={"workload": workload, "acceptance": acceptance}), share

@@ -27,7 +27,7 @@ DOWNWARDS = 4
 
 
 @dataclass(frozen=True)
-class Part:
+class FleetPart:
     """Equal replicas of a fleet.
 
     Attributes:
@@ -59,7 +59,7 @@ class Fleet:
     """
 
     router: str
-    parts: tuple[Part, ...]
+    parts: tuple[FleetPart, ...]
     cost: float = 0.0
     judged: Judged | None = None
     runs: Sequence[TrialFigures] = ()
@@ -112,7 +112,7 @@ def by_router(search: Search, winner: Entry, routers: Sequence[str]) -> list[Fle
             if fewer.judged.verdict != "met":
                 break
             n, best = n - 1, fewer
-        part = Part("", (), search.traffic.rate, candidate, n)
+        part = FleetPart("", (), search.traffic.rate, candidate, n)
         cost = candidate.replica_usd * (n + search.spare)
         found.append(Fleet(router, (part,), cost, best.judged, best.runs))
     return found
@@ -212,7 +212,9 @@ def pooled(
     return replace(fleet, judged=reply.judged, runs=reply.runs)
 
 
-def _part(search: Search, sound: Sequence[Candidate], name: str, classes: tuple[str, ...]) -> Part | None:
+def _part(
+    search: Search, sound: Sequence[Candidate], name: str, classes: tuple[str, ...]
+) -> FleetPart | None:
     """The cheapest engine for some classes alone."""
     whole = {candidate.id: candidate for candidate in sound}
     alone = []
@@ -228,7 +230,7 @@ def _part(search: Search, sound: Sequence[Candidate], name: str, classes: tuple[
     best = mine.run(mine.entries(alone, bounds))
     if best is None or best.high is None:
         return None
-    return Part(name, classes, traffic.rate, whole[best.candidate.id], best.high)
+    return FleetPart(name, classes, traffic.rate, whole[best.candidate.id], best.high)
 
 
 def _bound(lengths: MeanLengths, candidate: Candidate) -> Bound:

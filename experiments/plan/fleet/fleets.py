@@ -46,7 +46,7 @@ class FleetPart:
 
 
 @dataclass(frozen=True)
-class Fleet:
+class TriedFleet:
     """A deployment that was simulated as a whole.
 
     Attributes:
@@ -95,7 +95,7 @@ def behind(config: Experiment, router: str) -> Experiment:
     return config.model_copy(update={"deployment": Deployment(router=router)})
 
 
-def by_router(search: Search, winner: Entry, routers: Sequence[str]) -> list[Fleet]:
+def by_router(search: Search, winner: Entry, routers: Sequence[str]) -> list[TriedFleet]:
     """Returns for each router the fewest of the winner's replicas that meet the SLO behind it.
 
     No more than the plan has are tried, and fewer as long as they meet it. All are simulated as whole
@@ -114,7 +114,7 @@ def by_router(search: Search, winner: Entry, routers: Sequence[str]) -> list[Fle
             n, best = n - 1, fewer
         part = FleetPart("", (), search.traffic.rate, candidate, n)
         cost = candidate.replica_usd * (n + search.spare)
-        found.append(Fleet(router, (part,), cost, best.judged, best.runs))
+        found.append(TriedFleet(router, (part,), cost, best.judged, best.runs))
     return found
 
 
@@ -128,7 +128,7 @@ def _asked(search: Search, config: Experiment, replicas: int) -> Reply:
     return search.laboratory.ask([question])[0]
 
 
-def best_router(found: Sequence[Fleet]) -> tuple[Fleet | None, list[Fleet]]:
+def best_router(found: Sequence[TriedFleet]) -> tuple[TriedFleet | None, list[TriedFleet]]:
     """Returns the router with the fewest replicas, then most room, and those not told apart from it.
 
     Args:
@@ -184,7 +184,7 @@ def pooled(
     sound: Sequence[Candidate],
     partition: Mapping[str, Sequence[str]],
     router: str,
-) -> Fleet:
+) -> TriedFleet:
     """Searches an engine for the classes of each pool, and simulates them together behind the router.
 
     Where each pool meets the limits on a percentile of its own requests, all requests together do.
@@ -201,10 +201,10 @@ def pooled(
         part = _part(search, sound, name, tuple(classes))
         if part is None:
             why = f"no candidate is sure to meet the SLO for {', '.join(classes)} (pool {name})"
-            return Fleet(router, (), refusal=why)
+            return TriedFleet(router, (), refusal=why)
         parts.append(part)
     cost = sum(part.candidate.replica_usd * (part.replicas + search.spare) for part in parts)
-    fleet = Fleet(router, tuple(parts), cost)
+    fleet = TriedFleet(router, tuple(parts), cost)
     if short := _too_many(plan, fleet, search.spare):
         return replace(fleet, refusal=short)
     config, replicas = together(fleet), sum(part.replicas for part in parts)
@@ -237,7 +237,7 @@ def _bound(lengths: MeanLengths, candidate: Candidate) -> Bound:
     return bound(candidate.config, lengths)
 
 
-def _too_many(plan: Plan, fleet: Fleet, spare: int) -> str:
+def _too_many(plan: Plan, fleet: TriedFleet, spare: int) -> str:
     """Why a plan has not the GPUs of a fleet; "" where it has."""
     used: dict[str, int] = {}
     for part in fleet.parts:
@@ -252,7 +252,7 @@ def _too_many(plan: Plan, fleet: Fleet, spare: int) -> str:
     return ""
 
 
-def together(fleet: Fleet) -> Experiment:
+def together(fleet: TriedFleet) -> Experiment:
     """Returns the experiment of a fleet of pools, requests sent by class."""
     pools = {
         part.name: ReplicaPool(
@@ -280,19 +280,19 @@ class Fleets:
         chosen: what is to be bought in place of the plan's equal replicas; None: these.
     """
 
-    routers: tuple[Fleet, ...] = ()
+    routers: tuple[TriedFleet, ...] = ()
     even: tuple[str, ...] = ()
-    pools: tuple[tuple[str, Fleet], ...] = ()
-    chosen: Fleet | None = None
+    pools: tuple[tuple[str, TriedFleet], ...] = ()
+    chosen: TriedFleet | None = None
 
 
 def fleets_of(search: Search, plan: Plan, every: Sequence[Candidate], winner: Entry) -> Fleets:
     """Tries the routers and pools that a plan lists around its winner."""
     assert winner.high is not None
     listed, own = plan.candidates, winner.candidate.config.deployment.routing.then
-    best: Fleet | None = None
-    routers: list[Fleet] = []
-    even: list[Fleet] = []
+    best: TriedFleet | None = None
+    routers: list[TriedFleet] = []
+    even: list[TriedFleet] = []
     if listed.router and winner.high > 1:
         routers = by_router(search, winner, list(dict.fromkeys([own, *listed.router])))
         best, even = best_router(routers)
@@ -323,7 +323,7 @@ def fleets_as_json(fleets: Fleets, spare: int) -> dict[str, object]:
     }
 
 
-def _plain(fleet: Fleet, spare: int) -> dict[str, object]:
+def _plain(fleet: TriedFleet, spare: int) -> dict[str, object]:
     found: dict[str, object] = {"router": fleet.router, "per_hour_usd": fleet.cost, "refusal": fleet.refusal}
     found["parts"] = [
         {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from specfleet.experiments.plan.fleet.fleets import Fleet, Fleets
+from specfleet.experiments.plan.fleet.fleets import Fleets, TriedFleet
 from specfleet.experiments.plan.fleet.scaled import AtTraffic
 from specfleet.experiments.plan.seen import of_limit
 from specfleet.experiments.words.table import Column, table_text
@@ -84,7 +84,7 @@ def fleet_lines(fleets: Fleets, spare: int) -> Iterator[str]:
         yield table_text(POOLS, [_pooled(name, fleet, spare) for name, fleet in fleets.pools], indent=2)
 
 
-def _pooled(name: str, fleet: Fleet, spare: int) -> list[object]:
+def _pooled(name: str, fleet: TriedFleet, spare: int) -> list[object]:
     if fleet.judged is None:
         return [name, fleet.named(spare) or "none", fleet.cost or None, fleet.refusal]
     said = f"{SAID[fleet.judged.verdict]}, {of_limit(fleet.judged)}"

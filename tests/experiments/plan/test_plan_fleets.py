@@ -12,7 +12,7 @@ import yaml
 from specfleet.experiments.load.config import load
 from specfleet.experiments.plan.answer import answer
 from specfleet.experiments.plan.deploy.winner import winning_pools
-from specfleet.experiments.plan.fleet.fleets import Fleet, best_router, of_classes, shares_of, together
+from specfleet.experiments.plan.fleet.fleets import TriedFleet, best_router, of_classes, shares_of, together
 from specfleet.experiments.plan.fleet.report import chosen_sentence, fleet_lines
 from specfleet.experiments.plan.planned import Planned
 from specfleet.experiments.plan.planner import Planner
@@ -149,7 +149,7 @@ def test_of_routers_that_cost_the_same_the_plan_s_own_stays_unless_another_has_c
     assert best is first and even == [twin]
     fewer = replace(twin, cost=first.cost / 2)
     assert best_router([first, fewer]) == (fewer, [])
-    refused: list[Fleet] = [replace(first, judged=None)]
+    refused: list[TriedFleet] = [replace(first, judged=None)]
     assert best_router(refused) == (None, [])
 
 

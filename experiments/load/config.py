@@ -165,6 +165,7 @@ def _ready(document: Document) -> dict[str, Value]:
     data: dict[str, Value] = {"name": stem or "experiment", **document.data}
     data = {key: _with_configs(value, (key,), document) for key, value in data.items()}
     _ready_trace(data, document)
+    _ready_day(data, document)
     for block, key in (("serve", "speculative_config"),):
         here = data.get(block)
         if isinstance(here, dict) and key in here:
@@ -196,6 +197,15 @@ def _ready_trace(data: dict[str, Value], document: Document) -> None:
             for name, each in mix.items()
         }
     data["workload"] = workload
+
+
+def _ready_day(data: dict[str, Value], document: Document) -> None:
+    """The log of a plan's day, seen from the file that names it."""
+    plan = data.get("plan")
+    day = plan.get("day") if isinstance(plan, dict) else None
+    if isinstance(plan, dict) and isinstance(day, dict) and isinstance(day.get("trace"), str):
+        there = _ready_value("trace", day["trace"], document.mark(("plan", "day", "trace")).file)
+        data["plan"] = {**plan, "day": {**day, "trace": there}}
 
 
 def _with_trace(here: dict[str, Value], path: tuple[str, ...], document: Document) -> dict[str, Value]:
@@ -394,7 +404,8 @@ def _notices(experiment: Experiment, points: list[Experiment]) -> Iterator[str]:
     yield from session_notices(points)
     yield from sglang_notices(experiment, points)
     yield from trtllm_notices(experiment, points)
-    yield from in_step_notices(points)
+    if experiment.plan is None:
+        yield from in_step_notices(points)
     drafting = [c for point in points if (c := point.serve.speculative_config) is not None]
     if not drafting:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specfleet.experiments.plan.fleet.report import chosen_sentence
+from specfleet.experiments.plan.fleet.report import chosen_sentence, day_sentence
 from specfleet.experiments.plan.numbers import money
 from specfleet.experiments.plan.owned import CLOSE
 from specfleet.experiments.plan.planned import Planned, replicas_of
@@ -32,7 +32,9 @@ def answer(this: Planned) -> str:
         "headroom": f"Most room to the SLO on what you own, at {rate}:",
         "throughput": f"Largest rate at the SLO on what you own, {_largest(this):.1f} requests/s:",
     }[this.plan.objective]
-    return " ".join(filter(None, [doubt, f"{said} {_cheapest(this)}", _other_fleet(this)]))
+    return " ".join(
+        filter(None, [doubt, f"{said} {_cheapest(this)}", _other_fleet(this), day_sentence(this.day)])
+    )
 
 
 def _other_fleet(this: Planned) -> str:

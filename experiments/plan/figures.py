@@ -22,6 +22,7 @@ from specfleet.experiments.figures.style import (
 )
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.capacity import mean
+from specfleet.experiments.plan.fleet.figure import day_figure
 from specfleet.experiments.plan.numbers import Place, front, places
 from specfleet.experiments.plan.planned import Planned
 from specfleet.experiments.plan.search import Entry
@@ -49,6 +50,7 @@ def draw_plan(this: Planned, folder: Path, formats: Sequence[str] | None = None)
             ("pareto", pareto(this)),
             ("best_k", best_k(this)),
             ("slo", room(this)),
+            ("day", None if this.day is None else day_figure(this.day, _told(this))),
         )
         return [
             path

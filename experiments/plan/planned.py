@@ -8,6 +8,7 @@ from specfleet.experiments.plan.asking import Reply
 from specfleet.experiments.plan.band import AtEnd
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.capacity import Capacity
+from specfleet.experiments.plan.fleet.day import DayPlan
 from specfleet.experiments.plan.fleet.fleets import Fleets
 from specfleet.experiments.plan.fleet.scaled import AtTraffic
 from specfleet.experiments.plan.neighbours import Neighbour
@@ -52,6 +53,7 @@ class Planned:
         loads: best K by load.
         break_even: acceptance at which the winner's K stops paying; of the best K if it does not draft.
         changed: the choice under other traffic.
+        day: the fleet over the plan's day; None where nothing is to follow its load.
         fleets: routers and pools tried around the winner.
         elsewhere: what would be bought at other traffic, the plan among it.
         observed: (candidate, replicas, figures) of every simulation of the search.
@@ -81,6 +83,7 @@ class Planned:
     loads: list[BestK] = field(default_factory=list)
     break_even: BreakEven | None = None
     changed: list[Changed] = field(default_factory=list)
+    day: DayPlan | None = None
     fleets: Fleets = field(default_factory=Fleets)
     elsewhere: list[AtTraffic] = field(default_factory=list)
     observed: list[tuple[Candidate, int, TrialFigures]] = field(default_factory=list)

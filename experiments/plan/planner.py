@@ -15,6 +15,7 @@ from specfleet.experiments.plan.candidates import Candidate, candidates
 from specfleet.experiments.plan.capacity import REACH, capacity
 from specfleet.experiments.plan.contest import contest
 from specfleet.experiments.plan.deploy.write import FILES
+from specfleet.experiments.plan.fleet.day import day_of
 from specfleet.experiments.plan.fleet.fleets import fleets_of
 from specfleet.experiments.plan.fleet.scaled import at_other_traffic
 from specfleet.experiments.plan.neighbours import BETTER, Neighbour, neighbours
@@ -41,7 +42,7 @@ from specfleet.sim.statistics.stopping import RunLengths
 ASKED = "asked.yaml"
 """What was planned, in the folder of the plan."""
 ANSWERS = ("plan.json", "rollout.md", "report.html", *FILES)
-FIGURES = ("cost", "pareto", "best_k", "slo")
+FIGURES = ("cost", "pareto", "best_k", "slo", "day")
 STUDY = (2_000, 5_000)
 """Fewest and most requests of a simulation that studies the winner, where the file does not say how many."""
 CHANGED = (16_000, 4_000)
@@ -267,6 +268,10 @@ class Planner:
         if this.plan.candidates.router or this.plan.candidates.pools:
             say("routers and pools")
             this.fleets = fleets_of(search, this.plan, this.every, this.winner)
+        if this.plan.candidates.autoscale:
+            say("the day")
+            router = this.fleets.router or mine.config.deployment.routing.then
+            this.day = day_of(laboratory, this.plan, this.winner, this.capacity, router, seeds)
         if this.plan.objective == "cost" and this.plan.also_at:
             say("other traffic")
             this.elsewhere = at_other_traffic(

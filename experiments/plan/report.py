@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from specfleet.experiments.plan.answer import answer, listed, so_many
 from specfleet.experiments.plan.capacity import interval, mean
 from specfleet.experiments.plan.drafts import speculation_lines
-from specfleet.experiments.plan.fleet.report import fleet_lines, traffic_lines
+from specfleet.experiments.plan.fleet.report import day_lines, fleet_lines, traffic_lines
 from specfleet.experiments.plan.fleet.scaled import LONGEST
 from specfleet.experiments.plan.neighbours import CANNOT, COSTS_MORE, Neighbour
 from specfleet.experiments.plan.numbers import NONE_LEFT, memory, one_more, shifts
@@ -167,8 +167,8 @@ def _change_lines(this: Planned) -> Iterator[str]:
 
 
 def _fleet_lines(this: Planned) -> Iterator[str]:
-    """Routers and pools, and a blank line; nothing where the plan lists none."""
-    lines = list(fleet_lines(this.fleets, this.plan.spare_replicas))
+    """Routers and pools, the day, and a blank line; nothing where the plan lists none."""
+    lines = [*fleet_lines(this.fleets, this.plan.spare_replicas), *day_lines(this.day)]
     yield from [*lines, ""] if lines else []
 
 

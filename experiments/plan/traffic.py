@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from specfleet.experiments.point.build import counted_requests, requests, requests_asked
+from specfleet.experiments.point.days import peak_of
 from specfleet.experiments.schema.blocks.deployment import Deployment
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.plan import Plan
@@ -29,6 +30,7 @@ class Trial:
         output_factor: on the output lengths.
         acceptance_factor: on the conditional acceptance of every draft.
         step_factor: on the time of every step, and of the client.
+        hour_s: it is a day whose hours last so long; they are asked for, and no series is kept. 0: no day.
     """
 
     config: Experiment
@@ -38,6 +40,7 @@ class Trial:
     output_factor: float = 1.0
     acceptance_factor: float = 1.0
     step_factor: float = 1.0
+    hour_s: float = 0.0
 
     def table(self) -> RequestTable:
         """Returns its requests."""
@@ -88,8 +91,9 @@ class Traffic:
     def of(cls, experiment: Experiment) -> Traffic:
         """Returns the traffic of a plan."""
         plan = experiment.plan or Plan()
-        if plan.schedule:
-            return cls(plan.growth * max(rate for _, rate in plan.schedule))
+        peak = peak_of(plan)
+        if peak is not None:
+            return cls(peak)
         rate = experiment.workload.request_rate
         if rate is not None and math.isfinite(rate):
             return cls(plan.growth * rate)

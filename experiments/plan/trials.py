@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specfleet import __version__
+from specfleet.experiments.plan.fleet.hours import hour_figures
 from specfleet.experiments.plan.seen import ATTAINMENT, RATIO, Allowed, TrialFigures
 from specfleet.experiments.plan.traffic import Trial
 from specfleet.experiments.point.acceptance_specs import scaled
@@ -81,6 +82,10 @@ def measure(trial: Trial) -> TrialFigures:
         figures["request_goodput"] = _goodput(seen, built.slo, figures, state == "saturated")
     series, weights = _series(seen, slo, trial.step_factor)
     figures |= _steady_figures(series)
+    if trial.hour_s:
+        sent_s = np.asarray(result.requests["sent_s"], dtype=np.float64)[seen.request_id]
+        figures |= hour_figures(result, trial.hour_s, sent_s, series, limits_of(slo))
+        series, weights = {}, {}
     figures["seconds"] = time.perf_counter() - started
     return TrialFigures(figures, series, limits_of(slo), state, seen.startup.why, seen.startup.first, weights)
 
@@ -206,7 +211,8 @@ def trial_key(trial: Trial) -> str:
     config = trial.config.model_dump_json(exclude=apart)
     factors = (trial.output_factor, trial.acceptance_factor, trial.step_factor)
     files = "".join(f" {digest_}" for digest_ in input_files(trial.config).values())
-    return digest(__version__, config, trial.seed, trial.share, trial.rows, factors, files)
+    hours = (trial.hour_s,) if trial.hour_s else ()
+    return digest(__version__, config, trial.seed, trial.share, trial.rows, factors, files, *hours)
 
 
 def digest(*parts: object) -> str:

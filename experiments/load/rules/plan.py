@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from specfleet.experiments.load.rules.base import Conflict
+from specfleet.experiments.point.days import DayError, stretches_of
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.experiment import Experiment
-from specfleet.experiments.schema.blocks.plan import Plan, Slo
+from specfleet.experiments.schema.blocks.plan import Day, Plan, Slo
 from specfleet.experiments.schema.faults import did_you_mean
 
 MOST_ATTAINED = 0.999999
@@ -67,6 +68,7 @@ def plan_conflicts(experiment: Experiment) -> Iterator[Conflict]:
             message = "is of one class, and a plan meets slo: of all requests; remove it, or the plan"
             yield Conflict.at(message, f"workload.mix.{name}.slo", "plan")
     yield from _traffic(experiment, plan)
+    yield from _day(experiment, plan)
     yield from _engines(plan)
     yield from _fleets(experiment, plan)
     yield from _gpus(experiment, plan)
@@ -86,11 +88,12 @@ def _traffic(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
     if workload.max_concurrency is not None:
         message = "caps the load, and a plan is made for a rate; remove it"
         yield Conflict.at(message, "workload.max_concurrency", "plan")
-    if plan.schedule and (finite or workload.trace is not None):
+    said = "plan.day" if plan.day is not None else "plan.schedule" if plan.schedule else ""
+    if said and (finite or workload.trace is not None):
         other = "workload.request_rate" if finite else "workload.trace"
-        yield Conflict.at(f"and {other} both say how much is asked; keep one", "plan.schedule", other)
-    if not plan.schedule and not finite and workload.trace is None:
-        message = "needs traffic; give workload.request_rate, workload.trace or plan.schedule"
+        yield Conflict.at(f"and {other} both say how much is asked; keep one", said, other)
+    if not said and not finite and workload.trace is None:
+        message = "needs traffic; give workload.request_rate, workload.trace, plan.schedule or plan.day"
         yield Conflict.at(message, "plan", "workload.request_rate")
     hours = [hour for hour, _ in plan.schedule]
     if any(later <= earlier for earlier, later in pairwise(hours)):
@@ -104,6 +107,45 @@ def _traffic(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
         if getattr(experiment.deployment, key):
             message = "is not planned yet: a plan chooses among deployments of equal engines; remove it"
             yield Conflict.at(message, f"deployment.{key}", "plan")
+
+
+def _day(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
+    """A day is one, and replicas that follow the load have one to follow."""
+    day, scaled = plan.day, plan.candidates.autoscale
+    if day is not None:
+        yield from _one_day(plan, day)
+    if not scaled:
+        return
+    at = "plan.candidates.autoscale"
+    if day is None and not plan.schedule:
+        yield Conflict.at("follows the load of a day; add plan.day or plan.schedule", at)
+    if plan.objective != "cost":
+        message = f"is tried to pay less, and the objective is {plan.objective}; remove one of the two"
+        yield Conflict.at(message, at, "plan.objective")
+    if experiment.workload.changes or experiment.workload.sessions is not None:
+        message = "follows the plan's day, and this workload has times of its own; remove one of the two"
+        yield Conflict.at(message, at, "workload")
+    for each in scaled:
+        if each.target is None and each.metric != "concurrency":
+            yield Conflict.at(f"needs a target with metric: {each.metric}; add it", at)
+
+
+def _one_day(plan: Plan, day: Day) -> Iterator[Conflict]:
+    if plan.schedule:
+        yield Conflict.at("and plan.schedule both say what a day is; keep one", "plan.day", "plan.schedule")
+    if (day.preset is None) == (day.trace is None):
+        yield Conflict.at("must be exactly one of preset and trace", "plan.day")
+        return
+    if day.date is not None and day.trace is None:
+        yield Conflict.at("is of a log; give trace, or remove it", "plan.day.date", "plan.day.preset")
+    if day.trace is None:
+        return
+    try:
+        stretches_of(plan)
+    except OSError as error:
+        yield Conflict.at(f"cannot be read: {error.strerror}; check the path", "plan.day.trace")
+    except (DayError, UnicodeDecodeError) as error:
+        yield Conflict.at(str(error), "plan.day.trace")
 
 
 def _engines(plan: Plan) -> Iterator[Conflict]:

@@ -22,8 +22,10 @@ def winning_pools(this: Planned) -> tuple[list[DeployedPool], str]:
     assert this.winner is not None and this.winner.high is not None
     config, spare = this.winner.candidate.config, this.plan.spare_replicas
     name, chosen = deployed_name(this.experiment.name), this.fleets.chosen
+    day = None if this.day is None else this.day.chosen
     if chosen is None:
-        pool = DeployedPool(name, config, this.winner.high + spare)
+        scaling = None if day is None else day.scaling
+        pool = DeployedPool(name, config, this.winner.high + spare, autoscale=scaling)
         return [pool], config.deployment.routing.then
     pools = [
         DeployedPool(
@@ -31,6 +33,7 @@ def winning_pools(this: Planned) -> tuple[list[DeployedPool], str]:
             part.candidate.config,
             part.replicas + spare,
             part.classes,
+            None if day is None or part.name else day.scaling,
         )
         for part in chosen.parts
     ]

@@ -285,6 +285,11 @@ class Fleets:
     pools: tuple[tuple[str, TriedFleet], ...] = ()
     chosen: TriedFleet | None = None
 
+    @property
+    def router(self) -> str:
+        """The best router; "" where that is the plan's own, or pools are chosen."""
+        return self.chosen.router if self.chosen is not None and len(self.chosen.parts) == 1 else ""
+
 
 def fleets_of(search: Search, plan: Plan, every: Sequence[Candidate], winner: Entry) -> Fleets:
     """Tries the routers and pools that a plan lists around its winner."""

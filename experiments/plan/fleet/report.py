@@ -1,9 +1,10 @@
-"""What a plan prints of other traffic, routers and pools."""
+"""What a plan prints of other traffic, routers, pools, and a day."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from specfleet.experiments.plan.fleet.day import DayFleet, DayPlan
 from specfleet.experiments.plan.fleet.fleets import Fleets, TriedFleet
 from specfleet.experiments.plan.fleet.scaled import AtTraffic
 from specfleet.experiments.plan.seen import of_limit
@@ -110,3 +111,67 @@ def chosen_sentence(fleets: Fleets, cost: float, own: str, spare: int) -> str:
     (part,) = chosen.parts
     many = part.replicas + spare
     return f"Behind {chosen.router} in place of {own}: {many} replicas, ${chosen.cost:.2f}/h{saved}."
+
+
+OVER_A_DAY = (
+    Column("replicas", left=True),
+    Column("from"),
+    Column("to"),
+    Column("GPU-hours", "{:,.1f}"),
+    Column("$ a day", "{:,.2f}"),
+    Column("against fixed", left=True),
+    Column("over the day", left=True),
+    Column("worst hour", left=True),
+)
+
+
+def day_lines(day: DayPlan | None) -> Iterator[str]:
+    """Yields what fleets cost over a day, and the fleet by the hour; nothing where none follows the load."""
+    if day is None:
+        return
+    fixed = day.fleets[0]
+    mean, top = sum(day.rates) / len(day.rates), max(day.rates)
+    seeds = "" if day.seeds < 2 else f" on {day.seeds} seeds each, the worse counts"
+    steeper = f", climbs {day.faster:g} times as steep" if day.faster > 1.0 else ""
+    many = f"{day.requests:,} requests simulated{seeds}{steeper}" if day.requests else "not simulated"
+    yield f"A day of {rounded(mean)} requests/s on average and {rounded(top)} in the busiest hour, {many}:"
+    yield table_text(OVER_A_DAY, [_over(fleet, fixed) for fleet in day.fleets], indent=2)
+    yield from (f"  {fleet.name}: not simulated: {fleet.refusal}" for fleet in day.fleets if fleet.refusal)
+    yield "By the hour:"
+    shown = [fleet for fleet in day.fleets[1:] if fleet.replicas]
+    columns = [Column("hour"), Column("requests/s")]
+    columns += [Column(fleet.name, "{:.1f}") for fleet in shown]
+    seen = [fleet for fleet in shown if fleet.by_hour]
+    columns += [Column(f"of the limit: {fleet.name}", "{:.2f}") for fleet in seen]
+    rows: list[list[object]] = []
+    for hour, rate in enumerate(day.rates):
+        row: list[object] = [f"{hour:02d}", rounded(rate), *(fleet.replicas[hour] for fleet in shown)]
+        rows.append([*row, *(fleet.by_hour[hour] for fleet in seen)])
+    yield table_text(tuple(columns), rows, indent=2)
+
+
+def _over(fleet: DayFleet, fixed: DayFleet) -> list[object]:
+    if not fleet.replicas:
+        return [fleet.name, "", "", None, None, "", "not simulated", ""]
+    against = "" if fleet is fixed else f"{fleet.usd / fixed.usd:.2f} x"
+    known = bool(fleet.by_hour)
+    bare = "meets the SLO at its peak" if fleet is fixed else "by the largest rate of a replica"
+    said = f"{SAID[fleet.verdict]}, {of_limit(fleet)}" if known else bare
+    worst = f"{max(fleet.by_hour):.2f}" if known else ""
+    ends = (f"{min(fleet.replicas):.1f}", f"{max(fleet.replicas):.1f}")
+    return [fleet.name, *ends, fleet.gpu_hours, fleet.usd, against, said, worst]
+
+
+def day_sentence(day: DayPlan | None) -> str:
+    """Returns what replicas that follow the load save over the day; "" without a day."""
+    if day is None:
+        return ""
+    chosen, fixed = day.chosen, day.fleets[0]
+    if chosen is None:
+        than = f"for less than the ${fixed.usd:,.2f} of a fixed fleet"
+        return f"Over the day no way to follow the load that is listed is sure to meet the SLO {than}."
+    saved = 100 * (1.0 - chosen.usd / fixed.usd)
+    return (
+        f"Over the day replicas that follow the load ({chosen.name}) cost ${chosen.usd:,.2f} and meet the "
+        f"SLO; fixed ones cost ${fixed.usd:,.2f}, so {saved:.0f} % is saved."
+    )

@@ -16,7 +16,7 @@ from specfleet.experiments.schema.blocks.base import (
     Fraction,
     Named,
 )
-from specfleet.experiments.schema.blocks.deployment import PoolName
+from specfleet.experiments.schema.blocks.deployment import MOST_REPLICAS, Period, PoolName, Replicas, Seconds
 from specfleet.experiments.schema.blocks.own import RouterName
 from specfleet.experiments.schema.blocks.policy import DraftPolicy
 from specfleet.experiments.schema.blocks.serve import Gpus, Speculation
@@ -114,6 +114,54 @@ class Drafting(Block):
     """Ways to choose K while running, each tried with every K; null: always K. Only null if left out."""
 
 
+class Scaling(Block):
+    """Replicas that follow the load of the plan's day, as `deployment.autoscale`; what is left out the plan
+    finds."""
+
+    metric: Literal["concurrency", "queue", "kv_usage", "ttft", "slo_attainment"]
+    """What is looked at, as in `deployment.autoscale`."""
+    target: Annotated[float, Field(gt=0, le=3_600_000)] | None = None
+    """Of it; of concurrency, if left out, 0.7 of the requests in flight at which a replica meets the SLO."""
+    min: Replicas = 1
+    """Replicas at least."""
+    max: Replicas | None = None
+    """Replicas at most; half as many again as the peak needs if left out."""
+    start: Replicas | None = None
+    """Replicas that are up at midnight; `min` if left out."""
+    every_s: Period = 15.0
+    """Between two decisions."""
+    window_s: Period = 60.0
+    """Over which is averaged what is looked at."""
+    tolerance: Annotated[float, Field(ge=0, le=10)] = 0.1
+    """Nothing is done while metric / target is so near to 1."""
+    provision_s: Seconds
+    """From an order until its GPUs are there."""
+    load_s: Seconds | None = None
+    """From there until the engine serves, as in `deployment.autoscale`."""
+    up_most: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] | None = None
+    """Replicas added in a decision at most."""
+    down_after_s: Seconds = 300.0
+    """A smaller number is taken once it has been wished for so long."""
+
+
+class Day(Block):
+    """A day whose traffic a plan is made for: exactly one of `preset` and `trace`."""
+
+    preset: Literal["azure-conv-2024", "azure-code-2024"] | None = None
+    """A weekday of the week of 2024: its mean, and its busiest hour over its quietest, as a wave."""
+    trace: str | None = None
+    """A log whose rows begin with a time, such as Azure's: its requests are counted by 5 minutes."""
+    date: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")] | None = None
+    """Which day of the log, as it writes it; the only whole one if left out."""
+    mean_per_s: Annotated[float, Field(gt=0, le=RATES_PER_S[1])] | None = None
+    """Requests/s on average, in place of the recorded ones: the shape of the day at another size."""
+    faster: Annotated[float, Field(ge=1, le=48)] = 6.0
+    """How many times as fast the day passes in the simulation: rates stay, and climbs are as many times as
+    steep, so that replicas that follow the load rather look worse than they are."""
+    peak_hour: Annotated[float, Field(ge=0, lt=24)] = 20.0
+    """Of a preset: when most comes. Not published; it moves the day, and changes no figure of it."""
+
+
 Classes: TypeAlias = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
@@ -138,6 +186,8 @@ class Candidates(Block):
     """Ways to draft; plain decoding is always a candidate."""
     router: tuple[RouterName, ...] = ()
     """Routers tried before the engines that were chosen, beside that of `deployment`."""
+    autoscale: tuple[Scaling, ...] = ()
+    """Ways to have replicas follow the load of the plan's day, against the fixed fleet for its peak."""
     pools: tuple[Annotated[dict[PoolName, Classes], Field(min_length=2)], ...] = ()
     """Ways to part the traffic classes among pools, each with an engine of its own: pool -> its classes."""
 
@@ -161,6 +211,8 @@ class Plan(Block):
     """The most GPUs of a deployment, of whichever kind."""
     schedule: tuple[tuple[Annotated[float, Field(ge=0, lt=24)], _FiniteRate], ...] = ()
     """[hour of the day, requests/s from then on] pairs, in place of workload.request_rate."""
+    day: Day | None = None
+    """A day of traffic, in place of `schedule` and workload.request_rate; its busiest hour is planned for."""
     growth: Factor = 1.0
     """Factor on the traffic: 1.3 plans for 30 % more."""
     also_at: Annotated[tuple[Factor, ...], Field(max_length=8)] = (0.5, 2.0, 5.0)

@@ -72,7 +72,7 @@ def load(given: Given, overrides: Iterable[Override] = ()) -> Loaded:
     """The experiment of a file or mapping, and its notices; InputFaults with everything that is wrong."""
     document, said = with_flags(overridden(read_given(given), overrides))
     document = class_names.translated(trtllm_names.translated(sglang_names.translated(document)))
-    document = prices.translated(document)
+    document = prices.translated(prices.with_day_there(document))
     data = _ready(document)
     if faults := list(_plugin_faults(data.get("plugins"), document)):
         raise InputFaults([*document.faults, *faults])
@@ -165,7 +165,6 @@ def _ready(document: Document) -> dict[str, Value]:
     data: dict[str, Value] = {"name": stem or "experiment", **document.data}
     data = {key: _with_configs(value, (key,), document) for key, value in data.items()}
     _ready_trace(data, document)
-    _ready_day(data, document)
     for block, key in (("serve", "speculative_config"),):
         here = data.get(block)
         if isinstance(here, dict) and key in here:
@@ -197,15 +196,6 @@ def _ready_trace(data: dict[str, Value], document: Document) -> None:
             for name, each in mix.items()
         }
     data["workload"] = workload
-
-
-def _ready_day(data: dict[str, Value], document: Document) -> None:
-    """The log of a plan's day, seen from the file that names it."""
-    plan = data.get("plan")
-    day = plan.get("day") if isinstance(plan, dict) else None
-    if isinstance(plan, dict) and isinstance(day, dict) and isinstance(day.get("trace"), str):
-        there = _ready_value("trace", day["trace"], document.mark(("plan", "day", "trace")).file)
-        data["plan"] = {**plan, "day": {**day, "trace": there}}
 
 
 def _with_trace(here: dict[str, Value], path: tuple[str, ...], document: Document) -> dict[str, Value]:

@@ -23,7 +23,7 @@ EACH = STRETCHES // HOURS
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedDay:
     """What is known of the weekdays of a recorded week.
 
     Attributes:
@@ -42,8 +42,8 @@ _WEEK = (
     "a published analysis of the log has them; the log itself is not here, so the hours between are a wave"
 )
 DAYS = {
-    "azure-conv-2024": Recorded(185_431 / 3600, 2.0, _WEEK),
-    "azure-code-2024": Recorded(124_202 / 3600, 10.0, _WEEK),
+    "azure-conv-2024": RecordedDay(185_431 / 3600, 2.0, _WEEK),
+    "azure-code-2024": RecordedDay(124_202 / 3600, 10.0, _WEEK),
 }
 """Days by name."""
 

@@ -85,8 +85,20 @@ def translated(document: Document) -> Document:
     return replace(document, data=data, marks={**document.marks, **marks}, faults=(*document.faults, *faults))
 
 
+def with_day_there(document: Document) -> Document:
+    """The document with the whole path of the log that a plan's day is counted from."""
+    plan = document.data.get("plan")
+    day = plan.get("day") if isinstance(plan, dict) else None
+    named = day.get("trace") if isinstance(day, dict) else None
+    if not isinstance(plan, dict) or not isinstance(day, dict) or not isinstance(named, str):
+        return document
+    path = _there(named, document.mark(("plan", "day", "trace")).file).resolve()
+    return replace(document, data={**document.data, "plan": {**plan, "day": {**day, "trace": str(path)}}})
+
+
 def seen_from_anywhere(document: Document) -> Document:
-    """The document with the whole path of its file of prices."""
+    """The document with the whole paths of a plan's prices and log."""
+    document = with_day_there(document)
     plan = document.data.get("plan")
     named = plan.get("prices_file") if isinstance(plan, dict) else None
     if not isinstance(plan, dict) or not isinstance(named, str):

@@ -112,6 +112,7 @@ PLAN: Around = {
     "slo": {"p99_ttft_ms": 500.0},
     "plan": {"candidates": {"gpu": ["h100-sxm", "h200-sxm"]}},
 }
+ON_A_DAY: Around = {**PLAN, f"{WL}.request_rate": None, "plan": {"day": {"preset": "azure-conv-2024"}}}
 LISTED: Around = {
     **PLAN,
     "plan.candidates.drafting": [
@@ -591,6 +592,14 @@ OTHER_CASES = {
         {**PLAN, f"{WL}.request_rate": None, "plan": {"schedule": [[0, 2.0]]}},
         RESOLVED,
     ),
+    "plan.day.preset": Case("azure-code-2024", ON_A_DAY, RESOLVED),
+    "plan.day.trace": Case("day.csv", {**ON_A_DAY, "plan.day": {"trace": "other_day.csv"}}, RESOLVED),
+    "plan.day.date": Case(
+        "2024-05-15", {**ON_A_DAY, "plan.day": {"trace": "days.csv", "date": "2024-05-14"}}, RESOLVED
+    ),
+    "plan.day.mean_per_s": Case(7.0, ON_A_DAY, RESOLVED),
+    "plan.day.peak_hour": Case(9.0, ON_A_DAY, RESOLVED),
+    "plan.day.faster": Case(2.0, ON_A_DAY, RESOLVED),
     "plan.objective": Case("headroom", {**PLAN, "plan.max_gpus": 2}, RESOLVED),
     "plan.growth": Case(1.5, PLAN, RESOLVED),
     "plan.spare_replicas": Case(1, PLAN, RESOLVED),

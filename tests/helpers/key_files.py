@@ -10,7 +10,18 @@ from key_cases import BASE, Around, Case
 CLASS = "workload.mix."
 """Where classes stand, by name; cases are about the class `a`."""
 LISTS = ("workload.phases", "claim.expect", "plan.candidates.drafting")
-NAMED = ("prices.csv", "rows.csv", "other.csv", "long.csv", "traces.jsonl", "other.jsonl", "tokens.jsonl")
+NAMED = (
+    "day.csv",
+    "other_day.csv",
+    "days.csv",
+    "prices.csv",
+    "rows.csv",
+    "other.csv",
+    "long.csv",
+    "traces.jsonl",
+    "other.jsonl",
+    "tokens.jsonl",
+)
 """Files that cases name."""
 
 
@@ -43,6 +54,10 @@ def written(folder: Path) -> Path:
     (folder / "other.jsonl").write_text("[3, 3, 3]\n")
     (folder / "tokens.jsonl").write_text("[3, 1, 1, 2]\n")
     (folder / "prices.csv").write_text("gpu,kind,usd_per_gpu_hour\nh100-sxm,spot,1.5\nh100-sxm,,2.5\n")
+    hours = [f"2024-05-1{d} {h:02d}:30:00,9,9\n" * (1 + (d * h) % 5) for d in (4, 5) for h in range(24)]
+    (folder / "day.csv").write_text(head + "".join(hours[:24]))
+    (folder / "other_day.csv").write_text(head + "".join(hours[24:]))
+    (folder / "days.csv").write_text(head + "".join(hours))
     path = folder / "x.yaml"
     path.write_text(BASE)
     return path

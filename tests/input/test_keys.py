@@ -36,6 +36,7 @@ IN_FLEETS = (
 AGAIN = (
     "deployment.pools.acceptance.",
     "plan.candidates.drafting.speculative_config.",
+    "plan.candidates.autoscale.",
     *(f"plan.candidates.drafting.{block}." for block in ("acceptance", "draft_policy", "draft_tree")),
     *(f"workload.mix.{block}." for block in ("acceptance", "slo", "input", "output", "trace", "prefix")),
     "workload.mix.sessions.",

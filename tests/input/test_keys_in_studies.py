@@ -153,6 +153,10 @@ PLANNED: dict[str, Callable[[Planned], object]] = {
     "gpus_available": lambda this: [each.most_replicas for each in this.every],
     "max_gpus": lambda this: [each.most_replicas for each in this.every],
     "schedule": lambda this: this.traffic.rate,
+    **{
+        f"day.{key}": lambda this: (this.plan.day, this.traffic.rate)
+        for key in ("preset", "trace", "date", "mean_per_s", "peak_hour", "faster")
+    },
     "growth": lambda this: this.traffic.rate,
     "objective": lambda this: this.plan.objective,
     "spare_replicas": lambda this: this.plan.spare_replicas,

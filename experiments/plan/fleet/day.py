@@ -182,7 +182,7 @@ def _over_the_day(config: Experiment, stretches: F64, faster: float) -> Experime
 def _seen(fleet: DayFleet, runs: Sequence[TrialFigures], spare: int) -> DayFleet:
     """A fleet with what its days showed."""
     ratios = [
-        max(((run[key], key.removeprefix("day:")) for key in run if key.startswith("day:"))) for run in runs
+        max((run[key], key.removeprefix("day:")) for key in run if key.startswith("day:")) for run in runs
     ]
     ratio, limit = max(ratios)
     met = [value <= 1.0 and not run["failed"] for (value, _), run in zip(ratios, runs, strict=True)]

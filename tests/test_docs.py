@@ -29,6 +29,7 @@ NOT_RUN = {
     ("vllm.md", "vllm bench"): "needs a running server",
     ("vllm.md", "curl"): "needs a running server",
     ("sglang.md", "python3 -m sglang"): "needs a GPU and SGLang",
+    ("disaggregation.md", "specfleet run"): "72 points, two minutes; a part of it runs below",
     ("editor.md", "specfleet --install-completion"): "writes into the user's shell start-up file",
 }
 """(page, start of the first command) -> why it cannot run in a test."""

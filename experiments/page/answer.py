@@ -11,6 +11,7 @@ from specfleet.experiments.words.answer import Compared, compared, lead, load_sa
 from specfleet.experiments.words.band import banded
 from specfleet.experiments.words.by_class import class_answer
 from specfleet.experiments.words.costs.energy import energy_said
+from specfleet.experiments.words.costs.handover import apart_said, handover_said
 from specfleet.experiments.words.verdict import judged, questions, reach
 from specfleet.sim.statistics.verdict import LEAST_GAIN
 
@@ -70,6 +71,11 @@ def energy(run: Finished) -> list[str]:
     """What drafting does to the energy of a token, by choice; nothing where points are compared with none."""
     least = run.experiment.report.least_gain if run.experiment else LEAST_GAIN
     return energy_said([group for part in run.slices for group in _groups(part)], least)
+
+
+def handover(run: Finished) -> list[str]:
+    """Where prefill and decode apart serve more, and where TTFTs went; nothing where no pool has a role."""
+    return [*apart_said(run.rows, run.shown.axes), *handover_said(run.rows, run.shown.axes)]
 
 
 def _groups(part: Slice) -> list[Compared]:

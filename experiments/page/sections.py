@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from specfleet.experiments.page.answer import (
     energy,
+    handover,
     headline,
     highest_load,
     interruption,
@@ -61,7 +62,8 @@ def answer(run: Finished) -> Html:
     crowded = (tag("p", _unbroken(said)) for said in saturation(run.rows, run.shown.axes, run.shown.along))
     met = tag("p", _unbroken(slo)) if slo else None
     joules = (tag("p", _unbroken(said)) for said in energy(run))
-    parts = [lead, *crowded, met, *_verdicts(run), *joules, *_claim(run)]
+    handed = (tag("p", _unbroken(said)) for said in handover(run))
+    parts = [lead, *crowded, met, *_verdicts(run), *joules, *handed, *_claim(run)]
     return tag("section", *parts, id="answer", aria_label="Answer")
 
 

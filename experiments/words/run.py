@@ -67,7 +67,7 @@ def run_text(run: Run, rows: Sequence[Row]) -> str:
         parts += [*energy_said(groups, experiment.report.least_gain), ""]
     by_line = baseline and x and lines and lines in baseline and x != lines
     if x and lines and by_line and all(is_number(row.get(x)) for row in rows):
-        parts += [*at_highest_load(run.folder, list(rows), x, lines), ""]
+        parts += [*at_highest_load(run.folder, list(rows), x, lines, axes), ""]
     if experiment.claim is not None:
         parts += [*claim_text(experiment.claim, rows), ""]
     if warned := _warnings(run, rows):

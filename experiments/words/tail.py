@@ -8,7 +8,7 @@ from typing import Any
 
 from specfleet.experiments.run.files import read_object
 from specfleet.experiments.run.results import Row, number
-from specfleet.experiments.words.values import text
+from specfleet.experiments.words.values import named, text
 
 WORDS = {
     "decode_ms": "slower plain steps",
@@ -73,17 +73,26 @@ def tail_sentence(label: str, split: Split) -> str:
     )
 
 
-def at_highest_load(folder: Path, rows: list[Row], x: str, lines: str) -> list[str]:
-    """Returns a sentence for each line at the largest x that was run."""
+def at_highest_load(folder: Path, rows: list[Row], x: str, lines: str, axes: Sequence[str] = ()) -> list[str]:
+    """Returns a sentence for each line at the largest x that was run.
+
+    Args:
+        folder: of the run.
+        rows: its points.
+        x, lines: axes.
+        axes: all of them; where a line has several points there, the others tell them apart.
+    """
     last = max(number(row, x) for row in rows)
+    there = [row for row in rows if number(row, x) == last]
+    once = len({repr(row[lines]) for row in there}) == len(there)
+    others = [] if once else [axis for axis in axes if axis not in (x, lines)]
     said = []
-    for row in rows:
-        if number(row, x) != last:
-            continue
+    for row in there:
         split = read_split(folder, str(row["point"]))
         if split is not None:
             name = "K" if lines.endswith("num_speculative_tokens") else lines.rpartition(".")[2]
             label = f"{name} = {text(row[lines])} at {x.rpartition('.')[2]} {last:g}"
+            label = ", ".join([label, *(named(axis, row[axis]) for axis in others)])
             said.append(tail_sentence(label, split))
             of_classes = read_splits_by_class(folder, str(row["point"]))
             said += [tail_sentence(f"{label}, {one}", mine) for one, mine in of_classes.items()]

@@ -95,7 +95,8 @@ UNDERSTOOD: dict[type, tuple[str, ...]] = {
         "prefill_max_requests",
         "schedule_policy",
         "schedule_conservativeness",
-        "schedule_low_priority_values_first",  # says nothing without priorities
+        "enable_priority_scheduling",
+        "schedule_low_priority_values_first",
         "priority_scheduling_preemption_threshold",
         "disable_priority_preemption",
         "retraction_policy",
@@ -238,12 +239,6 @@ REFUSED = (
         ("enable_mixed_chunk",),
         lambda run: run.config.sglang is not None and run.config.sglang.enable_mixed_chunk,
         "SGLang's mixed batches",
-    ),
-    Refusal(
-        SglangConfig,
-        ("enable_priority_scheduling",),
-        lambda run: run.config.sglang is not None and run.config.sglang.enable_priority_scheduling,
-        "SGLang's priority scheduling",
     ),
     Refusal(
         Scenario,

@@ -100,8 +100,6 @@ def _not_taken(trace: Trace) -> str:
     config, requests = trace["config"], trace["requests"]
     if config["enable_mixed_chunk"]:
         return "mixed batches"
-    if config["enable_priority_scheduling"]:
-        return "priorities"
     if len({bool(request.get("ignore_eos")) for request in requests}) > 1:
         return "some requests ignore stop tokens"
     if any(request["prompt_len"] >= trace["derived"]["max_req_input_len"] for request in requests):
@@ -148,7 +146,11 @@ class CalendarReplay:
             line = Recorded(trace, lives, config, kv)
         ratio = NewTokenRatio.of(config.sglang.schedule_conservativeness)
         cost: Any = None
-        self.lane, self.line = Watched(self.rules, ratio, cost, lives, line, kv, eos, None, 0), line
+        displaces = config.sglang if config.sglang.preempts else None
+        self.lane, self.line = (
+            Watched(self.rules, ratio, cost, lives, line, kv, eos, displaces, None, 0),
+            line,
+        )
         self.obstacle = ""
 
     def steps(self) -> Iterator[Step]:
@@ -172,14 +174,17 @@ class CalendarReplay:
             times = lane.stays.retractions
             out = [place for place in times if times[place] > retracted.get(place, 0)]
             waits = self._waiting()
-            turn |= {"running": [], "retracted": sorted(map(self._id, out), key=waits.index), "preempted": []}
-            if out:
+            turn |= {"running": [], "retracted": [], "preempted": []}
+            kind = "preempted" if shape is not None and prefills else "retracted"
+            turn[kind] = sorted(map(self._id, out), key=waits.index)
+            if out and not prefills:
                 row_of = {one.place: row for one, row in zip(stood, decodes, strict=True)}
                 decodes = [row_of[one.place] for one in lane.running if one.place not in out]
             if shape is not None:
                 rows, running = decodes, [row[0] for row in decodes]
                 if prefills:
-                    rows, running = self._prefill_rows(), [self._id(one.place) for one in stood]
+                    rows = self._prefill_rows()
+                    running = [self._id(one.place) for one in stood if one.place not in out]
                 kv = (lane.pages - shape[10]) * self.rules.page
                 turn |= {"mode": "prefill" if prefills else "decode", "rows": rows, "tokens": shape[0]}
                 turn |= {"running": running, "kv": kv}
@@ -239,7 +244,7 @@ def compare(trace: Trace) -> tuple[Differences, str]:
     recorded = trace | {"steps": steps}
     replay = CalendarReplay(trace, counts=False)
     found = differences(recorded, replay.steps(), in_part=True, fields=(*FIELDS, *IN_TREE))
-    if not _shares(trace):
+    if not _shares(trace) and not trace["config"]["enable_priority_scheduling"]:
         counted = CalendarReplay(trace, counts=True)
         found.lines += differences(recorded, counted.steps(), in_part=True, fields=FIELDS).lines
     return found, replay.obstacle

@@ -42,6 +42,29 @@ def retracting_sglang_worlds(draw: st.DrawFn, loops: tuple[str, ...] = LOOPS, re
 
 
 @st.composite
+def displacing_sglang_worlds(draw: st.DrawFn, loops: tuple[str, ...] = LOOPS, replicas: int = 2) -> World:
+    """The same with priorities before a short list: who waits displaces who runs."""
+    dense = tuple(loop for loop in loops if loop != "sparse")
+    kind = sharing(dense, replicas) if draw(st.booleans()) else worlds(dense, replicas, tight=True)
+    world = draw(under_sglang(draw(kind), True, False))
+    assert world.engine.sglang is not None
+    settings = replace(
+        world.engine.sglang,
+        enable_priority_scheduling=True,
+        disable_priority_preemption=False,
+        priority_scheduling_preemption_threshold=draw(st.sampled_from([0, 1])),
+    )
+    tokens = draw(st.sampled_from([300, 900, 3000]))
+    engine = replace(
+        world.engine,
+        max_num_seqs=draw(st.sampled_from([1, 2, 4])),
+        num_gpu_blocks=tokens // world.engine.block_size + 1,
+        sglang=settings,
+    )
+    return replace(world, engine=engine)
+
+
+@st.composite
 def sharing_sglang_worlds(draw: st.DrawFn, loops: tuple[str, ...] = LOOPS, replicas: int = 2) -> World:
     """The same with prompts that begin alike, in a pool that holds little more than is needed at once."""
     world = draw(sharing(loops, replicas))
@@ -69,8 +92,9 @@ def under_sglang(draw: st.DrawFn, world: World, tight: bool, crowded: bool) -> W
         prefill_max_requests=draw(st.sampled_from([None, None, 1, 3])),
         schedule_policy=draw(st.sampled_from(["fcfs", "lpm"])),
         schedule_conservativeness=draw(st.sampled_from([0.3, 1.0, 1.0, 1.2, 2.0])),
+        enable_priority_scheduling=draw(st.sampled_from([False, False, False, True])),
         schedule_low_priority_values_first=draw(st.booleans()),
-        priority_scheduling_preemption_threshold=draw(st.sampled_from([0, 10])),
+        priority_scheduling_preemption_threshold=draw(st.sampled_from([0, 0, 10])),
         disable_priority_preemption=draw(st.booleans()),
         retraction_policy=draw(st.sampled_from(["length", "priority"])),
         ignore_eos=draw(st.sampled_from([False, False, True])),

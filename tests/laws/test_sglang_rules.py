@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specfleet.sim.calendar.sglang.kv import Count
 from specfleet.sim.config import EngineConfig, SglangConfig, SpeculativeConfig
 from specfleet.sim.sequence import FINISHED, Sequence
+from specfleet.sim.sglang.adder import PrefillAdder, admit, admit_alone
 from specfleet.sim.sglang.batch import CUT, DECODE, MIXED, PREFILL, SglangBatch
+from specfleet.sim.sglang.pool import Match
 from specfleet.sim.sglang.radix import Key, RadixTree, common, cut, length
 from specfleet.sim.sglang.rules import NewTokenRatio, SglangRules, expected, left_to_write, reserve_per_decode
 from specfleet.sim.sglang.scheduler import SglangScheduler
@@ -257,3 +260,28 @@ def test_every_request_ends_with_its_tokens_and_gives_its_kv_back(world: dict[st
     assert all(sequence.state == FINISHED for sequence in asked)
     assert all(s.num_output_tokens == s.max_tokens for s in asked if s.num_output_tokens)
     assert scheduler.pool.available == scheduler.pool.total_blocks * page
+
+
+@given(
+    st.sampled_from([1, 16]),
+    st.sampled_from([-1, 64]),
+    st.integers(0, 400),
+    st.sampled_from([0.0, 7.0, 60.3, 150.0]),
+    st.integers(1, 150),
+    st.integers(1, 150),
+)
+def test_one_who_waits_alone_is_admitted_as_by_the_batch(
+    page: int, chunk: int, available: int, promised: float, prompt: int, most: int
+) -> None:
+    config = replace(PLAIN, block_size=page, sglang=SglangConfig(chunked_prefill_size=chunk))
+    rules = SglangRules.of(config)
+    waits, pool = Sequence(0, prompt, most), Count(rules, radix=True)
+    pool.available = available
+    batch: PrefillAdder[Sequence] = PrefillAdder(rules, pool, list, promised, 0.7, 0)
+    full = admit(batch, [waits], False, lambda: 9, lambda sequence: Match(None, 0))
+    alone = admit_alone(rules, available, promised, prompt, left_to_write(waits))
+    if alone is None:
+        assert batch.chunked is waits or not batch.pieces
+    else:
+        assert alone == (bool(batch.pieces), full)
+        assert batch.chunked is None

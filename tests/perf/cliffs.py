@@ -17,7 +17,7 @@ import numpy as np
 from specfleet.hardware import catalog
 from specfleet.hardware.placement import Placement
 from specfleet.hardware.stepcost import KernelCost
-from specfleet.sim.config import EngineConfig, LoadConfig, SpeculativeConfig
+from specfleet.sim.config import EngineConfig, LoadConfig, SglangConfig, SpeculativeConfig
 from specfleet.sim.metrics.columns import benchmark
 from specfleet.sim.simulation import RunResult, Scenario, simulate
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
@@ -135,7 +135,16 @@ def rows() -> list[Row]:
     by_batch = PolicySpec("batch_size", {"schedule": ((1, 96, 4), (97, 120, 3), (121, 256, 2))})
     ranked = (("concentration", 10.0), ("length_rank_correlation", 0.5))
     pool = ("num_gpu_blocks", 800_000)
+    sglang = replace(base, name="SGLang", engine=(("sglang", SglangConfig()),))
+    tree = (*sglang.engine, caching)
+    ranks = (("sglang", SglangConfig(enable_priority_scheduling=True)),)
+    tight = (*tree, ("num_gpu_blocks", 5000))
+    bold = (("sglang", SglangConfig(schedule_conservativeness=0.02)), ("num_gpu_blocks", 6000))
     return [
+        usual("SGLang, shared prefix", sglang, engine=tree, shared=512),
+        usual("SGLang, shared prefix, KV short", sglang, engine=tight, shared=512),
+        but("SGLang, retraction", sglang, engine=bold),
+        but("SGLang, priorities", sglang, engine=ranks),
         usual("KV short", engine=(short,)),
         usual("shared prefix", engine=(caching,), shared=512),
         usual("shared prefix, KV short", cached, engine=(caching, ("num_gpu_blocks", 5000))),

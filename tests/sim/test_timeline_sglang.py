@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sglang_worlds import LOOPS, retracting_sglang_worlds, sglang_worlds, sharing_sglang_worlds
+from sglang_worlds import (
+    LOOPS,
+    displacing_sglang_worlds,
+    retracting_sglang_worlds,
+    sglang_worlds,
+    sharing_sglang_worlds,
+)
 from sim_toys import ENGINE, World, drafting
 from test_timeline import HUNT, LAWS, SEEDS, plant, prove, small_windows_and_blocks
 from timeline_worlds import LUCK, both, differences, requests
@@ -61,6 +67,12 @@ def test_requests_that_are_retracted_equal_stepping(world: World, seed: int) -> 
     prove(world, seed)
 
 
+@LAWS
+@given(displacing_sglang_worlds(), SEEDS)
+def test_requests_that_others_displace_equal_stepping(world: World, seed: int) -> None:
+    prove(world, seed)
+
+
 def test_most_random_worlds_stay_on_the_calendar_and_have_what_may_go_wrong() -> None:
     seen = Counter[str]()
 
@@ -105,7 +117,8 @@ RETRACTED = (
     "a retracted one is a newcomer",
     "chunks ranked among the dead",
 )
-"""Faults that show where prefixes are shared, and where requests are retracted."""
+DISPLACED = ("the first come are displaced",)
+"""Faults that show where prefixes are shared, requests are retracted, and where others displace them."""
 FAULTS = {
     "what runs is expected to write little": (lane, "total = left * self.ratio.now", "total = 0.3"),
     "nobody ever leaves the list": (lane, "if gone := ", "if gone := 0 * "),
@@ -137,6 +150,11 @@ FAULTS = {
     "the list keeps its order": (retraction, "_stand_anew(lane, [", "() or (lane, ["),
     "what is thrown away is kept": (retraction, "else done - flying\n", "else done\n"),
     "luck begins again": (retraction, "outputs, told.verified)", "outputs, 0)"),
+    "the first come are displaced": (
+        retraction,
+        "(-runner.told.priority * sign, -runner.told.arrival)",
+        "(-runner.told.priority * sign, runner.told.arrival)",
+    ),
     "a retracted one is a newcomer": (lane, "self.stays.resumes(", "(lambda *given: 0)("),
 }
 """What went wrong, where, what stands there, and what is planted."""
@@ -162,6 +180,8 @@ def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -
         drawn = sharing_sglang_worlds()
     elif fault in RETRACTED:
         drawn = retracting_sglang_worlds()
+    elif fault in DISPLACED:
+        drawn = displacing_sglang_worlds()
 
     @HUNT
     @given(drawn, SEEDS)
@@ -203,7 +223,6 @@ def test_what_is_stepped_says_why() -> None:
     given_up = replace(CROWD, prompt=[111], output=[30], arrival_s=[0.0], engine=alone, classes={"": LUCK[0]})
     cases = {
         "SGLang's mixed batches": under(enable_mixed_chunk=True),
-        "SGLang's priority scheduling": under(enable_priority_scheduling=True),
         "SGLang's scheduler with a sliding window": replace(CROWD, engine=replace(SGLANG, sliding_window=20)),
         "SGLang gives a request up, for which alone there is not enough KV": given_up,
     }
@@ -213,7 +232,7 @@ def test_what_is_stepped_says_why() -> None:
         assert not differences(ours, theirs)
     sharing = replace(CROWD, prompts=[[(-1, 50)]] * 40, engine=replace(SGLANG, enable_prefix_caching=True))
     short = replace(CROWD, engine=replace(SGLANG, num_gpu_blocks=600, sglang=bold()))
-    for world in (CROWD, sharing, short):
+    for world in (CROWD, sharing, under(enable_priority_scheduling=True), short):
         ours, theirs = both(world, 0)
         assert (ours.stepped_share, differences(ours, theirs)) == (0.0, [])
     assert ours.requests["preemptions"].any()

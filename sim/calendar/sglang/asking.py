@@ -58,12 +58,14 @@ class Followed(Asking):
         prompt_tokens, stop_at, stretches: its content, as of `Sequence`.
         priority, arrival: by which a queue may sort.
         protected, node: what it has in the radix tree.
+        looked_at: tokens that were not found when it was tried last.
         retractions: how often. verified, accepted: rounds before that, and their drafts accepted.
     """
 
     __slots__ = (
         "accepted",
         "arrival",
+        "looked_at",
         "node",
         "priority",
         "prompt_tokens",
@@ -87,7 +89,7 @@ class Followed(Asking):
         super().__init__(place, prompt, most, ignore_eos)
         self.prompt_tokens, self.stop_at, self.stretches = prompt, stop_at, stretches
         self.priority, self.arrival = priority, 0
-        self.protected = self.retractions = self.verified = self.accepted = 0
+        self.protected = self.retractions = self.verified = self.accepted = self.looked_at = 0
         self.node: Node | None = None
 
     @property

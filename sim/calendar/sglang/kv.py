@@ -122,11 +122,15 @@ class Shared:
 
     def match(self, asking: Asking, short_by: int = 1) -> Match:
         """As `TokenPool.match`."""
-        if self.tree is None:
-            return NO_MATCH
         assert isinstance(asking, Followed)
+        if self.tree is None:
+            asking.looked_at = asking.num_tokens if short_by else asking.looked_at
+            return NO_MATCH
         self._settle()
-        return Match(*self.tree.match(tokens_of(asking, asking.num_tokens - short_by)))
+        node, found = self.tree.match(tokens_of(asking, asking.num_tokens - short_by))
+        if short_by:
+            asking.looked_at = asking.num_tokens - found
+        return Match(node, found)
 
     def lock(self, match: Match) -> None:
         """Keeps a prefix."""

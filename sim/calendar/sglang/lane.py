@@ -8,6 +8,7 @@ sums. Whose KV is found by others, and who is retracted, is known one by one (`k
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -15,12 +16,12 @@ from specfleet.hardware.stepcost import StepCost, StepShape, prefill_pairs, shap
 from specfleet.sim.calendar.quiet import new_shape
 from specfleet.sim.calendar.sglang.asking import NOTHING, Asking, Followed, Prefilled, Written
 from specfleet.sim.calendar.sglang.ends import SglangEnds
-from specfleet.sim.calendar.sglang.kv import Count, Shared
-from specfleet.sim.calendar.sglang.line import SglangLine
+from specfleet.sim.calendar.sglang.kv import NO_MATCH, Count, Shared
+from specfleet.sim.calendar.sglang.line import SglangLine, Sorted
 from specfleet.sim.calendar.sglang.lives import SglangTrajectories
 from specfleet.sim.calendar.sglang.position import SglangPosition
 from specfleet.sim.calendar.sglang.quiet import SglangQuiet
-from specfleet.sim.calendar.sglang.retraction import retract
+from specfleet.sim.calendar.sglang.retraction import displace, retract
 from specfleet.sim.calendar.sglang.sums import (
     BEFORE,
     GHOST,
@@ -30,10 +31,11 @@ from specfleet.sim.calendar.sglang.sums import (
     SURE_BEFORE,
 )
 from specfleet.sim.calendar.trajectories import NOT_YET
+from specfleet.sim.config import SglangConfig
 from specfleet.sim.errors import Breach, Unsuited
 from specfleet.sim.laws.names import ONE_BATCH
-from specfleet.sim.sglang.adder import PrefillAdder, PrefillRow, admit, may_try
-from specfleet.sim.sglang.rules import NewTokenRatio, SglangRules, promised
+from specfleet.sim.sglang.adder import PrefillAdder, PrefillRow, admit, admit_alone, may_try
+from specfleet.sim.sglang.rules import CLIP_MAX_NEW_TOKENS, NewTokenRatio, SglangRules, promised
 
 CLOSE = 1e-6
 """A sum of expected outputs so near a whole number of tokens is added up one by one, as the scheduler does:
@@ -61,6 +63,7 @@ class SglangLane(SglangPosition):
         waiting: its queue.
         kv: its pool.
         ignore_eos: every request writes all it may.
+        displaces: who waits may displace who runs, and how; None: nobody may.
         ends: who has to know of ends; None if nobody has before the run is over.
         replica: its number in the cluster.
 
@@ -77,11 +80,15 @@ class SglangLane(SglangPosition):
         waiting: SglangLine,
         kv: Count | Shared,
         ignore_eos: bool,
+        displaces: SglangConfig | None,
         ends: SglangEnds | None,
         replica: int,
     ) -> None:
         super().__init__(rules, ratio, waiting, kv, ends, lives)
         self.cost, self.replica, self.ignore_eos = cost, replica, ignore_eos
+        self.displaces = displaces
+        # without a tree, outputs that are known are looked at one by one
+        self._counts_alone = self.shared is None and (kv.tree is not None or not ignore_eos)
         self.quiet = SglangQuiet(self.calendar, cost, self.pack, self.lag)
         self.chunked: Asking | None = None
 
@@ -109,7 +116,7 @@ class SglangLane(SglangPosition):
                 known = decode - 1 - (lag and decode_flew)
                 if self.ends is not None and self.ends.publish(known, self.iterations - 2 - lag, turn):
                     until = yield self.now
-                elif self.decodes > decode and self.chunked is None:
+                elif self.decodes > decode and self.chunked is None and not self._tries():
                     self.quiet.run(self, until)
                 continue
             if self.flying:  # wait for the batch in flight, then try again
@@ -161,6 +168,10 @@ class SglangLane(SglangPosition):
         else:
             self.now = self.last_end
 
+    def _tries(self) -> bool:
+        """Whether each turn tries those who wait, though the list is full."""
+        return self.displaces is not None and self.waiting.count > 0
+
     # what is known of those who run
 
     def _runs(self) -> tuple[int, int]:
@@ -208,12 +219,14 @@ class SglangLane(SglangPosition):
     def _prefill(self) -> tuple[int, ...] | None:
         """Puts a prefill batch together; None if nobody is admitted."""
         waiting, rules, kv, begun = self.waiting, self.rules, self.kv, self.chunked
+        if self.displaces is not None:
+            self.full = False
         if begun is None and (self.full or not waiting.count):
             return None  # as `may_try` says, without asking who runs
         running, left = self._runs()
         places = rules.max_running_requests - running
         if begun is None:
-            tries, self.full = may_try(self.full, waiting.count, places, False)
+            tries, self.full = may_try(self.full, waiting.count, places, self.displaces is not None)
             if not tries:
                 return None
         elif self.shared is not None:
@@ -221,19 +234,50 @@ class SglangLane(SglangPosition):
             self.shared.keep(begun, begun.num_computed_tokens)
         waiting.sort()
         kv.begin(self.held)
-        adder = PrefillAdder[Asking](rules, kv, self._listed, self._promised(left), self.ratio.now, 0)
+        expected = self._promised(left)
+        if begun is None and waiting.count == 1 and self._counts_alone:
+            (asking,) = waiting.in_turn()
+            most = min(asking.max_tokens, CLIP_MAX_NEW_TOKENS)
+            alone = admit_alone(rules, kv.available, expected, asking.num_tokens, most)
+            if alone is not None:
+                admitted, self.full = alone
+                if not admitted:
+                    return None
+                waiting.take([asking])
+                return self._compute([PrefillRow(asking, 0, asking.num_tokens, False, NO_MATCH)], running)
+        adder: PrefillAdder[Asking] = PrefillAdder(rules, kv, self._listed, expected, self.ratio.now, 0)
         if begun is not None:
             self.chunked = adder.go_on(begun)
-        self.full = admit(adder, waiting.in_turn(), self.full, lambda: places, kv.match)
+        makes_room = None if self.displaces is None else partial(self._displace, adder)
+        self.full = admit(
+            adder, waiting.in_turn(), self.full, lambda: places + len(self.displaced), kv.match, makes_room
+        )
         if not adder.pieces:
+            if self.displaced:
+                raise Unsuited("a request is displaced for one that does not fit")
             return None
+        running -= len(self.displaced)
         if adder.chunked is not None:
             self.chunked = adder.chunked
         waiting.take([piece.sequence for piece in adder.pieces if piece.match is not None])
+        if self.displaced:
+            self._wait_again()
         if self.shared is not None:
             extra = rules.page * len(adder.pieces) if rules.page > 1 else 0
             self.shared.make_free(sum([piece.tokens for piece in adder.pieces]) + extra)
         return self._compute(adder.pieces, running)
+
+    def _displace(self, adder: PrefillAdder[Asking], asking: Asking) -> bool:
+        """Makes room for one who waits, if it can."""
+        assert self.displaces is not None
+        return displace(self, adder, asking, self.displaces)
+
+    def _wait_again(self) -> None:
+        """Those who were displaced wait behind everybody."""
+        assert isinstance(self.waiting, Sorted)
+        for told in self.displaced:
+            self.waiting.queue.add(told)
+        self.displaced.clear()
 
     def _compute(self, pieces: list[PrefillRow[Asking]], running: int) -> tuple[int, ...]:
         """Gives the admitted their KV; returns the batch as `_note` takes it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 
-from specfleet.sim.calendar.sglang.asking import NOTHING, Asking
+from specfleet.sim.calendar.sglang.asking import NOTHING, Asking, Followed
 from specfleet.sim.calendar.sglang.ends import SglangEnds
 from specfleet.sim.calendar.sglang.kv import Count, Shared
 from specfleet.sim.calendar.sglang.line import SglangLine
@@ -30,6 +30,7 @@ class SglangPosition:
         chunk_pages: KV pages of the prompt that is being cut.
         prefilled: the prefill batch in flight. decode_flies: a decode is.
         running: those on the running list in its order, and some who have left it.
+        displaced: who was thrown out for the prefill batch that is being put together.
         pages: KV pages of the pool. passes: of the drafter after a decode and after a prefill batch.
         iterations: batches so far. decodes: number of the next decode batch, from 1; entry: its place.
         now: time of the next turn. last_end: when the last batch ends, or ended. flying: it is in flight
@@ -68,6 +69,7 @@ class SglangPosition:
         self.decode_flies = False
         self.prefilled = NOTHING
         self.running: list[Asking] = []
+        self.displaced: list[Followed] = []
         self.old_pages = self.new_pages = 0
 
     @property

@@ -1,7 +1,7 @@
-"""Where the next decode finds no KV: requests are thrown out, and their calendar with them.
+"""Requests are thrown out, and their calendar with them: for lack of KV, or because of another's priority.
 
-As `SglangScheduler._retract`: those with the fewest outputs go first, until the next decode of the others
-fits. What a victim has written it keeps; it waits behind everybody, and is computed again.
+As `SglangScheduler._retract` and `_displace`. What a victim has written it keeps; it waits again, and is
+computed again.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from specfleet.sim.calendar.sglang.asking import Asking, Followed, Written
 from specfleet.sim.calendar.sglang.kv import Shared
 from specfleet.sim.calendar.sglang.line import Sorted
 from specfleet.sim.calendar.sglang.position import SglangPosition
+from specfleet.sim.config import SglangConfig
 from specfleet.sim.errors import Unsuited
-from specfleet.sim.sglang.rules import RETRACT_DECODE_STEPS
+from specfleet.sim.sglang.adder import PrefillAdder
+from specfleet.sim.sglang.rules import CLIP_MAX_NEW_TOKENS, RETRACT_DECODE_STEPS, expected
 
 
 class Retracts(Unsuited):
@@ -64,13 +66,53 @@ def retract(lane: SglangPosition) -> None:
     if lane.ends is not None:
         lane.ends.settle(lane.decodes - 1 - lane.decode_flies, lane.iterations - 1 - lane.flying)
     gone = {victim.told.place for victim in victims}
-    _take_out(lane, runners, victims, gone)
-    lane.running = [runner.told for runner in keep if runner.told.last >= runner.told.since]
-    _stand_anew(lane, [runner.told for runner in runners if runner.told.place not in gone], keep)
+    before = [runner.told for runner in runners if runner.told.place not in gone]
+    lane.stays.divide()
+    for told in before:
+        lane.stays.close(told.stay, lane.decodes - 1)
+    _take_out(lane, victims)
+    _stand_anew(lane, before, [runner.told for runner in keep])
     for victim in victims:
         line.queue.add(victim.told)
     lane.full = False
     lane.ratio.raise_after_retraction([Written(one.told, one.outputs) for one in keep])
+
+
+def displace(lane: SglangPosition, adder: PrefillAdder[Asking], asking: Asking, config: SglangConfig) -> bool:
+    """Throws out running requests of much lower priority, if that makes room for one who waits.
+
+    Args:
+        lane: of them. adder: the prefill batch. asking: who waits.
+        config: how much lower that is.
+    """
+    shared, line = lane.shared, lane.waiting
+    assert shared is not None and isinstance(line, Sorted) and isinstance(asking, Followed)
+    sign = 1 if config.schedule_low_priority_values_first else -1
+    runners = [_runner(lane, one, outputs) for one, outputs in lane.runs()]
+    missing = asking.looked_at + min(asking.max_tokens, CLIP_MAX_NEW_TOKENS) - adder.left
+    chosen: dict[int, float] = {}
+    for runner in sorted(runners, key=lambda runner: (-runner.told.priority * sign, -runner.told.arrival)):
+        if (runner.told.priority - asking.priority) * sign <= config.priority_scheduling_preemption_threshold:
+            break
+        chosen[runner.told.place] = promise = expected(Written(runner.told, runner.outputs), adder.ratio)
+        missing -= promise
+        if missing <= 0:
+            break
+    if not chosen or missing > 0:
+        return False
+    if lane.ends is not None:
+        lane.ends.settle(lane.decodes - 1 - lane.decode_flies, lane.iterations - 1 - lane.flying)
+    lane.stays.divide()
+    victims = [runner for runner in runners if runner.told.place in chosen]
+    for index, victim in enumerate(victims, 1):
+        adder.promised -= chosen[victim.told.place]
+        shared.drop(victim.told, victim.pages)
+        shared.make_free((len(runners) - index) * RETRACT_DECODE_STEPS)
+        lane.displaced.append(victim.told)
+    _take_out(lane, victims)
+    stay = [runner.told for runner in runners if runner.told.place not in chosen]
+    _leave_again(lane, stay, stay)
+    return True
 
 
 def _fits(shared: Shared, tokens: int) -> bool:
@@ -94,16 +136,12 @@ def _runner(lane: SglangPosition, one: Asking, outputs: int) -> Runner:
     return Runner(one, outputs, done, pages // rules.page, missing // rules.page)
 
 
-def _take_out(lane: SglangPosition, runners: list[Runner], victims: list[Runner], gone: set[int]) -> None:
+def _take_out(lane: SglangPosition, victims: list[Runner]) -> None:
     """Takes victims out of the calendar, and notes what became of their rounds."""
     stays, flying, batch = lane.stays, lane.decode_flies, lane.prefilled
-    stays.divide()
-    for runner in runners:
-        told = runner.told
-        lasts = lane.decodes - 1 - (flying if told.place in gone else 0)
-        stays.close(told.stay, lasts)
     fresh = {one.place for one in batch.members}
     for told, outputs, done, pages, _ in victims:
+        stays.close(told.stay, lane.decodes - 1 - flying)
         if told.place in fresh:
             batch.members.remove(told)
             batch.count(told, pages, lane.pack.context_mask, -1)
@@ -148,12 +186,17 @@ def _wait_again(lane: SglangPosition, told: Followed, outputs: int) -> None:
     lives.accepted[told.place] = told.accepted + block.accepted()
 
 
-def _stand_anew(lane: SglangPosition, before: list[Followed], keep: list[Runner]) -> None:
+def _stand_anew(lane: SglangPosition, before: list[Followed], after: list[Followed]) -> None:
     """Those who stay stand in another order from the next decode on."""
-    stays, after = lane.stays, [runner.told for runner in keep]
     for told in after:
         if told.last >= lane.decodes:
-            stays.stand(told.stay, lane.decodes, told.last)
+            lane.stays.stand(told.stay, lane.decodes, told.last)
+    _leave_again(lane, before, after)
+
+
+def _leave_again(lane: SglangPosition, before: list[Followed], after: list[Followed]) -> None:
+    """Notes anew who runs and who leaves when, in the order up to the next decode and that from then on."""
+    lane.running = [told for told in after if told.last >= told.since]
     assert lane.shared is not None
     lane.shared.rearrange(lane.decodes, before, after)
     if lane.ends is not None:

@@ -44,7 +44,9 @@ class SglangFleet:
 
     def __init__(self, run: CalendarRun, rows: I64, lanes: int = 1, retracts: bool = False) -> None:
         self.run = run
-        self.retracts = retracts or run.shared
+        sglang = run.config.sglang
+        assert sglang is not None
+        self.retracts = retracts or run.shared or sglang.enable_priority_scheduling
         self.rules = SglangRules.of(run.config)
         packing = SglangPacking.of(self.rules, run.shared)
         if packing is None:
@@ -96,7 +98,8 @@ class SglangFleet:
             waiting = AsTheyCame(inbox, arrived_s, self.lives, sglang.ignore_eos)
         ratio = NewTokenRatio.of(sglang.schedule_conservativeness)
         cost = self.run.scenario.cost
-        return SglangLane(self.rules, ratio, cost, self.lives, waiting, kv, sglang.ignore_eos, ends, replica)
+        eos, displaces = sglang.ignore_eos, sglang if sglang.preempts else None
+        return SglangLane(self.rules, ratio, cost, self.lives, waiting, kv, eos, displaces, ends, replica)
 
 
 def outputs_cut(table: RequestTable, rules: SglangRules) -> RequestTable:

@@ -88,8 +88,10 @@ def test_a_fault_in_what_both_read_shows_on_the_calendar(
     else:
         lets_in = adder.admit
 
-        def one_more(batch: Any, waiting: Any, full: bool, places: Callable[[], int], match: Any) -> bool:
-            return lets_in(batch, waiting, full, lambda: places() + 1, match)
+        def one_more(
+            batch: Any, waiting: Any, full: bool, places: Callable[[], int], match: Any, room: Any
+        ) -> bool:
+            return lets_in(batch, waiting, full, lambda: places() + 1, match, room)
 
         monkeypatch.setattr(lane, planted, one_more)
     assert on_the_calendar(shared)[2]

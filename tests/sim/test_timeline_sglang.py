@@ -147,7 +147,7 @@ FAULTS = {
     "what several share is counted for each": (kv, "(self._protected - self.tree.locked)", "(0)"),
     "no answer is found": (kv, "told.block.kept_in_tree(told.j, in_vain)", "told.prompt_tokens"),
     "victims as they came": (line, "key = (outputs, -told.prompt_tokens)", "key = (0, 0)"),
-    "the list keeps its order": (retraction, "_stand_anew(lane, [", "() or (lane, ["),
+    "the list keeps its order": (retraction, "_stand_anew(lane, before, [", "() or (lane, before, ["),
     "what is thrown away is kept": (retraction, "else done - flying\n", "else done\n"),
     "luck begins again": (retraction, "outputs, told.verified)", "outputs, 0)"),
     "the first come are displaced": (

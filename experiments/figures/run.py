@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from specfleet.experiments.figures.answer import answer
 from specfleet.experiments.figures.apart import apart
 from specfleet.experiments.figures.data import Shown, read
+from specfleet.experiments.figures.failures import failures
 from specfleet.experiments.figures.lines import draw_line, points_of
 from specfleet.experiments.figures.scaling import scaling
 from specfleet.experiments.figures.steps import step_time, two_sides
@@ -106,6 +107,7 @@ def _makers(shown: Shown) -> dict[str, Callable[[], Figure | None]]:
         "two_sides": partial(two_sides, shown),
         "scaling": partial(scaling, shown),
         "apart": partial(apart, shown),
+        "failures": partial(failures, shown),
     }
     return fixed | {key: partial(metric, shown, key) for key in shown.y if key not in COVERED}
 

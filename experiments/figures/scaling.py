@@ -6,30 +6,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from specfleet.experiments.figures.data import Shown
+from specfleet.experiments.figures.overtime import (
+    MOST,
+    STRETCHES,
+    columns_of,
+    draw_tail,
+    first_seed,
+    point_label,
+)
 from specfleet.experiments.figures.style import COLOURS, GREY, caption, panels
 from specfleet.experiments.run.results import Row
-from specfleet.experiments.words.values import named
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST = 4
-"""Points that are drawn."""
-STRETCHES = 60
-"""Stretches of time in which arrivals are counted; portions of requests, of which percentiles are taken."""
-LEAST = 20
-"""Successive requests that a percentile is taken of, at least."""
-F64 = npt.NDArray[np.float64]
-
 
 def scaling(shown: Shown) -> Figure | None:
     """Arrivals, replicas that are up and paid for, and P99 TTFT by the time of sending; of each point the
     first seed. None where replicas do not follow the load."""
-    rows = [(row, path) for row in shown.rows if (path := _folder(shown, row)) is not None][:MOST]
+    found = ((row, first_seed(shown, row, "fleet.csv", "requests.csv")) for row in shown.rows)
+    rows = [(row, path) for row, path in found if path is not None][:MOST]
     if not rows:
         return None
     figure, (arrivals, replicas, tail) = panels(3, 1, (8.0, 7.6))
@@ -51,26 +50,15 @@ def scaling(shown: Shown) -> Figure | None:
     return figure
 
 
-def _folder(shown: Shown, row: Row) -> Path | None:
-    """The folder of a point's first seed, if its replicas follow the load and its requests are kept."""
-    if shown.folder is None:
-        return None
-    for path in sorted((shown.folder / "points").glob(f"{row['point']},seed=*")):
-        if (path / "fleet.csv").is_file() and (path / "requests.csv").is_file():
-            return path
-    return None
-
-
 def _draw(number: int, row: Row, path: Path, shown: Shown, axes: tuple[Axes, Axes, Axes]) -> float:
     """Draws a point; returns when its last request was sent or replica changed, s."""
     arrivals, replicas, tail = axes
-    fleet, requests = _columns(path / "fleet.csv"), _columns(path / "requests.csv")
+    fleet, requests = columns_of(path / "fleet.csv"), columns_of(path / "requests.csv")
     sent_s = requests["sent_ms"] / 1e3
-    ttft_s = (requests["first_chunk_ms"] - requests["sent_ms"]) / 1e3
     end_s = max(float(np.nanmax(requests["last_chunk_ms"])) / 1e3, float(fleet["time_s"][-1]))
     edges = np.linspace(0.0, end_s, STRETCHES + 1)
     colour = COLOURS[number % len(COLOURS)]
-    label = ", ".join(named(axis, row[axis]) for axis in shown.axes) or shown.name
+    label = point_label(shown, row)
     if not number:
         arrivals.stairs(np.histogram(sent_s, edges)[0] / (edges[1] - edges[0]), edges, color=GREY)
     times = np.append(fleet["time_s"], end_s)
@@ -84,18 +72,5 @@ def _draw(number: int, row: Row, path: Path, shown: Shown, axes: tuple[Axes, Axe
             linewidth=1.4 if name == "up" else 1.0,
             label=label if name == "up" else None,
         )
-    seen = np.flatnonzero(np.isfinite(ttft_s))
-    seen = seen[np.argsort(sent_s[seen], kind="stable")]
-    parts = np.array_split(seen, max(min(STRETCHES, len(seen) // LEAST), 1)) if len(seen) else []
-    middle = [float(sent_s[part].mean()) for part in parts]
-    high = [float(np.percentile(ttft_s[part], 99.0)) for part in parts]
-    tail.plot(middle, high, color=colour, linewidth=1.4)
+    draw_tail(tail, requests, colour)
     return end_s
-
-
-def _columns(path: Path) -> dict[str, F64]:
-    """Returns the columns of a CSV file of numbers; nan is an empty cell."""
-    with path.open(encoding="utf-8") as file:
-        names = file.readline().strip().split(",")
-    table = np.genfromtxt(path, delimiter=",", skip_header=1, ndmin=2)
-    return dict(zip(names, table.T, strict=True))

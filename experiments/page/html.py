@@ -114,6 +114,16 @@ def folded(summary: str, *children: str | None, open_: bool = False) -> Html:
     return tag("details", tag("summary", summary), *children, open=open_, data_print=True)
 
 
+MEDIA_TYPES = {".png": "image/png", ".svg": "image/svg+xml"}
+
+
+def picture(path: Path) -> Html:
+    """Returns a figure as it was drawn, inside the page."""
+    data = base64.b64encode(path.read_bytes()).decode()
+    name, source = path.stem.replace("_", " "), f"data:{MEDIA_TYPES[path.suffix]};base64,{data}"
+    return tag("figure", tag("img", src=source, alt=name, class_="drawn"))
+
+
 def page(
     title: str,
     body: Html,

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from specfleet.experiments.page.html import Html, TableCell, folded, join, listed, page, section, table, tag
+from specfleet.experiments.page.html import (
+    Html,
+    TableCell,
+    folded,
+    join,
+    listed,
+    page,
+    picture,
+    section,
+    table,
+    tag,
+)
 from specfleet.experiments.page.sections import definitions
 from specfleet.experiments.run.files import read_object, write_page
 from specfleet.experiments.run.folder import broken_law, located, manifest_of
@@ -20,7 +30,6 @@ ANSWERS = {"plan": "plan.json", "breakeven": "breakeven.json"}
 TITLES = {"plan": "plan", "breakeven": "break-even"}
 SAID = ("answer", "verdicts")
 """What stands as sentences above."""
-MEDIA_TYPES = {".png": "image/png", ".svg": "image/svg+xml"}
 LONG = 60
 """Rows of a table; what has more is left to the file."""
 
@@ -79,7 +88,7 @@ def _page(folder: Path, kind: str, found: Mapping[str, object]) -> str:
                 *lead,
                 *([] if lead else _facts(found, ("break_even", "best_k"))),
             ),
-            section("figures", sections["figures"], *map(_figure, figures)) if figures else None,
+            section("figures", sections["figures"], *map(picture, figures)) if figures else None,
             section(
                 "found",
                 sections["found"],
@@ -93,13 +102,6 @@ def _page(folder: Path, kind: str, found: Mapping[str, object]) -> str:
         ]
     )
     return page(f"{name} · Specfleet", body, sections, {}, None, images=True)
-
-
-def _figure(path: Path) -> Html:
-    """A figure as it was drawn, inside the page; as SVG where there is one."""
-    data = base64.b64encode(path.read_bytes()).decode()
-    name, source = path.stem.replace("_", " "), f"data:{MEDIA_TYPES[path.suffix]};base64,{data}"
-    return tag("figure", tag("img", src=source, alt=name, class_="drawn"))
 
 
 def _facts(found: Mapping[str, object], keys: Sequence[str]) -> Iterator[Html]:

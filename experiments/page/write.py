@@ -9,6 +9,7 @@ from specfleet.experiments.page.bill import bill_section
 from specfleet.experiments.page.data import Finished, payload, read
 from specfleet.experiments.page.figures import Figure, controls, figures_of, frame, interval_text
 from specfleet.experiments.page.html import Html, join, listed, page, section, tag
+from specfleet.experiments.page.overtime import over_time
 from specfleet.experiments.page.sections import (
     answer,
     classes_table,
@@ -46,7 +47,7 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
 
 def report_page(run: Finished) -> str:
     """Returns the page of a run."""
-    figures = figures_of(run)
+    figures, pictures = figures_of(run), over_time(run)
     against, split = [[f for f in figures if (f["kind"] == "split") is tails] for tails in (False, True)]
     sections = {
         "answer": "Answer",
@@ -72,6 +73,7 @@ def report_page(run: Finished) -> str:
                 controls(run),
                 interval_text(run),
                 *map(frame, against),
+                *pictures,
             ),
             tails,
             section(
@@ -90,7 +92,7 @@ def report_page(run: Finished) -> str:
             words(),
         ]
     )
-    return page(f"{run.name} · Specfleet", body, sections, payload(run, figures), "report.js")
+    return page(f"{run.name} · Specfleet", body, sections, payload(run, figures), "report.js", bool(pictures))
 
 
 def _known(run: Finished) -> Html | None:

@@ -36,7 +36,10 @@ from specfleet.experiments.schema.overrides import Override
 from specfleet.sim.errors import Breach
 
 LIBRARIES = ("numpy", "simpy", "pydantic", "pyyaml")
-FIGURES = ("answer", "throughput", "speedup", "tails", "step_time", "two_sides", "measured")
+FIGURES = (
+    *("answer", "throughput", "speedup", "tails", "tasks", "step_time", "two_sides", "measured"),
+    *("scaling", "failures"),
+)
 """Names of a run's figures, beside those of the metrics that `report.y` asks for."""
 
 

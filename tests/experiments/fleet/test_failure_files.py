@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from test_autoscale_files import finished
 from test_pool_files import faults, written
 
+from specfleet.experiments.figures.failures import Story
+from specfleet.experiments.figures.run import draw_run
 from specfleet.experiments.load.config import load_experiment
 from specfleet.experiments.load.sweep import expand
+from specfleet.experiments.page.write import write_report
 from specfleet.experiments.point.built import build
 from specfleet.experiments.run.check import check
 from specfleet.experiments.run.runner import simulate_into
@@ -65,6 +71,32 @@ def test_a_failure_is_simulated_counted_and_told(tmp_path: Path, gateway: str) -
         pytest.approx(0.6),
         pytest.approx(1.4),
     )
+
+
+def test_a_failure_is_drawn_beside_the_run_and_in_its_page(tmp_path: Path) -> None:
+    ran = finished(written(tmp_path, FILE), tmp_path / "run", 1)
+    assert "failures.png" in [path.name for path in draw_run(ran.folder)]
+    page = write_report(ran.folder).read_text()
+    assert 'alt="around failures of replicas"' in page and "img-src data:" in page
+    healthy = finished(written(tmp_path, FILE.replace(f"  failures:\n{FAILURES}", "")), tmp_path / "well", 1)
+    assert "failures.png" not in [path.name for path in draw_run(healthy.folder)]
+    assert "data:image" not in write_report(healthy.folder).read_text()
+
+
+def test_what_is_drawn_of_failures_is_what_happened() -> None:
+    columns = {
+        "sent_ms": [0.0, 1000.0, 2000.0],
+        "first_chunk_ms": [500.0, 2000.0, np.nan],
+        "last_chunk_ms": [2500.0, 2000.0, np.nan],
+        "output_tokens": [40.0, 1.0, 0.0],
+    }
+    never: dict[str, Any] = {"at_s": 2.0, "found_s": None, "back_s": None}
+    outages = ({"at_s": 1.0, "found_s": 1.5, "back_s": 3.0}, never)
+    story = Story("", 3, outages, {name: np.array(values) for name, values in columns.items()})
+    times, well = story.well(4.0)
+    assert (times.tolist(), well.tolist()) == ([0.0, 1.0, 2.0, 3.0, 4.0], [3.0, 2.0, 1.0, 2.0, 2.0])
+    edges = np.array([0.0, 0.5, 1.0, 3.0])
+    assert (story.written(edges) * np.diff(edges)).tolist() == pytest.approx([0.0, 10.0, 31.0])
 
 
 def test_every_key_reaches_the_simulator(tmp_path: Path) -> None:

@@ -304,9 +304,12 @@ class PrefixAffinity(Remembering):
 class LlmD(PrefixAffinity):
     """llm-d's scores: 2 x the share of the prompt's blocks that match + 1 x (1 - requests / 128) / 2.
 
-    Weights of its sample configuration with a prefix-cache scorer and a load-aware scorer
-    (llm-d/llm-d-inference-scheduler, deploy/config). The latter counts requests waiting in the engine; here
-    those outstanding stand for them, which a gateway knows by itself. Within the bound of `prefix_affinity`.
+    llm-d/llm-d-inference-scheduler: the weights of a prefix-cache scorer and a scorer by load are 2 and 1 in
+    deploy/config/pd-epp-config.yaml (3 and 1 in epp-prefix-cache-tracking-config.yaml); the load-aware scorer
+    is 0.5 x (1 - waiting / 128), 0.5 without a queue (pkg/plugins/scorer/load_aware.go,
+    `QueueThresholdDefault`). Newer samples have queue-scorer in its place, from 1 for the shortest queue to 0
+    for the longest. Both count requests waiting in the engine; here those outstanding stand for them, which a
+    gateway knows by itself. Within the bound of `prefix_affinity`.
     """
 
     PREFIX, LOAD, FULL = 2.0, 1.0, 128
@@ -320,8 +323,10 @@ class Dynamo(PrefixAffinity):
     """Dynamo's cost: prefill blocks + decode blocks, the least of all replicas.
 
     Prefill blocks are those of the prompt that do not match; decode blocks those of the prompts outstanding
-    and of this one (docs.nvidia.com/dynamo, Routing Concepts: weight 1, temperature 0). Within the bound of
-    `prefix_affinity`. Blocks of outputs under way are left out: the router is told of ends alone.
+    and of this one (ai-dynamo/dynamo, lib/llm/src/kv_router/scheduler.rs: `overlap_weight x
+    potential_prefill_block + decode_block`; weight 1, temperature 0). Within the bound of `prefix_affinity`.
+    Left out are prompts that a replica is still computing, which Dynamo adds to the prefill blocks, and blocks
+    of outputs under way: this router is told of ends alone.
     """
 
     def _score(self, replica: Weighed, matched: int, keys: Sequence[object]) -> tuple[float, ...]:

@@ -9,6 +9,7 @@ up, which says so in `Summary.whole`, up to `FITS` requests.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -142,6 +143,8 @@ class Forgetful:
             Unsuited, Full: the run has to be done another way.
         """
         plan, summary, alone = self.outline.plan, self.summary(), len(self.shares) == 1
+        if not alone:
+            gc.collect()  # the lanes of the share before point at each other, and are large
         if plan is None:
             raise Unsuited(str(self.outline.reason))
         rules = Footprints.of(plan.config, plan.longest_tokens)

@@ -284,6 +284,9 @@ def _decode_sums(result: RunResult, until: Mapping[int, _Until], each: Columns, 
     for replica, (parts, whole) in until.items():
         mine = each["replica"] == replica
         odd = (gaps["replica"] == replica) & (place[gaps["request_id"]] >= 0) & (gaps["from_iteration"] >= 0)
+        if "interrupted_s" in each:  # pauses of an attempt that was lost are in it, or were thrown away
+            last = place[gaps["request_id"]]
+            odd &= mine[last] & (gaps["from_iteration"] >= each["first_iteration"][last])
         who = place[gaps["request_id"][odd]]
         begun, ended = each["first_iteration"][mine] + 1, each["last_iteration"][mine] + 1
         before, after = gaps["from_iteration"][odd] + 1, gaps["to_iteration"][odd] + (0 if staged else 1)

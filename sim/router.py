@@ -325,8 +325,8 @@ class Dynamo(PrefixAffinity):
     Prefill blocks are those of the prompt that do not match; decode blocks those of the prompts outstanding
     and of this one (ai-dynamo/dynamo, lib/llm/src/kv_router/scheduler.rs: `overlap_weight x
     potential_prefill_block + decode_block`; weight 1, temperature 0). Within the bound of `prefix_affinity`.
-    Left out are prompts that a replica is still computing, which Dynamo adds to the prefill blocks, and blocks
-    of outputs under way: this router is told of ends alone.
+    Left out are prompts that a replica is still computing, which Dynamo adds to the prefill blocks, and
+    blocks of outputs under way: this router is told of ends alone.
     """
 
     def _score(self, replica: Weighed, matched: int, keys: Sequence[object]) -> tuple[float, ...]:

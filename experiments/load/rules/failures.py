@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from specfleet.experiments.load.rules.base import Conflict, scheduler_of
+from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.schema.blocks.deployment import Deployment, Failures
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.sim.router import ROUTERS, Remembering
@@ -71,11 +71,6 @@ def _beside(config: Experiment, deployment: Deployment) -> Iterator[Conflict]:
         message = "stragglers that fail are not modelled; remove failures, or slow"
         yield Conflict.at(message, KEY, "deployment.slow")
     serve = config.serve
-    if scheduler_of(serve) == "sglang":
-        message = (
-            "replicas of SGLang's engine that fail are not modelled; take another engine, or remove failures"
-        )
-        yield Conflict.at(message, KEY, "serve.engine")
     for key in ("data_parallel_size", "pipeline_parallel_size"):
         if getattr(serve, key) > 1:
             message = f"replicas of several engines that fail are not modelled; remove it, or serve.{key}"

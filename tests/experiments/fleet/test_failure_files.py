@@ -143,7 +143,6 @@ def test_what_is_said_of_failures_is_whole_and_says_something(
     [
         ("  router: least_outstanding\n", "  router: session\n", "session remembers what it sent where"),
         ("  failures:\n", "  slow: [{replicas: [0], factor: 2}]\n  failures:\n", "stragglers that fail"),
-        ("  max_model_len", "  engine: sglang\n  max_model_len", "SGLang's engine that fail"),
         ("  max_model_len", "  data_parallel_size: 2\n  max_model_len", "data_parallel_size"),
         ("workload:", "report: {requests: none}\nworkload:", "figures alone are kept of equal replicas"),
         ("  replicas: 3\n", "  pools: {a: {replicas: 3}}\n", "several pools that fail are not modelled"),

@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sglang_worlds import sglang_worlds
 from sim_toys import SPREAD, SplitCost, ToyCost, World, drafting, worlds
 from test_pools import pool_of, table_of
+from timeline_worlds import requests as requests_of
 
 from specfleet.sim.config import DeploymentConfig, GatewayConfig
+from specfleet.sim.errors import Stall
 from specfleet.sim.fleet.failing import DIES, HANGS, SLOW, FailureConfig, FailuresConfig
 from specfleet.sim.laws.everywhere import differences
 from specfleet.sim.metrics.failures import failure_figures
@@ -23,6 +26,7 @@ from specfleet.sim.router import ROUTERS, Remembering
 from specfleet.sim.scenario import RunResult, Scenario
 from specfleet.sim.simulation import simulate
 
+UNHURRIED = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 USABLE = sorted(name for name, router in ROUTERS.items() if not issubclass(router, Remembering))
 KINDS = st.sampled_from([DIES, HANGS, SLOW])
 TIMES = st.sampled_from([0.0, 0.01, 0.013, 0.1, 0.3])
@@ -66,6 +70,7 @@ def scenario_of(world: World, deployment: DeploymentConfig) -> Scenario:
     return Scenario.of_pools([pool], deployment, world.client, world.load)
 
 
+@UNHURRIED
 @given(
     worlds(),
     st.integers(0, 2**32),
@@ -99,6 +104,24 @@ def test_every_request_ends_exactly_once_whatever_fails(
     assert differences(run, again) == [] and run.outages == again.outages
 
 
+@UNHURRIED
+@given(sglang_worlds(), st.integers(0, 99), st.sampled_from(USABLE), FAILURES)
+def test_the_parts_of_a_latency_under_sglang_add_up_whatever_fails(
+    world: World, seed: int, router: str, failures: FailuresConfig
+) -> None:
+    deployment = DeploymentConfig(3, router, failures=failures)
+    priced = replace(world, cost=SplitCost(), deployment=deployment)  # type: ignore[arg-type]
+    try:
+        run = simulate(priced.scenario(world.classes or {}), requests_of(world), seed, every_turn=True)
+    except Stall:
+        return  # an engine too small for what it was given says so
+    done = run.requests["status"] == FINISHED
+    whole = (run.requests["last_chunk_s"] - run.requests["sent_s"])[done]
+    split = latency_split(run, SplitCost(0.0))
+    assert sum(split.values(), np.zeros(len(whole))) == pytest.approx(whole, abs=1e-9)
+
+
+@UNHURRIED
 @given(worlds(), st.integers(0, 99), st.sampled_from(USABLE), FAILURES)
 def test_the_parts_of_a_latency_add_up_whatever_fails(
     world: World, seed: int, router: str, failures: FailuresConfig

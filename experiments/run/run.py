@@ -38,7 +38,7 @@ from specfleet.sim.errors import Breach
 LIBRARIES = ("numpy", "simpy", "pydantic", "pyyaml")
 FIGURES = (
     *("answer", "throughput", "speedup", "tails", "tasks", "step_time", "two_sides", "measured"),
-    *("scaling", "failures"),
+    *("scaling", "apart", "failures"),
 )
 """Names of a run's figures, beside those of the metrics that `report.y` asks for."""
 

@@ -37,7 +37,7 @@ NOTE = (
 def failures(shown: Shown) -> Figure | None:
     """Replicas that are well, requests in flight, output, P99 TTFT over time, of each point the first seed;
     None where no replica fails."""
-    found = (Story.of(shown, row) for row in shown.rows)
+    found = (AroundFailures.of(shown, row) for row in shown.rows)
     stories = [story for story in found if story is not None][:MOST]
     if not stories:
         return None
@@ -65,7 +65,7 @@ def failures(shown: Shown) -> Figure | None:
 
 
 @dataclass(frozen=True)
-class Story:
+class AroundFailures:
     """What happened at a point, in its first seed.
 
     Attributes:
@@ -81,7 +81,7 @@ class Story:
     requests: dict[str, F64]
 
     @classmethod
-    def of(cls, shown: Shown, row: Row) -> Story | None:
+    def of(cls, shown: Shown, row: Row) -> AroundFailures | None:
         """Returns what happened at a point, if a replica failed there and its requests are kept."""
         path = first_seed(shown, row, "engine.json", "requests.csv")
         if path is None:

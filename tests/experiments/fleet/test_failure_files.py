@@ -11,7 +11,7 @@ import pytest
 from test_autoscale_files import finished
 from test_pool_files import faults, written
 
-from specfleet.experiments.figures.failures import Story
+from specfleet.experiments.figures.failures import AroundFailures
 from specfleet.experiments.figures.run import draw_run
 from specfleet.experiments.load.config import load_experiment
 from specfleet.experiments.load.sweep import expand
@@ -92,7 +92,7 @@ def test_what_is_drawn_of_failures_is_what_happened() -> None:
     }
     never: dict[str, Any] = {"at_s": 2.0, "found_s": None, "back_s": None}
     outages = ({"at_s": 1.0, "found_s": 1.5, "back_s": 3.0}, never)
-    story = Story("", 3, outages, {name: np.array(values) for name, values in columns.items()})
+    story = AroundFailures("", 3, outages, {name: np.array(values) for name, values in columns.items()})
     times, well = story.well(4.0)
     assert (times.tolist(), well.tolist()) == ([0.0, 1.0, 2.0, 3.0, 4.0], [3.0, 2.0, 1.0, 2.0, 2.0])
     edges = np.array([0.0, 0.5, 1.0, 3.0])

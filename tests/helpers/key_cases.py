@@ -575,6 +575,7 @@ OTHER_CASES = {
     "plan.candidates.enable_expert_parallel": Case(
         [True], {**PLAN, **PLAIN, **MIXTURE, "plan.candidates.data_parallel_size": [2]}, RESOLVED
     ),
+    "plan.candidates.pipeline_parallel_size": Case([1, 2], {**PLAN, **PLAIN}, RESOLVED),
     "plan.candidates.quantization": Case(["fp8"], PLAN, RESOLVED),
     "plan.candidates.drafting.num_speculative_tokens": Case([1, 2], LISTED, RESOLVED),
     "plan.candidates.router": Case(["least_outstanding"], PLAN, RESOLVED),

@@ -142,6 +142,7 @@ PLANNED: dict[str, Callable[[Planned], object]] = {
     "candidates.enable_expert_parallel": lambda this: [
         e.config.serve.enable_expert_parallel for e in this.every
     ],
+    "candidates.pipeline_parallel_size": lambda this: [e.pipeline_parallel_size for e in this.every],
     "candidates.quantization": lambda this: [each.quantization for each in this.every],
     "candidates.drafting.num_speculative_tokens": lambda this: [each.k for each in this.every],
     "candidates.router": lambda this: this.plan.candidates.router,

@@ -103,7 +103,11 @@ def _traffic(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
     if experiment.deployment.replicas != 1:
         message = "is what the plan finds; remove it"
         yield Conflict.at(message, "deployment.replicas", "plan")
-    for key in ("pools", "slow", "gateway", "autoscale", "failures"):
+    for key in ("pools", "autoscale"):
+        if getattr(experiment.deployment, key):
+            message = f"is what the plan finds; list ways in plan.candidates.{key}, or remove it"
+            yield Conflict.at(message, f"deployment.{key}", "plan")
+    for key in ("slow", "gateway", "failures"):
         if getattr(experiment.deployment, key):
             message = "is not planned yet: a plan chooses among deployments of equal engines; remove it"
             yield Conflict.at(message, f"deployment.{key}", "plan")

@@ -134,7 +134,9 @@ def day_of(
         ]
         return DayPlan(tuple(rates), (fixed, switched, *others), 0, 0, faster)
     config = _over_the_day(candidate.config, stretches, faster)
-    kinds = [(replace(fixed, name=_named(scaling)), scaling) for scaling in _scalings(plan, winner, at)]
+    kinds = [
+        (replace(fixed, name=_named(scaling)), scaling) for scaling in _scalings(plan, winner, at, needed[0])
+    ]
     found = [fixed, switched]
     for fleet, scaling in kinds:
         deployment = Deployment(router=router, autoscale=scaling)
@@ -149,21 +151,23 @@ def day_of(
     return DayPlan(tuple(rates), tuple(found), len(chosen), requests, faster)
 
 
-def _scalings(plan: Plan, winner: Entry, at: Capacity) -> Iterator[Autoscale]:
-    """The autoscalers of a plan with what they leave open."""
+def _scalings(plan: Plan, winner: Entry, at: Capacity, first: int) -> Iterator[Autoscale]:
+    """The autoscalers of a plan with what they leave open; `first`: replicas that the first hour needs."""
     assert winner.high is not None
     most = max(math.ceil(BEYOND * winner.high), winner.high + 1)
     if winner.candidate.most_replicas is not None:
         most = min(most, winner.candidate.most_replicas)
     for each in plan.candidates.autoscale:
         target = each.target if each.target is not None else max(UTILISED * at.concurrency, 1.0)
-        yield asked_for(each, round(target, 1), each.max or most)
+        top = each.max or most
+        start = each.start if each.start is not None else min(max(first, each.min), top)
+        yield asked_for(each, round(target, 1), top, start)
 
 
-def asked_for(scaling: Scaling, target: float, most: int) -> Autoscale:
+def asked_for(scaling: Scaling, target: float, most: int, start: int) -> Autoscale:
     """Returns an autoscaler of a plan as one of a deployment."""
-    given = scaling.model_dump(exclude={"target", "max"})
-    return Autoscale(**given, target=target, max=most)
+    given = scaling.model_dump(exclude={"target", "max", "start"})
+    return Autoscale(**given, target=target, max=most, start=start)
 
 
 def _named(scaling: Autoscale) -> str:

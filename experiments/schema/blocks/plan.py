@@ -127,7 +127,7 @@ class Scaling(Block):
     max: Replicas | None = None
     """Replicas at most; half as many again as the peak needs if left out."""
     start: Replicas | None = None
-    """Replicas that are up at midnight; `min` if left out."""
+    """Replicas that are up at midnight; what the first hour needs if left out."""
     every_s: Period = 15.0
     """Between two decisions."""
     window_s: Period = 60.0

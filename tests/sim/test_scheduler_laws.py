@@ -148,8 +148,10 @@ class Watched(Replay):
         held = {s.id: s.num_blocks for s in batch.sequences}
         record = super()._process(batch)
         scheduler.check()
-        for (s, _, drafts, blocks, computed, stale), row in zip(before, record["rows"], strict=True):
-            sampled, kept = row[3], row[4]
+        rows_of = {row[0]: row for row in record["rows"]}  # a row in vain may stand elsewhere in the batch
+        assert rows_of.keys() == {s.id for s, *_ in before}
+        for s, _, drafts, blocks, computed, stale in before:
+            sampled, kept = rows_of[s.id][3:5]
             self.emitted[s.id] = self.emitted.get(s.id, 0) + kept
             if s.state == FINISHED:
                 continue

@@ -166,6 +166,7 @@ CROWDED = (
 """Faults that show where promises decide."""
 LOOPS_OF = {
     "a window goes on past an arrival": ("open", "sparse"),
+    "a first token in flight is known": ("open",),
 }
 """Loops in which a fault shows sooner."""
 

@@ -233,10 +233,13 @@ def _entry_table(this: Planned, entries: Sequence[Entry]) -> str:
 
 
 def _refusals(this: Planned) -> Iterator[str]:
+    """By reason; an engine that can be had otherwise is named with the way to draft that it has not."""
     by_reason: dict[str, list[str]] = {}
+    there = {candidate.engine for candidate in this.every if not candidate.refusal}
     for candidate in this.every:
         if candidate.refusal:
-            by_reason.setdefault(candidate.refusal, []).append(candidate.engine)
+            name = candidate.id if candidate.engine in there else candidate.engine
+            by_reason.setdefault(candidate.refusal, []).append(name)
     for reason, names in by_reason.items():
         yield f"  not to be had: {', '.join(dict.fromkeys(names))}: {reason}"
 

@@ -91,7 +91,7 @@ def _scaling(pool: DeployedPool, scaled: Autoscale) -> Iterator[str]:
     if _follows(pool):
         metric = SCALED_ON[scaled.metric]
         yield f"The autoscaler of {pool.name} needs {metric} as a metric of pods, as prometheus-adapter"
-        yield f"gives it ({_metric(scaled)}); until it is there it scales nothing."
+        yield f"gives it ({_metric(scaled)}); until then the {pool.replicas} for the busiest hour stay."
     else:
         yield f"{pool.name} was simulated with replicas that follow {scaled.metric}. It has no"
         yield "HorizontalPodAutoscaler here, as its pods have no such metric."
@@ -122,7 +122,7 @@ def _claim(pool: DeployedPool) -> dict[str, object]:
 
 
 def _deployment(pool: DeployedPool) -> dict[str, object]:
-    spec: dict[str, object] = {} if _follows(pool) else {"replicas": pool.replicas}
+    spec: dict[str, object] = {"replicas": pool.replicas}
     labels = {"matchLabels": {"app": pool.name}}
     rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
     template = {"metadata": {"labels": {"app": pool.name}}, "spec": _pod(pool)}

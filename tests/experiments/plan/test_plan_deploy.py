@@ -131,9 +131,9 @@ def test_gpus_probes_and_the_token_are_there_and_services_find_their_pods(pools:
         assert "nvidia.com/gpu.product" in pod["spec"]["nodeSelector"]
 
 
-def test_replicas_are_as_bought_and_those_that_scale_are_left_to_their_autoscaler() -> None:
+def test_replicas_are_as_bought_also_where_an_autoscaler_whose_metric_may_be_missing_takes_over() -> None:
     fast, rest = of_kind([FAST, WIDE], "Deployment")
-    assert fast["spec"]["replicas"] == 2 and "replicas" not in rest["spec"]
+    assert fast["spec"]["replicas"] == rest["spec"]["replicas"] == 2
     (scaler,) = of_kind([FAST, WIDE], "HorizontalPodAutoscaler")
     assert scaler["spec"]["scaleTargetRef"]["name"] == "rest"
     assert (scaler["spec"]["minReplicas"], scaler["spec"]["maxReplicas"]) == (1, 4)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -13,7 +15,9 @@ from specfleet.experiments.plan.deploy.pool import DeployedPool
 from specfleet.experiments.plan.flags import server_command, unsaid
 from specfleet.experiments.plan.fleet.scaled import differences
 from specfleet.experiments.plan.neighbours import steps
+from specfleet.experiments.plan.planned import Planned
 from specfleet.experiments.plan.planner import Planner
+from specfleet.experiments.plan.report import _refusals
 from specfleet.experiments.plan.traffic import Traffic
 from specfleet.experiments.plan.trials import measure
 from specfleet.experiments.point.bounds import MeanLengths, bound
@@ -133,3 +137,12 @@ def test_what_cannot_be_asked_is_a_fault_with_its_line(tmp_path: Path, old: str,
     with pytest.raises(InputFaults, match=said) as found:
         load(tmp_path / "ways.yaml")
     assert all(fault.line > 8 for fault in found.value.faults)
+
+
+def test_an_engine_that_can_be_had_is_not_said_to_be_none_for_a_tree_that_it_has_not(
+    found: dict[str, Candidate],
+) -> None:
+    this = SimpleNamespace(every=tuple(found.values()))
+    lines = list(_refusals(cast("Planned", this)))
+    assert len(lines) == 2 and "1 x h100-sxm bf16 vllm-0.33, eagle3 K = 6 tree 2x2" in lines[0]
+    assert "not to be had: 1 x h100-sxm bf16 vllm-0.33:" not in " ".join(lines)

@@ -98,18 +98,19 @@ def behind(config: Experiment, router: str) -> Experiment:
 def by_router(search: Search, winner: Entry, routers: Sequence[str]) -> list[TriedFleet]:
     """Returns for each router the fewest of the winner's replicas that meet the SLO behind it.
 
-    No more than the plan has are tried, and fewer as long as they meet it. All are simulated as whole
-    deployments, on the same requests.
+    No more than the plan has are tried, and fewer as long as they meet it on fresh seeds as well, but for the
+    plan's own router, of which that is known. All are whole deployments, on the same requests.
     """
     assert winner.high is not None
-    found, candidate = [], winner.candidate
+    found, candidate, own = [], winner.candidate, winner.candidate.config.deployment.routing.then
     floor = min(_fewest(search.traffic, winner.bound), winner.high)
     for router in routers:
         config = behind(candidate.config, router)
         n, best = winner.high, _asked(search, config, winner.high)
-        while best.judged.verdict == "met" and n > max(floor, winner.high - DOWNWARDS):
+        least = winner.high if router == own else max(floor, winner.high - DOWNWARDS)
+        while best.judged.verdict == "met" and n > least:
             fewer = _asked(search, config, n - 1)
-            if fewer.judged.verdict != "met":
+            if fewer.judged.verdict != "met" or not _again(search, config, n - 1):
                 break
             n, best = n - 1, fewer
         part = FleetPart("", (), search.traffic.rate, candidate, n)
@@ -120,6 +121,13 @@ def by_router(search: Search, winner: Entry, routers: Sequence[str]) -> list[Tri
 
 def _fewest(traffic: Traffic, top: Bound) -> int:
     return max(-int(-traffic.rate // top.rate), 1) if top.rate else MOST_REPLICAS
+
+
+def _again(search: Search, config: Experiment, replicas: int) -> bool:
+    """Whether a deployment meets the SLO on seeds that had no part in its choice."""
+    lengths = of_whole(search.lengths, replicas)
+    question = Question(search.traffic, config, replicas, search.fresh, lengths, whole=True)
+    return search.laboratory.ask([question])[0].judged.verdict == "met"
 
 
 def _asked(search: Search, config: Experiment, replicas: int) -> Reply:
@@ -308,7 +316,9 @@ def fleets_of(search: Search, plan: Plan, every: Sequence[Candidate], winner: En
     chosen = best if best is not None and (best.router != own or best.cost < base - CENT) else None
     limit = base if chosen is None else chosen.cost
     for _, fleet in pools:
-        if fleet.met and fleet.cost < limit - CENT:
+        if not (fleet.met and fleet.cost < limit - CENT):
+            continue
+        if _again(search, together(fleet), sum(part.replicas for part in fleet.parts)):
             chosen, limit = fleet, fleet.cost
     return Fleets(tuple(routers), tuple(each.router for each in even), tuple(pools), chosen)
 

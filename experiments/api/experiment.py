@@ -78,7 +78,13 @@ class Experiment:
         with as_user_errors():
             return check_text(checked(name, self._loaded, self.points))
 
-    def run(self, jobs: int = 1, out: Path | str | None = None, progress: bool = False) -> Result:
+    def run(
+        self,
+        jobs: int = 1,
+        out: Path | str | None = None,
+        progress: bool = False,
+        cluster: str | None = None,
+    ) -> Result:
         """Simulates every point.
 
         Args:
@@ -86,24 +92,30 @@ class Experiment:
                 script does at its top level stands below `if __name__ == "__main__":`.
             out: the results folder; left out, a temporary one that goes with the result.
             progress: says on stderr how far it is.
+            cluster: address of a Dask scheduler whose workers simulate; or `local`, which starts one with
+                `jobs` workers here; with 1, as many as there are processors.
 
         Raises:
-            UserError: the folder belongs to something else, no point could be simulated, or other processes
-                cannot import what was registered.
+            UserError: the folder belongs to something else, no point could be simulated, other processes
+                cannot import what was registered, or the cluster cannot be worked with.
+            WorkersGone: nobody answers at the address, or nobody is left to work.
         """
         from specfleet.experiments.load.rules.own import refuse_unreachable
+        from specfleet.experiments.run.cluster.crew import of_python
         from specfleet.experiments.run.processes import WorkerLost
         from specfleet.experiments.run.progress import Reporter
         from specfleet.experiments.run.run import Run
 
-        refuse_unreachable([point.config for point in self.points], jobs)
+        refuse_unreachable([point.config for point in self.points], 2 if cluster else jobs)
         kept = TemporaryDirectory(prefix="specfleet-") if out is None else None
         folder = Path(kept.name) if kept else Path(str(out))
-        with as_user_errors():
+        reporter = Reporter(0, quiet=not progress)
+        with as_user_errors(), of_python(jobs, cluster, reporter.say) as workers:
             run = Run(self.given, self.changes, folder)
             todo = run.prepare(resume=False)
+            reporter.total = len(todo)
             try:
-                run.execute(todo, jobs, Reporter(len(todo), quiet=not progress))
+                run.execute(todo, workers, reporter)
                 rows = run.summary()
             finally:
                 run.release()

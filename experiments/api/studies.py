@@ -22,6 +22,7 @@ def plan(
     /,
     *,
     jobs: int = 1,
+    cluster: str | None = None,
     out: Path | str | None = None,
     progress: bool = False,
     **blocks: object,
@@ -31,7 +32,7 @@ def plan(
     Args:
         given: the path of an experiment file with its `plan:` block, what such a file holds, or one loaded.
         overrides: dotted keys with their values, in place of the file's.
-        jobs: processes, as for `Experiment.run`.
+        jobs, cluster: as for `Experiment.run`.
         out: a folder for plan.json, rollout.md and every simulation; left out, nothing is kept.
         progress: says on stderr what it is at.
         **blocks: as for `load`.
@@ -45,13 +46,16 @@ def plan(
     from specfleet.experiments.load.rules.own import refuse_unreachable
     from specfleet.experiments.plan.planner import Planner
     from specfleet.experiments.plan.write import write_plan
+    from specfleet.experiments.run.cluster.crew import of_python
     from specfleet.experiments.run.progress import Reporter
 
     with TemporaryDirectory(prefix="specfleet-") as kept, as_user_errors():
         planner = Planner(*_asked(given, overrides, blocks), Path(kept if out is None else out))
-        refuse_unreachable([planner.loaded.experiment], jobs)
-        planner.prepare(resume=False)
-        planned = planner.execute(jobs, Reporter(0, quiet=not progress).say)
+        refuse_unreachable([planner.loaded.experiment], 2 if cluster else jobs)
+        reporter = Reporter(0, quiet=not progress)
+        with of_python(jobs, cluster, reporter.say) as workers:
+            planner.prepare(resume=False)
+            planned = planner.execute(workers, reporter.say)
         if out is not None:
             write_plan(planned, planner.folder)
     return planned
@@ -63,6 +67,7 @@ def breakeven(
     /,
     *,
     jobs: int = 1,
+    cluster: str | None = None,
     tolerance: float = 0.01,
     progress: bool = False,
     **blocks: object,
@@ -72,7 +77,7 @@ def breakeven(
     Args:
         given: the path of an experiment file, what such a file holds, or one loaded.
         overrides: dotted keys with their values, in place of the file's.
-        jobs: processes, as for `Experiment.run`.
+        jobs, cluster: as for `Experiment.run`.
         tolerance: width to which a crossing is bracketed.
         progress: says on stderr how far it is.
         **blocks: as for `load`.
@@ -85,12 +90,15 @@ def breakeven(
     """
     from specfleet.experiments.breakeven.question import COUNTED, Breakeven
     from specfleet.experiments.load.rules.own import refuse_unreachable
+    from specfleet.experiments.run.cluster.crew import of_python
     from specfleet.experiments.run.progress import Reporter
 
     with as_user_errors():
         search = Breakeven(*_asked(given, overrides, blocks), tolerance=tolerance)
-        refuse_unreachable([search.loaded.experiment], jobs)
-        search.execute(jobs, Reporter(search.total, not progress, COUNTED))
+        refuse_unreachable([search.loaded.experiment], 2 if cluster else jobs)
+        reporter = Reporter(search.total, not progress, COUNTED)
+        with of_python(jobs, cluster, reporter.say) as workers:
+            search.execute(workers, reporter)
     return search
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from specfleet.experiments.breakeven.figures import draw_breakeven
 from specfleet.experiments.breakeven.question import COUNTED, Breakeven
 from specfleet.experiments.breakeven.report import breakeven_facts, breakeven_text, write_breakeven
-from specfleet.experiments.run.processes import default_jobs
+from specfleet.experiments.run.cluster.crew import crew
+from specfleet.experiments.run.processes import WorkersGone
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.words.as_json import json_text
 from specfleet.experiments.words.width import say
@@ -25,6 +26,7 @@ def breakeven_command(
     quiet: bool = False,
     as_json: bool = False,
     resume: bool = False,
+    cluster: str | None = None,
 ) -> int:
     """Searches, prints the answer, and writes breakeven.json, breakeven.csv and plots/.
 
@@ -35,15 +37,19 @@ def breakeven_command(
         InputFaults: with all that is wrong with the file or the options.
     """
     this = Breakeven(file, overrides, out, tolerance)
-    this.prepare(resume)
     reporter = Reporter(this.total, quiet, COUNTED)
-    for notice in this.loaded.notices:
-        reporter.say(f"note: {notice}")
-    try:
-        this.execute(jobs or default_jobs(), reporter)
-    except KeyboardInterrupt:
-        print("interrupted: what is searched is kept; go on with --resume", file=sys.stderr)
-        return 130
+    with crew(jobs, cluster, reporter.say) as workers:
+        this.prepare(resume)
+        for notice in this.loaded.notices:
+            reporter.say(f"note: {notice}")
+        try:
+            this.execute(workers, reporter)
+        except KeyboardInterrupt:
+            print("interrupted: what is searched is kept; go on with --resume", file=sys.stderr)
+            return 130
+        except WorkersGone as gone:
+            print(f"{gone}; what is searched is kept: go on with --resume", file=sys.stderr)
+            return 1
     if this.broken_law is not None:
         this.finish()
         print(f"{this.broken_law}; nothing is said of the others: {this.folder}", file=sys.stderr)

@@ -24,7 +24,7 @@ from specfleet.experiments.run.folder import (
     start_of_manifest,
 )
 from specfleet.experiments.run.inputs import input_files
-from specfleet.experiments.run.processes import WorkerLost, Workers
+from specfleet.experiments.run.processes import WorkerLost, Workers, at_hand
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.run.results import as_number, number
 from specfleet.experiments.schema.blocks.experiment import Experiment
@@ -163,15 +163,15 @@ class Breakeven:
             return config
         return with_requests(config, min(max(used), MOST_SEARCHED))
 
-    def execute(self, jobs: int, reporter: Reporter) -> None:
+    def execute(self, jobs: int | Workers, reporter: Reporter) -> None:
         """Judges the file's own acceptance, runs the plain points, the searches, and those at the ends of a
         range of spreads; failures are noted and the others go on.
 
         Args:
-            jobs: processes; 0 only takes up what the folder holds.
+            jobs: processes, or those to work in; 0 only takes up what the folder holds.
             reporter: told of progress.
         """
-        with reporter, Workers(jobs) if jobs else nullcontext() as workers:
+        with reporter, nullcontext() if jobs == 0 else at_hand(jobs) as workers:
             self._each(judge, self.asked(), Verdicts, self._judged, workers, reporter)
             for drafts, at_ends in (((0,), False), (self.drafts, False), (self.drafts, True)):
                 keep = self._found_at_end if at_ends else self._found

@@ -30,6 +30,14 @@ Overrides = Annotated[
     typer.Argument(metavar="[key=value]...", help="Changes to the file, for example serve.max_num_seqs=64."),
 ]
 Jobs = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Processes (default: all cores).")]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="ADDRESS",
+        help="Simulate on the workers of this Dask scheduler, HOST:PORT; or local (docs/scale.md).",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 ToolFormatName = Annotated[
     str | None,

@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ import typer
 from specfleet.experiments.cli import studies as cli_studies
 from specfleet.experiments.cli.base import (
     AsJson,
+    Cluster,
     File,
     FileOrLine,
     Jobs,
@@ -69,6 +71,7 @@ def run(
     file: FileOrLine = None,
     overrides: Overrides = None,
     jobs: Jobs = None,
+    cluster: Cluster = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="Exactly this folder (default: the next of results/NAME/1, 2, ..)."),
@@ -88,24 +91,29 @@ def run(
     models: Models = None,
 ) -> None:
     """Simulate every point of an experiment; print the table, write a results folder with plots."""
-    from specfleet.experiments.run.processes import Workers, default_jobs
+    from specfleet.experiments.run.cluster.crew import crew
+    from specfleet.experiments.run.processes import default_jobs
     from specfleet.experiments.run.progress import Reporter
     from specfleet.experiments.run.run import Run
     from specfleet.experiments.run.runner import worthwhile
 
-    with plain_errors():
-        given, changes = experiment_from(file, vllm, overrides or (), gpu, models or (), engine)
-        this = Run(given, changes, out, check)
-        todo = this.prepare(resume)
-    reporter = Reporter(len(todo), quiet)
-    for notice in this.loaded.notices:
-        reporter.say(f"note: {notice}")
-    with Workers(jobs or worthwhile(todo, default_jobs())) as workers:
+    reporter = Reporter(0, quiet)
+    with ExitStack() as hired:
+        with plain_errors():
+            given, changes = experiment_from(file, vllm, overrides or (), gpu, models or (), engine)
+            this = Run(given, changes, out, check)
+            workers = hired.enter_context(crew(jobs, cluster, reporter.say))
+            todo = this.prepare(resume)
+        reporter.total = len(todo)
+        for notice in this.loaded.notices:
+            reporter.say(f"note: {notice}")
+        if jobs is None:
+            workers.at_most(worthwhile(todo, default_jobs()))
         if plots:
             from specfleet.experiments.figures.run import ready_to_draw
 
             workers.afterwards(ready_to_draw)
-        interrupted = not _executed(this, todo, workers, reporter)
+        ended = _executed(this, todo, workers, reporter)
         try:
             with plain_errors():
                 if rows := this.summary():
@@ -116,21 +124,27 @@ def run(
             this.release()
     if not as_json:
         print(f"results: {this.folder}")
-    if interrupted:
+    if ended is not None:
+        said, code = ended
         whole = sum(task.done for task in this.tasks)
-        fail(f"interrupted: {whole} of {len(this.tasks)} simulations are whole; go on with --resume", 130)
+        fail(f"{said}: {whole} of {len(this.tasks)} simulations are whole; go on with --resume", code)
     if this.failures:
         fail(f"{len(this.failures)} of {len(this.tasks)} simulations failed: {this.failures[0][1]}", 1)
 
 
-def _executed(this: Run, todo: list[Task], workers: Workers, reporter: Reporter) -> bool:
-    """Runs what is to be done; False if the user stopped it."""
+def _executed(this: Run, todo: list[Task], workers: Workers, reporter: Reporter) -> tuple[str, int] | None:
+    """Runs what is to be done; what ended it before, with its exit code, or None."""
+    from specfleet.experiments.run.processes import WorkersGone
+
     try:
         this.execute(todo, workers, reporter)
     except KeyboardInterrupt:
         workers.stop(at_once=True)
-        return False
-    return True
+        return "interrupted", 130
+    except WorkersGone as gone:
+        workers.stop(at_once=True)
+        return str(gone), 1
+    return None
 
 
 def _answer(this: Run, rows: Sequence[Row], as_json: bool) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from specfleet.experiments.cli.base import (
     AsJson,
+    Cluster,
     File,
     Jobs,
     Overrides,
@@ -32,6 +33,7 @@ def validate(
     format_: ToolFormatName = None,
     seeds: Annotated[int, typer.Option(min=1, help="Replications of each point.")] = 4,
     jobs: Jobs = None,
+    cluster: Cluster = None,
     mode: Annotated[
         str, typer.Option(help="Acceptance: given by the row, or predicted from the other rows.")
     ] = "given",
@@ -59,6 +61,7 @@ def validate(
             format_=format_,
             seeds=seeds,
             jobs=jobs,
+            cluster=cluster,
             mode=mode,
             method=method,
             as_json=as_json,
@@ -180,6 +183,7 @@ def breakeven(
     file: File,
     overrides: Overrides = None,
     jobs: Jobs = None,
+    cluster: Cluster = None,
     out: Annotated[
         Path | None, typer.Option(help="Results folder (default: results/NAME-breakeven).")
     ] = None,
@@ -193,7 +197,9 @@ def breakeven(
     from specfleet.experiments.breakeven.command import breakeven_command
 
     with plain_errors():
-        code = breakeven_command(file, overrides or (), jobs, out, tolerance, plots, quiet, as_json, resume)
+        code = breakeven_command(
+            file, overrides or (), jobs, out, tolerance, plots, quiet, as_json, resume, cluster
+        )
     raise typer.Exit(code)
 
 
@@ -201,6 +207,7 @@ def plan(
     file: File,
     overrides: Overrides = None,
     jobs: Jobs = None,
+    cluster: Cluster = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the plan (default: results/NAME-plan).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Keep the simulations that are finished.")] = False,
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw the figures.")] = True,
@@ -215,5 +222,5 @@ def plan(
 
     given = [*(overrides or ()), *([] if prices is None else [f"plan.prices_file={prices}"])]
     with plain_errors():
-        code = plan_command(file, given, jobs, out, resume, plots, quiet, as_json)
+        code = plan_command(file, given, jobs, out, resume, plots, quiet, as_json, cluster)
     raise typer.Exit(code)

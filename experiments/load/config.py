@@ -219,8 +219,9 @@ def _with_configs(value: Value, path: KeyPath, document: Document) -> Value:
     named = found.get("hf_config")
     if isinstance(named, str):
         there = str(_ready_value("trace", named, document.mark(path).file))
-        if lookups.is_there(there) or not lookups.is_there(named):
-            found["hf_config"] = there
+        found["hf_config"] = (
+            there if lookups.is_there(there) or not lookups.is_there(named) else str(Path(named).resolve())
+        )
     return found
 
 

@@ -10,10 +10,12 @@ from pathlib import Path
 from specfleet.experiments.plan.deploy.winner import winning_pools
 from specfleet.experiments.plan.deploy.write import deployed_text
 from specfleet.experiments.plan.figures import draw_plan
+from specfleet.experiments.plan.planned import Planned
 from specfleet.experiments.plan.planner import Planner
 from specfleet.experiments.plan.report import plan_text
 from specfleet.experiments.plan.write import write_plan
-from specfleet.experiments.run.processes import WorkerLost, default_jobs
+from specfleet.experiments.run.cluster.crew import crew
+from specfleet.experiments.run.processes import WorkerLost, Workers
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.words.width import say
 from specfleet.sim.errors import SimulationError
@@ -30,6 +32,7 @@ def plan_command(
     plots: bool = True,
     quiet: bool = False,
     as_json: bool = False,
+    cluster: str | None = None,
 ) -> int:
     """Makes a plan, prints the answer, and writes plan.json, rollout.md and plots/.
 
@@ -41,24 +44,15 @@ def plan_command(
     Raises:
         InputFaults: with all that is wrong with the file or the options.
     """
-    planner = Planner(file, overrides, out)
-    planner.prepare(resume)
-    reporter = Reporter(0, quiet)
-    for notice in planner.loaded.notices:
-        reporter.say(f"note: {notice}")
-    started = time.monotonic()
-    try:
-        planned = planner.execute(jobs or default_jobs(), _rarely(reporter, started))
-    except KeyboardInterrupt:
-        print("interrupted: what is simulated is kept; go on with --resume", file=sys.stderr)
-        return 130
-    except WorkerLost as lost:
-        print(f"{lost}; what is simulated is kept: go on with --resume", file=sys.stderr)
-        return 1
-    except SimulationError as error:
-        planner.failed(error)
-        print(f"no plan: {type(error).__name__}: {error}", file=sys.stderr)
-        return 1
+    planner, reporter = Planner(file, overrides, out), Reporter(0, quiet)
+    with crew(jobs, cluster, reporter.say) as workers:
+        planner.prepare(resume)
+        for notice in planner.loaded.notices:
+            reporter.say(f"note: {notice}")
+        started = time.monotonic()
+        planned = _planned(planner, workers, _rarely(reporter, started))
+    if isinstance(planned, int):
+        return planned
     write_plan(planned, planner.folder)
     if as_json:
         print((planner.folder / "plan.json").read_text().rstrip())
@@ -75,6 +69,22 @@ def plan_command(
     where = sys.stderr if as_json else sys.stdout
     print(f"{planned.spent} simulations{found} in {spent:.0f} s\nplan: {planner.folder}", file=where)
     return 0 if planned.winner is not None else 1
+
+
+def _planned(planner: Planner, workers: Workers, say: Callable[[str], None]) -> Planned | int:
+    """Returns the plan, or the exit code where there is none."""
+    try:
+        return planner.execute(workers, say)
+    except KeyboardInterrupt:
+        print("interrupted: what is simulated is kept; go on with --resume", file=sys.stderr)
+        return 130
+    except WorkerLost as lost:
+        print(f"{lost}; what is simulated is kept: go on with --resume", file=sys.stderr)
+        return 1
+    except SimulationError as error:
+        planner.failed(error)
+        print(f"no plan: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
 
 
 def _rarely(reporter: Reporter, started: float) -> Callable[[str], None]:

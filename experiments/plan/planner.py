@@ -31,7 +31,7 @@ from specfleet.experiments.point.build import requests
 from specfleet.experiments.run.files import write_text
 from specfleet.experiments.run.folder import Manifest, ResultsFolder, figures_in, start_of_manifest
 from specfleet.experiments.run.inputs import input_files
-from specfleet.experiments.run.processes import Workers
+from specfleet.experiments.run.processes import Workers, at_hand
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
 from specfleet.experiments.schema.given import Given
@@ -118,9 +118,9 @@ class Planner:
             self._place.write_manifest({**self._manifest, "whole": False, "failures": failures})
         self._place.release()
 
-    def execute(self, jobs: int, say: Callable[[str], None]) -> Planned:
+    def execute(self, jobs: int | Workers, say: Callable[[str], None]) -> Planned:
         """Searches, confirms and studies; says what it is at."""
-        with Workers(jobs) as workers:
+        with at_hand(jobs) as workers:
             return self.made_in(Laboratory(self.folder / "simulations", workers), say)
 
     def made_in(self, laboratory: Laboratory, say: Callable[[str], None]) -> Planned:

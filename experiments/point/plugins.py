@@ -13,7 +13,7 @@ from types import ModuleType
 
 from specfleet.experiments.schema.blocks.own import Plugin
 from specfleet.experiments.schema.faults import UserError
-from specfleet.experiments.schema.registry import loading
+from specfleet.experiments.schema.registry import OWN, forget, loading
 
 _loaded: dict[str, str] = {}
 """Plugin -> hash of the content that was loaded."""
@@ -42,6 +42,14 @@ def load_plugins(plugins: Iterable[Plugin]) -> None:
             except Exception as error:
                 raise UserError(f"{plugin.named}{_line(error, plugin)}: {_said(error)}") from None
         _loaded[plugin.named] = digest
+
+
+def forget_plugins() -> None:
+    """Forgets all that was registered, by plugins and from Python: the next to work in this process may mean
+    something else by the same names."""
+    for kind, name in list(OWN):
+        forget(kind, name)
+    _loaded.update(dict.fromkeys(_loaded, ""))
 
 
 def content(plugin: Plugin) -> tuple[bytes, str]:

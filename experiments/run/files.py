@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,10 @@ from specfleet.experiments.schema.faults import Fault, InputFaults
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+WHOLE = "_SUCCESS"
+"""Last file of a simulation's folder."""
 
 
 class FolderFault(InputFaults):
@@ -48,6 +53,31 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         except BaseException:
             beside.unlink(missing_ok=True)
             raise
+
+
+def write_folder(path: Path, files: Mapping[str, Callable[[Path], object]]) -> None:
+    """Writes a folder of files, `_SUCCESS` among them, in the place of what is there: whole or not at all.
+
+    Args:
+        path: the folder.
+        files: what writes each of them, by name.
+
+    Raises:
+        OSError: with a file's name; nothing is left behind.
+    """
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        with naming(path):
+            unfinished.mkdir(parents=True)
+            for name, write in files.items():
+                write(unfinished / name)
+            (unfinished / WHOLE).touch()
+            shutil.rmtree(path, ignore_errors=True)
+            unfinished.rename(path)
+    except OSError:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -12,13 +12,14 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, sqrt
 from pathlib import Path
 
 from specfleet.experiments.load.rules.sizes import longest
 from specfleet.experiments.load.sweep import Point, with_ends
 from specfleet.experiments.run.band import is_tail
+from specfleet.experiments.run.files import WHOLE
 from specfleet.experiments.run.judged import Requests
 from specfleet.experiments.run.known import loose
 from specfleet.experiments.run.processes import Workers
@@ -92,6 +93,15 @@ class Sighting:
         return self.task.folder / LOOKS / f"{self.task.id},n={self.prompts}"
 
     @property
+    def done(self) -> bool:
+        """Whether its folder is complete."""
+        return (self.path / WHOLE).exists()
+
+    def placed(self, root: Path) -> Sighting:
+        """Returns the same in another folder of a run."""
+        return replace(self, task=self.task.placed(root))
+
+    @property
     def id(self) -> str:
         """Names it in progress, and says what it is made for."""
         return f"{self.task.id}, {self.prompts:,} requests{f', for {self.why}' if self.why else ''}"
@@ -108,7 +118,7 @@ def take_look(look: Sighting) -> Served:
     Raises:
         SimulationError, ValueError, OSError: as `run_task` does.
     """
-    if not (look.path / "_SUCCESS").exists():
+    if not look.done:
         config = look.task.point.config
         workload = config.workload.model_copy(update={"num_prompts": look.prompts})
         config = config.model_copy(update={"workload": workload})
@@ -173,7 +183,7 @@ def grow(
         def running(at: Sequence[int], looks: Sequence[tuple[Sighting, _InProgress]] = looks) -> None:
             started("; ".join(looks[i][0].id for i in at))
 
-        for at, found in workers.as_finished(take_look, [look for look, _ in looks], running):
+        for at, found in workers.as_written(take_look, [look for look, _ in looks], running):
             look, one = looks[at]
             one.taken.append(look)
             yield look

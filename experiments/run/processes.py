@@ -9,10 +9,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from itertools import islice
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 
 from specfleet.experiments.schema.registry import Address, from_python
 
@@ -21,22 +24,50 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+class Writing(Protocol):
+    """Work that makes a folder, whole or not at all."""
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+
+    @property
+    def done(self) -> bool:
+        """Whether it is there."""
+
+    def placed(self, root: Path) -> Self:
+        """Returns the same work with its folder somewhere below another root."""
+
+
+Written = TypeVar("Written", bound=Writing)
 Running = Callable[[Sequence[int]], None]
 """Told the positions of what is being worked on."""
+
+
+KILLED = "a worker process was killed, perhaps because memory ran out; fewer --jobs need less of it"
 
 
 class WorkerLost(RuntimeError):  # noqa: N818 - reads as what happened
     """A worker process ended without an answer; what it and the others had not finished is lost."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "a worker process was killed, perhaps because memory ran out; fewer --jobs need less of it"
-        )
+    def __init__(self, said: str = KILLED) -> None:
+        super().__init__(said)
+
+
+class WorkersGone(WorkerLost):
+    """There is nobody left to work; what was finished is kept."""
 
 
 def default_jobs() -> int:
     """Returns the processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def at_hand(jobs: int | Workers) -> AbstractContextManager[Workers]:
+    """Returns so many processes to be entered, or those that are there and stay."""
+    return nullcontext(jobs) if isinstance(jobs, Workers) else Workers(jobs)
 
 
 class Workers:
@@ -73,6 +104,10 @@ class Workers:
         """Whether processes are there to work in."""
         return self._pool is not None
 
+    def at_most(self, jobs: int) -> None:
+        """No more processes than these are worth their start."""
+        self._jobs = min(self._jobs, jobs)
+
     def afterwards(self, prepare: Callable[[], object]) -> None:
         """What a process is to do when there is nothing left to begin while others still work."""
         self._afterwards = prepare
@@ -106,11 +141,18 @@ class Workers:
             return
         from concurrent.futures import as_completed
 
-        futures = self._submit(work, items)
-        for future in as_completed(futures):
+        left = OrderedDict(self._submit(work, items))
+        for future in as_completed([*left]):
             found = self._outcome(future)
-            yield futures[future], found
-            running([at for other, at in futures.items() if other.running()][: self._jobs])
+            yield left.pop(future), found
+            first = islice(left.items(), 2 * self._jobs)  # begun in this order, so nobody beyond them works
+            running([at for other, at in first if other.running()][: self._jobs])
+
+    def as_written(
+        self, work: Callable[[Written], Result], items: Sequence[Written], running: Running = lambda at: None
+    ) -> Iterator[tuple[int, Result | Exception]]:
+        """Yields as `as_finished` does; an item's folder is in its place by then, wherever it was made."""
+        return self.as_finished(work, items, running)
 
     def in_order(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
         """Yields the result of each item in the order of `items`; raises what the first to fail raised."""

@@ -31,6 +31,7 @@ class Reporter:
         self._started = self._last_line = time.monotonic()
 
     def __enter__(self) -> Self:
+        self._started = self._last_line = time.monotonic()
         if sys.stderr.isatty() and not self.quiet:
             self._bar = _bar()
             self._bar.start()

@@ -7,7 +7,7 @@ import platform
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -27,7 +27,7 @@ from specfleet.experiments.run.folder import (
 )
 from specfleet.experiments.run.growth import LOOKS, groups, grow
 from specfleet.experiments.run.inputs import changed_files, input_files
-from specfleet.experiments.run.processes import WorkerLost, Workers
+from specfleet.experiments.run.processes import WorkerLost, Workers, at_hand
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.run.results import Row, summarise, write_summary
 from specfleet.experiments.run.runner import Task, run_tasks, tasks
@@ -124,8 +124,7 @@ class Run:
             reporter.say(f"failed: {task.id}: {text}")
 
         fixed = [task for task in todo if not task.point.config.workload.goes_on]
-        started = nullcontext(jobs) if isinstance(jobs, Workers) else Workers(jobs)
-        with reporter, started as workers:
+        with reporter, at_hand(jobs) as workers:
             with closing(run_tasks(fixed, workers, reporter.running, failed)) as finished:
                 for task in finished:
                     reporter.finished(task.id)

@@ -7,11 +7,8 @@ goes on from them.
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +23,7 @@ from specfleet.experiments.run.analysis import StepTotals, intervals, tpot_split
 from specfleet.experiments.run.columnfiles import write_fleet, write_json, write_requests
 from specfleet.experiments.run.costs.energy import energy_of
 from specfleet.experiments.run.costs.paid import paid_share, scaling_of
-from specfleet.experiments.run.files import naming
+from specfleet.experiments.run.files import WHOLE, write_folder
 from specfleet.experiments.run.fleets.shares import (
     Shares,
     pieces,
@@ -36,7 +33,7 @@ from specfleet.experiments.run.fleets.shares import (
     summed_up,
 )
 from specfleet.experiments.run.pools import flat, gateway_of, of_decode, pools_of, steps_of, told_of
-from specfleet.experiments.run.processes import Workers
+from specfleet.experiments.run.processes import Workers, at_hand
 from specfleet.experiments.run.sglang_bench import sglang_bench_json
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.sim.metrics.client_queue import client_queue
@@ -62,7 +59,7 @@ GROWN = 10_000
 """Requests, roughly, of a simulation that goes on until it is settled."""
 
 Started = Callable[[str], None]
-Files = Mapping[str, Callable[[Path], None]]
+Files = Mapping[str, Callable[[Path], object]]
 """What writes each of a task's files."""
 
 
@@ -95,7 +92,11 @@ class Task:
     @property
     def done(self) -> bool:
         """Whether its folder is complete."""
-        return (self.path / "_SUCCESS").exists()
+        return (self.path / WHOLE).exists()
+
+    def placed(self, root: Path) -> Task:
+        """Returns the same in another folder of a run."""
+        return replace(self, folder=root)
 
     @property
     def shares(self) -> int:
@@ -144,23 +145,6 @@ def simulate_into(path: Path, config: Experiment, seed: int, every_turn: bool) -
     else:
         files = _in_full(config, built, seed, every_turn)
     write_folder(path, files)
-
-
-def write_folder(path: Path, files: Files) -> None:
-    """Writes the folder of a simulation, whole or not at all."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    try:
-        with naming(path):
-            unfinished.mkdir(parents=True)
-            for name, write in files.items():
-                write(unfinished / name)
-            (unfinished / "_SUCCESS").touch()
-            shutil.rmtree(path, ignore_errors=True)
-            unfinished.rename(path)
-    except OSError:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
 
 
 def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> Files:
@@ -378,17 +362,20 @@ def run_tasks(
         started: told what is running.
         failed: told of a task that could not be run; the others go on.
     """
-    with nullcontext(jobs) if isinstance(jobs, Workers) else Workers(jobs) as workers:
+    with at_hand(jobs) as workers:
         ordered = sorted(todo, key=lambda task: -task.seconds)
         each = -(-workers.jobs // max(len(ordered), 1))
         items = [FleetPiece(task, which) for task in ordered for which in pieces(task.shares, each)]
         found: dict[int, Shares | None] = {}
         left = Counter(item.task.id for item in items)
+        places: dict[str, list[int]] = defaultdict(list)
+        for i, item in enumerate(items):
+            places[item.task.id].append(i)
 
         def running(at: Sequence[int]) -> None:
             started(", ".join(dict.fromkeys(items[i].task.id for i in at)))
 
-        for at, done in workers.as_finished(run_piece, items, running):
+        for at, done in workers.as_written(run_piece, items, running):
             task = items[at].task
             if task.id not in left:
                 continue  # another piece of it has failed
@@ -400,7 +387,7 @@ def run_tasks(
                 continue
             found[at] = done
             if not left[task.id]:
-                mine = [found.pop(i) for i, item in enumerate(items) if item.task.id == task.id]
+                mine = [found.pop(i) for i in places.pop(task.id)]
                 if error := _finished(task, mine):
                     failed(task, error)
                 yield task
@@ -412,6 +399,20 @@ class FleetPiece:
 
     task: Task
     which: range
+
+    @property
+    def path(self) -> Path:
+        """The task's folder, which a piece that is all of it makes."""
+        return self.task.path
+
+    @property
+    def done(self) -> bool:
+        """Whether the task's folder is complete."""
+        return self.task.done
+
+    def placed(self, root: Path) -> FleetPiece:
+        """Returns the same in another folder of a run."""
+        return replace(self, task=self.task.placed(root))
 
 
 def run_piece(piece: FleetPiece) -> Shares | None:

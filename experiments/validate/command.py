@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from specfleet.experiments.run.processes import default_jobs
+from specfleet.experiments.run.cluster.crew import crew
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.schema.faults import Fault, InputFaults
 from specfleet.experiments.tools.read import check_format
@@ -28,6 +28,7 @@ def validate_command(
     format_: str | None = None,
     seeds: int = 4,
     jobs: int | None = None,
+    cluster: str | None = None,
     mode: str = "given",
     method: str | None = None,
     as_json: bool = False,
@@ -53,15 +54,11 @@ def validate_command(
         print(text, file=sys.stderr)
     for error, n in sorted(readout.errors.items()):
         print(f"error: {n} row{'s' if n > 1 else ''}: {error}", file=sys.stderr)
-    result = validate(
-        readout,
-        seeds=seeds,
-        jobs=jobs or default_jobs(),
-        mode=mode,
-        method=method,
-        reporter=Reporter(len(readout.points), quiet),
-        free=free,
-    )
+    reporter = Reporter(len(readout.points), quiet)
+    with crew(jobs, cluster, reporter.say) as workers:
+        result = validate(
+            readout, seeds=seeds, jobs=workers, mode=mode, method=method, reporter=reporter, free=free
+        )
     for error, n in sorted((result.errors - readout.errors).items()):
         print(f"error: {n} row{'s' if n > 1 else ''}: {error}", file=sys.stderr)
     if as_json:

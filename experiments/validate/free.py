@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.schema.blocks.acceptance import SEEN_CONCENTRATIONS
 from specfleet.experiments.validate.points import MeasuredPoint
@@ -44,7 +45,7 @@ def variants(
     *,
     seeds: int,
     method: str | None,
-    jobs: int,
+    jobs: int | Workers,
     quiet: bool,
 ) -> list[Variant]:
     """Returns the errors of the drafting rows, matched and free, by what spread they are given.

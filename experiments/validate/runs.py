@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from specfleet.experiments.run.processes import Workers
+from specfleet.experiments.run.processes import Workers, at_hand
 from specfleet.experiments.validate.acceptance import predicted_acceptance
 from specfleet.experiments.validate.points import (
     BENCH_KEYS,
@@ -196,16 +196,16 @@ def predict_all(
     points: Sequence[MeasuredPoint],
     seeds: int,
     method: str | None,
-    jobs: int,
+    jobs: int | Workers,
     finished: Callable[[str], None],
     free: bool = False,
 ) -> list[Scored]:
-    """Returns all predictions in the order of `points`, the largest first in `jobs` processes."""
+    """Returns all predictions in the order of `points`; the largest first, in so many or these processes."""
     if all(_closed(point, method) for point in points):
         jobs = 1
     order = sorted(range(len(points)), key=lambda index: -points[index].workload.num_prompts)
     found: dict[int, Scored] = {}
-    with Workers(jobs) as workers:
+    with at_hand(jobs) as workers:
         work = partial(predict, seeds=seeds, method=method, free=free)
         for at, scored in workers.as_finished(work, [points[index] for index in order]):
             if isinstance(scored, Exception):

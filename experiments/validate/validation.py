@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from specfleet.experiments.run.processes import Workers
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.schema.faults import Fault, InputFaults
 from specfleet.experiments.validate.bench import read_benches
@@ -112,7 +113,7 @@ def validate(
     readout: Readout,
     *,
     seeds: int,
-    jobs: int,
+    jobs: int | Workers,
     mode: str,
     method: str | None,
     reporter: Reporter,
@@ -123,7 +124,7 @@ def validate(
     Args:
         readout: the measurements.
         seeds: simulations a point.
-        jobs: processes.
+        jobs: processes, or those to work in.
         mode: acceptance "given" by each row, or "predicted" from the others.
         method: "simulate", "closed_form" or None for each kind's own.
         reporter: told of every finished point.

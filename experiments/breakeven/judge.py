@@ -146,7 +146,8 @@ def _row(
     """Figures and ratios of a point, or of an end of its band."""
     plain, seeds = asked.plain, asked.seeds
     row = means([figures[one.id, seed] for seed in seeds])
-    row |= speedups(one, plain, seeds, figures, asked.least_gain)
+    pairs = [(figures[one.id, seed], figures[plain.id, seed]) for seed in seeds]
+    row |= speedups(pairs, asked.least_gain)
     row |= read.gains(one, plain, seeds, {}, asked.least_gain)
     slo = build(plain.config).slo
     if slo is not None:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specfleet.experiments.load.sweep import SPREAD_END
+from specfleet.experiments.load.sweep import ENDS, SPREAD_END
 from specfleet.experiments.run.band import is_tail
+from specfleet.experiments.run.folder import folders_of
 from specfleet.experiments.run.gains import WIDER
 from specfleet.experiments.run.known import AT_MOST
 from specfleet.experiments.run.results import Results, read_results
@@ -225,9 +226,8 @@ def at_ends(a: Results, b: Results, points: tuple[str, str], name: str) -> list[
 
 def ends_of(run: Results, point: str) -> dict[str, str]:
     """Returns the names under which a point was simulated at the ends of its range of spreads, by end."""
-    folders = sorted((run.folder / "points").glob(f"{point},{SPREAD_END}=*,seed=*"))
-    names = dict.fromkeys(folder.name.rpartition(",seed=")[0] for folder in folders)
-    return {name.rpartition("=")[2]: name for name in names}
+    names = {label: f"{point},{SPREAD_END}={label}" for label in sorted(ENDS)}
+    return {label: name for label, name in names.items() if folders_of(run.folder, name)}
 
 
 def compare(a: Path, b: Path) -> list[Difference]:

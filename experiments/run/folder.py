@@ -13,7 +13,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 from specfleet import __version__
@@ -313,6 +313,26 @@ def task_names(manifest: Manifest) -> list[str]:
     every = [*points, *(ends if isinstance(ends, Sequence) else ())]
     names = [f"{point},seed={seed}" for point in every for seed in seeds]
     return [name for name in names if Path(name).name == name]
+
+
+def folders_of(folder: Path, point: str) -> tuple[Path, ...]:
+    """Returns the folders of a point's simulations below a run's `points/`, by name."""
+    points = folder / "points"
+    try:
+        changed_ns = points.stat().st_mtime_ns
+    except OSError:
+        return ()
+    return _by_point(points, changed_ns).get(point, ())
+
+
+@lru_cache(maxsize=4)
+def _by_point(points: Path, changed_ns: int) -> Mapping[str, tuple[Path, ...]]:
+    """The folders of all points, listed once: one listing a point is a square of their number."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(points.iterdir()):
+        if not path.name.startswith("."):
+            found.setdefault(path.name.rpartition(",seed=")[0], []).append(path)
+    return {point: tuple(paths) for point, paths in found.items()}
 
 
 def simulations(folder: Path, manifest: Manifest) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from specfleet.experiments.run.files import WHOLE
 from specfleet.experiments.run.judged import Requests
 from specfleet.experiments.run.known import loose
 from specfleet.experiments.run.processes import Workers
-from specfleet.experiments.run.results import baseline_of
+from specfleet.experiments.run.results import Baselines
 from specfleet.experiments.run.runner import Started, Task, simulate_into
 from specfleet.experiments.run.traffic import Served
 from specfleet.sim.statistics.stopping import Looked, RunLengths, going_on
@@ -61,10 +61,11 @@ class Together:
 def groups(points: Sequence[Point], baseline: Mapping[str, object] | None) -> list[Together]:
     """Returns the points that go on, those with one baseline together."""
     growing = [point for point in points if point.config.workload.goes_on]
+    others = Baselines(growing, baseline)
     found: dict[str, list[Point]] = {}
     plain: dict[str, Point] = {}
     for point in growing:
-        other = baseline_of(point, growing, baseline) if baseline else None
+        other = others.of(point)
         if other is not None and other is not point:
             plain[point.id] = other
         found.setdefault(point.id if other is None else other.id, []).append(point)

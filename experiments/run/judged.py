@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
@@ -13,9 +14,12 @@ from specfleet.experiments.run.bill import entries
 from specfleet.experiments.run.gains import THROUGHPUT, gains
 from specfleet.experiments.run.traffic import Served, is_open, offered_and_served, over_all, state
 
+MOST_HELD = 2_000_000
+"""Requests that are kept while others are read, 48 bytes each: a large study does not fit in memory."""
+
 
 class Requests:
-    """The requests of a run's simulations, each read once.
+    """The requests of a run's simulations, read when asked for; the last are kept.
 
     Args:
         folder: the run's folder. Runs that kept no requests have none of these columns.
@@ -24,12 +28,21 @@ class Requests:
 
     def __init__(self, folder: Path, known: Mapping[tuple[str, int], Served | None] | None = None) -> None:
         self._folder = folder
-        self._read = dict(known or {})
+        self._known = dict(known or {})
+        self._recent: OrderedDict[tuple[str, int], Served | None] = OrderedDict()
+        self._held = 0
         self._states: dict[str, str] = {}
+        self._traffic: dict[tuple[str, tuple[int, ...]], dict[str, object]] = {}
 
     def traffic(self, point: Point, seeds: Sequence[int]) -> dict[str, object]:
         """Returns, in an open loop, what was offered and served over the window of arrivals, whether the
         run is stationary, still filling or saturated, and the capacity by closed form with what binds it."""
+        asked = point.id, tuple(seeds)
+        if asked not in self._traffic:
+            self._traffic[asked] = self._traffic_of(point, seeds)
+        return self._traffic[asked]
+
+    def _traffic_of(self, point: Point, seeds: Sequence[int]) -> dict[str, object]:
         runs = self.runs(point, seeds)
         if runs is None or not is_open(point.config.workload):
             return {}
@@ -91,10 +104,18 @@ class Requests:
         return found if found and len(found) == len(runs) else None
 
     def _of(self, point: str, seed: int) -> Served | None:
-        if (point, seed) not in self._read:
+        key = point, seed
+        if key in self._known:
+            return self._known[key]
+        if key not in self._recent:
             path = self._folder / "points" / f"{point},seed={seed}" / "requests.csv"
-            self._read[point, seed] = Served.read(path) if path.is_file() else None
-        return self._read[point, seed]
+            self._recent[key] = found = Served.read(path) if path.is_file() else None
+            self._held += 0 if found is None else len(found)
+            while self._held > MOST_HELD and len(self._recent) > 1:
+                _, gone = self._recent.popitem(last=False)
+                self._held -= 0 if gone is None else len(gone)
+        self._recent.move_to_end(key)
+        return self._recent[key]
 
 
 def _classes(row: Mapping[str, object]) -> list[str]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -19,8 +21,8 @@ from specfleet.experiments.load.sweep import Point, with_ends
 from specfleet.experiments.run.band import bands
 from specfleet.experiments.run.cells import cell_text, text_cell
 from specfleet.experiments.run.costs.ratio import energy_against, scaling_against
-from specfleet.experiments.run.files import FolderFault, read_object, read_table
-from specfleet.experiments.run.folder import check_whole, located, manifest_of, stale
+from specfleet.experiments.run.files import WHOLE, FolderFault, read_object, read_table
+from specfleet.experiments.run.folder import check_whole, folders_of, located, manifest_of, stale
 from specfleet.experiments.run.gains import columns, of_replications
 from specfleet.experiments.run.judged import Requests
 from specfleet.experiments.run.known import AT_MOST, NOT_KNOWN, loose
@@ -38,6 +40,8 @@ STUDENT_T_95 = (
 )  # fmt: skip
 """Two-sided 95 % points of Student's t for 1 to 30 degrees of freedom (standard table)."""
 
+KEPT = 4_096
+"""Simulations whose figures are kept while rows are made, for those that are compared with them."""
 NOT_SUMMARISED = (
     "latencies",
     "queue_times",
@@ -117,27 +121,34 @@ def summarise(
     open loop offered and served, come from the requests, where they were kept. Where the spread between
     requests is not known, P99 is a band (`run.band`).
     """
-    read = Requests(folder)
+    read, figures, others = Requests(folder), _Figures(folder), Baselines(points, baseline)
     found = {
-        (point.id, seed): point_figures(path)
+        (point.id, seed)
         for point in with_ends(points)
         for seed in seeds
-        if ((path := folder / "points" / f"{point.id},seed={seed}") / "_SUCCESS").exists()
+        if (folder / "points" / f"{point.id},seed={seed}" / WHOLE).exists()
     }
-    traffic = {p.id: read.traffic(p, [seed for seed in seeds if (p.id, seed) in found]) for p in points}
+
+    def traffic(point: Point) -> Row:
+        return read.traffic(point, [seed for seed in seeds if (point.id, seed) in found])
+
     rows: list[Row] = []
     for point in points:
-        mine = [found[point.id, seed] for seed in seeds if (point.id, seed) in found]
-        if not mine:
-            continue
-        row: Row = {"point": point.id, **point.axes, "replications": len(mine), **means(mine)}
         finished = [seed for seed in seeds if (point.id, seed) in found]
-        row |= traffic[point.id] | _known(read, point, finished, traffic[point.id].get("state"))
-        other = baseline_of(point, points, baseline) if baseline else None
+        if not finished:
+            continue
+        mine = [figures.of(point.id, seed) for seed in finished]
+        row: Row = {"point": point.id, **point.axes, "replications": len(mine), **means(mine)}
+        came = traffic(point)
+        row |= came | _known(read, point, finished, came.get("state"))
+        other = others.of(point)
+        if other is not None and other is not point:
+            traffic(other)
 
         def ratios(one: Point, plain: Point, row: Row = row) -> Row:
             both = [seed for seed in seeds if (one.id, seed) in found and (plain.id, seed) in found]
-            row = row | speedups(one, plain, both, found, least_gain)
+            pairs = [(figures.of(one.id, seed), figures.of(plain.id, seed)) for seed in both]
+            row = row | speedups(pairs, least_gain)
             return row | read.gains(one, plain, both, row, least_gain)
 
         if other is not None:
@@ -145,14 +156,30 @@ def summarise(
         ends = []
         for end in point.ends:
             if all((end.id, seed) in found for seed in finished):
-                at = means([found[end.id, seed] for seed in finished])
+                at = means([figures.of(end.id, seed) for seed in finished])
                 ends.append(at if other is None else at | ratios(end, other.at_end_of(end), at))
         billed = [seed for seed in finished if _all_there(point, seed, found)]
-        rows.append(row | bands(row, ends) | (read.bill(point, billed, least_gain) if billed else {}))
+        whole = row | bands(row, ends) | (read.bill(point, billed, least_gain) if billed else {})
+        rows.append({sys.intern(key): value for key, value in whole.items()})
     return rows
 
 
-def _all_there(point: Point, seed: int, found: Mapping[tuple[str, int], object]) -> bool:
+class _Figures:
+    """The figures of a run's simulations, read when asked for; the last ones are kept.
+
+    Args:
+        folder: the run's folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.of = lru_cache(maxsize=KEPT)(self._read)
+
+    def _read(self, point: str, seed: int) -> Mapping[str, object]:
+        return point_figures(self._folder / "points" / f"{point},seed={seed}")
+
+
+def _all_there(point: Point, seed: int, found: Container[tuple[str, int]]) -> bool:
     """Whether all that a point's bill is made of is finished at a seed."""
     return all((one.id, seed) in found for one in (point, *point.switched_off.values()))
 
@@ -180,28 +207,40 @@ def means(figures: Sequence[Mapping[str, object]]) -> Row:
     return row
 
 
-def baseline_of(point: Point, points: Sequence[Point], baseline: Mapping[str, object]) -> Point | None:
-    """Returns the point that `point` is compared with: its axes with the baseline's values in place."""
-    wanted = {**point.axes, **baseline}
-    return next((other for other in points if dict(other.axes) == wanted), None)
+class Baselines:
+    """What each point of a grid is compared with.
+
+    Args:
+        points: of the grid.
+        baseline: axis -> the value that the others are compared with; None or empty where nothing is.
+    """
+
+    def __init__(self, points: Sequence[Point], baseline: Mapping[str, object] | None) -> None:
+        self._baseline = baseline or {}
+        backwards = reversed(points if self._baseline else ())
+        self._at = {_hashable(point.axes): point for point in backwards}
+
+    def of(self, point: Point) -> Point | None:
+        """Returns the first point that has the axes of `point` with the baseline's values in place."""
+        return self._at.get(_hashable({**point.axes, **self._baseline})) if self._baseline else None
 
 
-def speedups(
-    point: Point,
-    other: Point,
-    seeds: Sequence[int],
-    found: Mapping[tuple[str, int], Mapping[str, object]],
-    least_gain: float,
-) -> Row:
+def _hashable(value: object) -> Hashable:
+    """A value of axes as a key: equal for equal values."""
+    if isinstance(value, Mapping):
+        return frozenset((key, _hashable(child)) for key, child in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(map(_hashable, value))
+    return value if isinstance(value, Hashable) else repr(value)
+
+
+def speedups(pairs: Sequence[tuple[Mapping[str, object], Mapping[str, object]]], least_gain: float) -> Row:
     """Returns the ratios to the baseline, seed by seed and then averaged, and what these alone settle.
 
     Args:
-        point, other: the point, and the one that it is compared with.
-        seeds: that both have.
-        found: the figures of both, by point and seed.
+        pairs: the figures of a point and of the one that it is compared with, a pair a seed that both have.
         least_gain: what a ratio must exceed 1 by to count.
     """
-    pairs = [(found[point.id, seed], found[other.id, seed]) for seed in seeds]
     row: Row = {}
     by_class = [key for key in (pairs[0][0] if pairs else ()) if key.startswith("class:") and "tpot" in key]
     by_task = {name: of for name, of in TASK_SPEEDUPS.items() if pairs and all(of[0] in p[0] for p in pairs)}
@@ -324,7 +363,8 @@ class Results:
 
     def _folders(self, point: str, seed: int | None) -> list[Path]:
         pattern = f"{point},seed={'*' if seed is None else seed}"
-        folders = sorted(p for p in (self.folder / "points").glob(pattern) if (p / "_SUCCESS").exists())
+        every = folders_of(self.folder, point)
+        folders = [p for p in every if (seed is None or p.name == pattern) and (p / WHOLE).exists()]
         if not folders:
             names = ", ".join(map(str, self.summary["point"][:5]))
             raise KeyError(f"no finished point {pattern!r} in {self.folder}; there are {names}, ..")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 
 from specfleet.experiments.run.gains import MEAN_TPOT, P99_TPOT, THROUGHPUT
@@ -42,8 +43,15 @@ class Compared:
 
     def plain(self, row: Row) -> Row | None:
         """Returns the point that a row is compared with."""
-        alike = (r for r in self.rows if self._plain(r) and (not self.load or r[self.load] == row[self.load]))
-        return next(alike, None)
+        return self._plain_at.get(row[self.load] if self.load else None)
+
+    @cached_property
+    def _plain_at(self) -> dict[object, Row]:
+        """The points that others are compared with, the first at each load; at None where that is one."""
+        found: dict[object, Row] = {}
+        for row in filter(self._plain, self.rows):
+            found.setdefault(row[self.load] if self.load else None, row)
+        return found
 
     def label(self, row: Row) -> str:
         """Returns what a row chose, such as `K = 3`."""

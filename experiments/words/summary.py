@@ -180,7 +180,12 @@ def of_named(row: Row, kind: str, name: str, figure: str) -> float | None:
 
 def ordered(rows: Sequence[Row], lines: str | None) -> list[Row]:
     """Returns the rows with those together that share a value of the axis `lines`."""
-    return sorted(rows, key=lambda row: _position(rows, row, lines)) if lines else list(rows)
+    if not lines:
+        return list(rows)
+    first: dict[str, list[Row]] = {}
+    for row in rows:
+        first.setdefault(_shown(row[lines]), []).append(row)
+    return [row for together in first.values() for row in together]
 
 
 def grouped(
@@ -214,9 +219,9 @@ def grouped(
     return table_text([Column(heading), *columns], narrow)
 
 
-def _position(rows: Sequence[Row], row: Row, lines: str) -> int:
-    values = [other[lines] for other in rows]
-    return values.index(row[lines])
+def _shown(value: object) -> str:
+    """A value of an axis as a key: numbers that are equal have one."""
+    return repr(float(value)) if isinstance(value, int | float) else repr(value)
 
 
 def _cell(row: Row, figure: Figure) -> str | None:

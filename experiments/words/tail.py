@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from specfleet.experiments.run.files import read_object
+from specfleet.experiments.run.folder import folders_of
 from specfleet.experiments.run.results import Row, number
 from specfleet.experiments.words.values import named, text
 
@@ -38,7 +39,8 @@ def read_splits_by_class(folder: Path, point: str) -> dict[str, Split]:
 
 
 def _engines(folder: Path, point: str) -> list[Mapping[str, Any]]:
-    return [read_object(path) for path in sorted(folder.glob(f"points/{point},seed=*/engine.json"))]
+    paths = (each / "engine.json" for each in folders_of(folder, point))
+    return [read_object(path) for path in paths if path.is_file()]
 
 
 def _mean(found: Sequence[object]) -> Split | None:

@@ -6,6 +6,7 @@ process holds, threads among it, is copied into it.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -137,7 +138,9 @@ class Workers:
         if self._jobs <= 1 or (len(items) <= 1 and not self.started):
             for at, item in enumerate(items):
                 running([at])
-                yield at, _tried(work, item)
+                found = _tried(work, item)
+                gc.collect(0)  # a command seldom looks for cycles, and a simulation's are megabytes
+                yield at, found
             return
         from concurrent.futures import as_completed
 

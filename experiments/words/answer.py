@@ -92,10 +92,13 @@ def compared(
     settings = [key for key in axes if key not in baseline and key != load]
     values = [list({repr(row[key]): row[key] for row in rows}.values()) for key in settings]
     several = load is not None and len({row[load] for row in rows}) > 1
+    by_setting: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        by_setting.setdefault(tuple(_alike(row[key]) for key in settings), []).append(row)
     found = []
     for chosen in itertools.product(*values):
         fixed = list(zip(settings, chosen, strict=True))
-        mine = tuple(row for row in rows if all(same(row[key], value) for key, value in fixed))
+        mine = tuple(by_setting.get(tuple(map(_alike, chosen)), ()))
         where = [named(key, value) for key, value in fixed]
         if load and mine and not several:
             where.append(load_text(load, mine[0][load]))
@@ -103,6 +106,15 @@ def compared(
         if this.asked:
             found.append(this)
     return found
+
+
+def _alike(value: object) -> str:
+    """A value of an axis as a key: one for values that are the `same`."""
+    text = str(value)
+    try:
+        return repr(float(text))
+    except ValueError:
+        return text
 
 
 def load_axis(

@@ -1,15 +1,18 @@
-"""What a study of many small points costs: `scale.py run [POINTS]` and `scale.py parent [POINTS..]`.
+"""What a study of many small points costs: `scale.py run [POINTS]`, `scale.py parent [POINTS..]`, `scale.py tasks
+[TASKS]`.
 
 `run` simulates so many points with one job, two jobs and `--cluster local`, and prints points a second, CPU
 seconds of the command itself and of its workers, memory, and what the folder weighs. `parent` prints CPU
 seconds and memory of each stage of the command itself, for several numbers of points; nothing is simulated,
-every point is given the files of the same one.
+every point is given the files of the same one. `tasks` prints what a task that does nothing costs the command
+and a scheduler beside it.
 """
 
 from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import resource
 import subprocess
@@ -95,8 +98,20 @@ def _run(there: Path, name: str, options: tuple[str, ...], points: int, requests
     files = [path for path in (there / "out").rglob("*") if path.is_file()]
     size, disk = sum(p.stat().st_size for p in files), sum(512 * p.stat().st_blocks for p in files)
     way = f"{name:16} {requests:4} {points / seconds:9.1f}"
-    cpu = f"{1e3 * mine / points:8.1f} {1e3 * (every - mine) / points:8.1f} {memory / 1e3:5.0f}"
+    others = "-" if name == "--jobs 2" else f"{1e3 * (every - mine) / points:.1f}"  # nobody waits for those
+    cpu = f"{1e3 * mine / points:8.1f} {others:>8} {memory / 1e3:5.0f}"
     print(way, cpu, f"{size / points:7.0f} {disk / points:8.0f} {len(files) / points:6.1f}", flush=True)
+
+
+def tasks(count: int) -> None:
+    """Prints CPU milliseconds of the command and the scheduler, which is in this process, for each task."""
+    from specfleet.experiments.run.cluster.workers import ClusterWorkers
+
+    with ClusterWorkers("local", 2, print) as workers:
+        list(workers.in_order(math.factorial, range(50)))
+        began = time.process_time()
+        list(workers.in_order(math.factorial, [3] * count))
+        print(f"{count} tasks: {1e3 * (time.process_time() - began) / count:.1f} ms of CPU each")
 
 
 def parent(*several: int) -> None:
@@ -144,7 +159,7 @@ def _resident() -> float:
 if __name__ == "__main__":
     what, *numbers = sys.argv[1:] or ["run"]
     sizes = [int(number) for number in numbers] or [1000]
-    if what == "run":
-        run(sizes[0])
-    else:
+    if what == "parent":
         parent(*sizes)
+    else:
+        {"run": run, "tasks": tasks}[what](sizes[0])

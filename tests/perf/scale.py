@@ -1,5 +1,4 @@
-"""What a study of many small points costs: `scale.py run [POINTS]`, `scale.py parent [POINTS..]`, `scale.py tasks
-[TASKS]`.
+"""What a study of many small points costs: `scale.py run|parent|tasks [POINTS..]`.
 
 `run` simulates so many points with one job, two jobs and `--cluster local`, and prints points a second, CPU
 seconds of the command itself and of its workers, memory, and what the folder weighs. `parent` prints CPU

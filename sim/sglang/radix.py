@@ -23,7 +23,7 @@ _TICK = 1 << 20
 def cut(key: Key, start: int, end: int) -> Key:
     """Returns the tokens `start..end` of a key."""
     stream, low, high = key[0]
-    if end <= high - low:  # mostly the first page, which lies in one piece
+    if start < end <= high - low:  # mostly the first page, which lies in one piece
         return ((stream, low + start, low + end),)
     pieces, offset = [], 0
     for stream, low, high in key:

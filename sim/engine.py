@@ -335,7 +335,10 @@ class Engine:
         if batch.tail.planned_drafts is not None:
             planned = max(batch.tail.planned_drafts, default=0)
         if batch.head is not None and batch.head.planned is not None:
-            planned = max(planned or 0, int(np.max(batch.head.planned, initial=0)))
+            wanted = batch.head.planned
+            planned = max(
+                planned or 0, wanted if isinstance(wanted, int) else max(wanted.tolist(), default=0)
+            )
         return self.scheduler.rules.passes(planned, batch.skips_drafts)
 
     def _commit(self, flight: Flight) -> None:

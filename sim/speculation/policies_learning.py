@@ -229,9 +229,10 @@ class SloBudget(Columnwise):
         drafts: I64 = np.zeros(len(ids), dtype=np.int64)
         if behind.any():
             before = self.k * (np.cumsum(behind) - behind)
-            drafts = np.where(behind, np.clip(self.budget - before, 0, self.k), drafts)
+            left_to_each = np.minimum(np.maximum(self.budget - before, 0), self.k)
+            drafts = np.where(behind, left_to_each, drafts)
         left = self.budget - int(np.add.reduce(drafts))
-        survival = self._survival.of(batch)
+        survival = self._survival.of(batch, ids)
         for position in range(self.k):
             if not left:
                 break

@@ -174,9 +174,9 @@ class FromRequest:
         self._asked = ById(0, np.bool_)
         self._said = ById(0, dtype, shape)
 
-    def of(self, batch: Batch) -> npt.NDArray[Any]:
-        """Returns them for the rows of a batch."""
-        ids = batch.ids()
+    def of(self, batch: Batch, ids: I64 | None = None) -> npt.NDArray[Any]:
+        """Returns them for the rows of a batch, whose requests are `ids` if somebody has asked already."""
+        ids = batch.ids() if ids is None else ids
         self._asked.cover(ids)
         self._said.cover(ids)
         asked = self._asked.of[ids]

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specfleet.experiments.figures.data import Shown
+from specfleet.experiments.run.folder import folders_of
 from specfleet.experiments.run.results import Row
 from specfleet.experiments.words.values import named
 
@@ -28,7 +29,7 @@ def first_seed(shown: Shown, row: Row, *files: str) -> Path | None:
     """The folder of a point's first seed that has all these files, if there is one."""
     if shown.folder is None:
         return None
-    for path in sorted((shown.folder / "points").glob(f"{row['point']},seed=*")):
+    for path in folders_of(shown.folder, str(row["point"])):
         if all((path / file).is_file() for file in files):
             return path
     return None

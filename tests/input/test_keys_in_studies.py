@@ -47,6 +47,7 @@ DECIDED = (
         "is not planned yet",
     ),
     *("needs traffic", "needs workload.max_concurrency"),
+    *("a plan deals them out one by one", "comes at its trace's own times", "a plan scales the traffic"),
 )
 """Why a key does not go with a plan."""
 OURS = {"gpu", "memory", "cost_model"}
@@ -95,7 +96,7 @@ def test_every_key_reaches_the_searches_of_breakeven(file: Path, key: str) -> No
         with pytest.raises(InputFaults, match=key):
             Breakeven(file, overrides(file, around))
         return
-    if f"{WL}.phases" in around or key == f"{WL}.speed":
+    if f"{WL}.phases" in around or key in (f"{WL}.speed", f"{WL}.mix.speed"):
         with pytest.raises(InputFaults, match=r"give max_concurrency|give one of them"):
             Breakeven(file, overrides(file, around))
         around = {**around, f"{WL}.max_concurrency": 3}

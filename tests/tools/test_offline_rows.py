@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -127,7 +128,10 @@ def test_every_row_of_the_served_points_is_scored_or_says_why_not() -> None:
         rows = list(csv.DictReader(file))
     readout = read_points([path], None, False)
     assert len(readout.points) + len(readout.why) == len(rows) and not readout.errors
-    spread = sum(row["ep"] not in ("", "1") for row in rows)
+    stated = {
+        id(row): re.search(r"--(?:ep|expert-parallel)[-_]size[ =](\d+)", row["serve_flags"]) for row in rows
+    }
+    spread = sum(int(row["ep"] or (found[1] if (found := stated[id(row)]) else 1)) > 1 for row in rows)
     assert sum(point.placement.expert_parallel_size > 1 for point in readout.points) == spread > 0
     ratios = [p for p in readout.points if SPEEDUP in p.measured]
     assert len(readout.points) >= 380 and not any("num_prompts is" in why for why in readout.why.values())

@@ -138,7 +138,7 @@ def test_of_a_budget_those_behind_have_k_in_turn_and_the_rest_the_most_confident
     sequences = [
         SimpleNamespace(id=i, request=SimpleNamespace(confidence=c)) for i, c in enumerate(confident)
     ]
-    policy._survival = SimpleNamespace(of=lambda batch: np.array(confident))  # type: ignore[assignment]
+    policy._survival = SimpleNamespace(of=lambda batch, ids: np.array(confident))  # type: ignore[assignment]
     batch: Any = SimpleNamespace(
         ids=lambda: np.arange(3), written=lambda: np.array([5, 1000, 1000]), sequences=sequences
     )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from specfleet.experiments.plan.answer import answer, deployment
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.capacity import interval, mean
+from specfleet.experiments.plan.deploy.watched import watched
 from specfleet.experiments.plan.drafts import break_even_line, temperature_line
 from specfleet.experiments.plan.flags import (
     bench_command,
@@ -18,6 +19,7 @@ from specfleet.experiments.plan.flags import (
     speculative_json,
     unsaid,
 )
+from specfleet.experiments.plan.neighbours import BETTER, EVEN, LESS_ROOM
 from specfleet.experiments.plan.numbers import NONE_LEFT, KvMemory, memory, one_more
 from specfleet.experiments.plan.planned import Planned
 from specfleet.experiments.plan.report import HOLDS, trust
@@ -25,9 +27,6 @@ from specfleet.experiments.plan.seen import ATTAINMENT, of_limit
 from specfleet.experiments.plan.speculation import schedule
 from specfleet.experiments.schema import lookups
 from specfleet.hardware.memory import GIB
-
-WINDOW = "10m"
-"""Over which the acceptance is averaged before anyone acts on it."""
 
 TOLERATED = 0.10
 """Relative difference of a baseline from its prediction up to which to go on."""
@@ -45,19 +44,6 @@ def rollout(this: Planned) -> str:
         sections += [_gate(this), _kill(this)]
     sections += [_watch(this), _memory(this), _next(this)]
     return "\n\n".join("\n".join(section) for section in sections) + "\n"
-
-
-def acceptance_query(window: str = WINDOW) -> str:
-    """Returns the Prometheus expression of the mean acceptance length, tokens a round."""
-    accepted = f"rate(vllm:spec_decode_num_accepted_tokens_total[{window}])"
-    drafts = f"rate(vllm:spec_decode_num_drafts_total[{window}])"
-    return f"1 + sum({accepted}) / sum({drafts})"
-
-
-def tpot_query(window: str = WINDOW) -> str:
-    """Returns the Prometheus expression of P99 TPOT, seconds."""
-    buckets = f"rate(vllm:request_time_per_output_token_seconds_bucket[{window}])"
-    return f"histogram_quantile(0.99, sum by (le) ({buckets}))"
 
 
 def _head(this: Planned) -> Iterator[str]:
@@ -87,7 +73,9 @@ def _baseline(this: Planned) -> Iterator[str]:
     yield ""
     yield "One replica without drafting, on your own prompts (random tokens say nothing about acceptance):"
     yield from _server(plain)
-    yield from _code("sh", shell(bench_command(plain.config, rate, PROMPTS, this.seeds[0])))
+    bench = bench_command(plain.config, rate, PROMPTS, this.seeds[0])
+    port = watched(plain.config).port
+    yield from _code("sh", shell([*bench, "--port", str(port)] if port else bench))
     yield (
         f"Expected: {_expected(this, plain)}. If mean TPOT is more than {100 * TOLERATED:.0f} % off, correct "
         "the model with `specfleet calibrate` and plan again before going on."
@@ -158,8 +146,11 @@ def _gate(this: Planned) -> Iterator[str]:
     assert this.winner is not None
     stated = mean(this.runs[this.winner.candidate.id], "spec_decode_acceptance_length")
     line = break_even_line(this)
-    yield f"Planned: {stated:.2f} tokens a round. {line[0].upper()}{line[1:]}. Alert:"
-    yield from _code("promql", f"{acceptance_query()} < {found.gate_length:.2f}")
+    query = watched(this.winner.candidate.config).acceptance_length
+    said = "Alert:" if query else f"Look at it where your server tells it, against {found.gate_length:.2f}."
+    yield f"Planned: {stated:.2f} tokens a round. {line[0].upper()}{line[1:]}. {said}"
+    if query:
+        yield from _code("promql", f"{query} < {found.gate_length:.2f}")
     line = temperature_line(this)
     yield f"{line[0].upper()}{line[1:]}."
 
@@ -171,11 +162,15 @@ def _kill(this: Planned) -> Iterator[str]:
     yield "## 4. Kill switch"
     yield ""
     yield (
-        "Restart without `--speculative-config` (step 1's command), one replica after another. "
-        f"At the planned traffic {_without(this)}: add replicas first, or shed load."
+        f"Restart without {watched(mine.config).drafts} (step 1's command), one replica after another. "
+        f"{_without(this)}"
     )
     table = _table(this)
-    if speculative is not None and len(table) > 1:
+    if (
+        speculative is not None
+        and len(table) > 1
+        and lookups.engine(mine.config.serve.engine).scheduler == "vllm"
+    ):
         yield "Before that, K by the batch, the best on throughput at each load (0 still costs one pass):"
         most = max(k for _, _, k in table)
         text = speculative_json(
@@ -188,16 +183,22 @@ def _kill(this: Planned) -> Iterator[str]:
 
 
 def _without(this: Planned) -> str:
-    """Returns what the same replicas do without drafting."""
+    """Returns what the same replicas do without drafting, and what has to be done first."""
     assert this.winner is not None
     rival, plain = this.rival, this.plain
+    first = "add replicas first, or shed load"
     if plain is None:
-        return "nothing is known without drafting"
-    runs = this.runs[plain.id]
-    text = f"the same replicas without drafting have P99 TPOT {mean(runs, 'p99_tpot_ms'):.0f} ms"
+        return f"What they do at the planned traffic then is not known: {first}."
+    alike = next(
+        (n for n in this.neighbours if n.candidate.id == plain.id and n.replicas == this.winner.high), None
+    )
+    p99_ms = mean(this.runs[plain.id], "p99_tpot_ms")
+    text = f"At the planned traffic the same replicas without drafting have P99 TPOT {p99_ms:.0f} ms"
+    if alike is not None and alike.verdict in (BETTER, EVEN, LESS_ROOM):
+        return f"{text} and meet the SLO: nothing has to be added."
     if rival is not None and rival.high is not None and rival.candidate.id == plain.id:
         text += f"; they need to be {rival.high + this.plan.spare_replicas}"
-    return text
+    return f"{text}: {first}."
 
 
 def _watch(this: Planned) -> Iterator[str]:
@@ -217,14 +218,20 @@ def _watch(this: Planned) -> Iterator[str]:
             f"{itl[1]:.0f} to {itl[0]:.0f} ms: with drafts a step takes longer and yields several tokens, so "
             "judge speed by TPOT"
         )
-    yield f"{text}. Query (seconds):"
-    yield from _code("promql", tpot_query())
+    tells = watched(mine.config)
+    if tells.p99_s:
+        of = "" if tells.p99_of == "TPOT" else f", P99 of {tells.p99_of}"
+        needs = f", with {tells.beside} in the command" if tells.beside else ""
+        yield f"{text}. Query (seconds{of}{needs}):"
+        yield from _code("promql", tells.p99_s)
+    else:
+        yield f"{text}."
     if this.capacity is not None:
         at = this.capacity
+        running = f"`{tells.running}` stays" if tells.running else "requests under way stay"
         yield (
             f"One replica reaches the limit on {_limit_name(at.limit)} at {at.rate:.2f} requests/s or "
-            f"{at.concurrency} in flight ({at.resource}): scale out before `vllm:num_requests_running` stays "
-            "there."
+            f"{at.concurrency} in flight ({at.resource}): scale out before {running} there."
         )
 
 
@@ -279,8 +286,8 @@ def _next(this: Planned) -> Iterator[str]:
     yield ""
     if mine.k:
         yield (
-            "- Acceptance by position on your traffic (`--per-request-spec-decode-metrics summary`); put it "
-            "under `acceptance:` and plan again."
+            f"- Acceptance on your traffic ({watched(mine.config).acceptance_from}); put it under "
+            "`acceptance:` and plan again."
         )
     for changed in this.changed:
         word = HOLDS[changed.verdict]

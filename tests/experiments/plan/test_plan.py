@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -21,7 +22,7 @@ from specfleet.experiments.load.rules.plan import plan_conflicts, slo_conflicts
 from specfleet.experiments.load.sweep import with_values
 from specfleet.experiments.plan.asking import Reply
 from specfleet.experiments.plan.command import plan_command
-from specfleet.experiments.plan.neighbours import BETTER, FAILS, OPEN
+from specfleet.experiments.plan.neighbours import BETTER, EVEN, FAILS, LESS_ROOM, OPEN, Neighbour
 from specfleet.experiments.plan.planned import Planned
 from specfleet.experiments.plan.planner import Planner
 from specfleet.experiments.plan.report import plan_text
@@ -348,6 +349,41 @@ def test_the_page_has_commands_that_vllm_accepts_and_every_section(planned: tupl
     ):
         assert words in page
     assert len(page.splitlines()) < 110
+
+
+def test_drafts_are_switched_off_after_replicas_are_added_only_where_plain_ones_miss_the_slo(
+    planned: tuple[Planned, Path],
+) -> None:
+    from specfleet.experiments.plan.rollout import rollout
+
+    this, _ = planned
+    assert this.winner is not None and this.winner.high is not None and this.plain is not None
+    for verdict in (BETTER, EVEN, LESS_ROOM, FAILS):
+        alike = Neighbour("method", this.plain, this.winner.high, 1.0, verdict)
+        page = rollout(replace(this, neighbours=[alike]))
+        assert ("nothing has to be added" in page) == (verdict != FAILS)
+        assert ("add replicas first" in page) == (verdict == FAILS)
+
+
+@pytest.mark.parametrize(
+    ("engine", "running", "port"),
+    [
+        ("vllm-0.33", "vllm:num_requests_running", 0),
+        ("sglang", "sglang:num_running_reqs", 30000),
+        ("trtllm", "", 0),
+    ],
+)
+def test_a_rollout_asks_for_the_figures_that_the_engine_tells(
+    planned: tuple[Planned, Path], engine: str, running: str, port: int
+) -> None:
+    from specfleet.experiments.plan.deploy.watched import watched
+
+    this, _ = planned
+    assert this.winner is not None
+    config = this.winner.candidate.config
+    tells = watched(config.model_copy(update={"serve": config.serve.model_copy(update={"engine": engine})}))
+    assert (tells.running, tells.port) == (running, port)
+    assert all(query.count("(") == query.count(")") for query in (tells.acceptance_length, tells.p99_s))
 
 
 def test_plan_json_lists_all_candidates_and_the_reasons(planned: tuple[Planned, Path]) -> None:

@@ -30,7 +30,7 @@ from specfleet.experiments.load.rules.workload import workload_notices
 from specfleet.experiments.load.serve_flags import with_flags
 from specfleet.experiments.point.acceptance_specs import written_out
 from specfleet.experiments.point.plugins import content, load_plugins
-from specfleet.experiments.schema import class_names, lookups, prices, sglang_names, trtllm_names
+from specfleet.experiments.schema import class_names, lookups, pools, prices, sglang_names, trtllm_names
 from specfleet.experiments.schema.blocks.acceptance import Process, processes
 from specfleet.experiments.schema.blocks.base import Block
 from specfleet.experiments.schema.blocks.experiment import Experiment, Report
@@ -71,7 +71,7 @@ def load_experiment(given: Given, overrides: Iterable[Override] = ()) -> Experim
 def load(given: Given, overrides: Iterable[Override] = ()) -> Loaded:
     """The experiment of a file or mapping, and its notices; InputFaults with everything that is wrong."""
     document, said = with_flags(overridden(read_given(given), overrides))
-    document = class_names.translated(trtllm_names.translated(sglang_names.translated(document)))
+    document = class_names.translated(pools.translated(_engine_words(document), _engine_words))
     document = prices.translated(prices.with_day_there(document))
     data = _ready(document)
     if faults := list(_plugin_faults(data.get("plugins"), document)):
@@ -80,6 +80,11 @@ def load(given: Given, overrides: Iterable[Override] = ()) -> Loaded:
     grid = _sound(document, data)
     notices = (*said, *found, *_notices(grid.experiment, grid.points))
     return Loaded(_completed(grid.experiment, grid.points), notices)
+
+
+def _engine_words(document: Document) -> Document:
+    """The document with SGLang's and TensorRT-LLM's names of `serve` as this package says them."""
+    return trtllm_names.translated(sglang_names.translated(document))
 
 
 def _sound(document: Document, data: dict[str, Value]) -> GridCheck:

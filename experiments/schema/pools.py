@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
 
 from specfleet.experiments.schema.blocks.deployment import Routing
 from specfleet.experiments.schema.blocks.experiment import Experiment
-from specfleet.experiments.schema.yamlfile import KeyPath, Value
+from specfleet.experiments.schema.yamlfile import Document, KeyPath, Value
 
 
 def pool_names(config: Experiment) -> tuple[str, ...]:
@@ -83,3 +84,39 @@ def deployment_said(experiment: Experiment) -> dict[str, object]:
         said.pop("replicas", None)
         said["pools"] = pools
     return said
+
+
+def translated(document: Document, words: Callable[[Document], Document]) -> Document:
+    """The document with the `serve` of each pool translated as the one at the top is.
+
+    Args:
+        document: whose top is translated already, so a pool's engine and GPUs can be read there.
+        words: translates the `serve` of a document, and nothing else of one that has only that.
+    """
+    deployment = document.data.get("deployment")
+    pools = deployment.get("pools") if isinstance(deployment, dict) else None
+    if not isinstance(deployment, dict) or not isinstance(pools, dict):
+        return document
+    top = document.data.get("serve")
+    there = {name: top[name] for name in _READ_THERE if name in top} if isinstance(top, dict) else {}
+    said, marks, faults = dict(pools), dict(document.marks), list(document.faults)
+    for name, pool in pools.items():
+        own = pool.get("serve") if isinstance(pool, dict) else None
+        if not isinstance(pool, dict) or not isinstance(own, dict):
+            continue
+        path = pool_path(("serve",), name)
+        under = {at[len(path) - 1 :]: mark for at, mark in marks.items() if at[: len(path)] == path}
+        alone = replace(document, data={"serve": {**there, **own}}, marks=under, faults=())
+        done = words(alone)
+        serve = done.data["serve"]
+        assert isinstance(serve, dict)
+        kept = {key: value for key, value in serve.items() if key in own or there.get(key) != value}
+        said[name] = {**pool, "serve": kept}
+        marks |= {pool_path(at, name): mark for at, mark in done.marks.items()}
+        faults += [replace(fault, key=f"deployment.pools.{name}.{fault.key}") for fault in done.faults]
+    data = {**document.data, "deployment": {**deployment, "pools": said}}
+    return replace(document, data=data, marks=marks, faults=tuple(faults))
+
+
+_READ_THERE = ("engine", "model", "tensor_parallel_size")
+"""Keys of the top's `serve` that decide how a pool's words are read."""

@@ -208,3 +208,33 @@ def test_a_ceiling_is_of_the_classes_that_a_pool_gets(tmp_path: Path) -> None:
         found[drafted] = top
         assert "pool fast" in found[drafted].binds
     assert found["code"].per_s > 1.2 * found["chat"].per_s
+
+
+ENGINES = """\
+name: two
+serve: {model: meta-llama/Llama-3.1-8B-Instruct, gpu: h100-sxm, max_model_len: 8192, tensor_parallel_size: 2}
+deployment:
+  pools:
+    a:
+      replicas: 1
+      serve: {engine: sglang, max_running_requests: 64, chunked_prefill_size: 2048}
+    b: {replicas: 1, serve: {engine: trtllm, max_batch_size: 32}}
+workload: {input_len: 50, output_len: 10, request_rate: 10, num_prompts: 20}
+"""
+
+
+def test_a_pool_is_written_in_the_words_of_its_own_engine(tmp_path: Path) -> None:
+    file = tmp_path / "two.yaml"
+    file.write_text(ENGINES)
+    a, b = pool_experiments(load(file).experiment).values()
+    assert (a.serve.max_num_seqs, a.serve.max_num_batched_tokens, a.serve.tensor_parallel_size) == (
+        64,
+        2048,
+        2,
+    )
+    assert b.serve.max_num_seqs == 32
+    file.write_text(ENGINES.replace("engine: sglang,", "engine: sglang, max_num_seqs: 3,"))
+    with pytest.raises(
+        InputFaults, match=r"two\.yaml:7: deployment\.pools\.a\.serve\.max_running_requests: is max_num"
+    ):
+        load(file)

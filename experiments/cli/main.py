@@ -124,6 +124,11 @@ def run(
             this.release()
     if not as_json:
         print(f"results: {this.folder}")
+    _end(this, ended)
+
+
+def _end(this: Run, ended: tuple[str, int] | None) -> None:
+    """Ends the command with the status of a run that did not become whole."""
     if ended is not None:
         said, code = ended
         whole = sum(task.done for task in this.tasks)

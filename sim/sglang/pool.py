@@ -67,7 +67,44 @@ class Match(NamedTuple):
     tokens: int
 
 
-class TokenPool:
+class Evicting:
+    """KV of which a tree keeps a part until it is needed.
+
+    Attributes:
+        free: KV tokens that nobody holds and that are not in the tree.
+        tree: None where everything is freed at the end.
+    """
+
+    free: int
+    tree: RadixTree | None
+
+    @property
+    def evictable(self) -> int:
+        """KV tokens in the tree that nobody locks."""
+        return self.tree.evictable if self.tree is not None else 0
+
+    @property
+    def available(self) -> int:
+        """KV tokens free, or free once evicted."""
+        return self.free + self.evictable
+
+    def lock(self, match: Match) -> None:
+        """Keeps a prefix."""
+        if self.tree is not None and match.node is not None:
+            self.tree.lock(match.node)
+
+    def unlock(self, match: Match) -> None:
+        """Takes that back."""
+        if self.tree is not None and match.node is not None:
+            self.tree.unlock(match.node)
+
+    def make_free(self, tokens: int) -> None:
+        """Evicts until so many tokens are free, as far as the tree allows."""
+        if self.tree is not None and self.free < tokens:
+            self.free += self.tree.evict(tokens - self.free)
+
+
+class TokenPool(Evicting):
     """The KV of one engine.
 
     Args:
@@ -88,16 +125,6 @@ class TokenPool:
         self.held: dict[int, Holding] = {}
 
     @property
-    def evictable(self) -> int:
-        """KV tokens in the tree that nobody locks."""
-        return self.tree.evictable if self.tree is not None else 0
-
-    @property
-    def available(self) -> int:
-        """KV tokens free, or free once evicted."""
-        return self.free + self.evictable
-
-    @property
     def free_blocks(self) -> int:
         """Pages free, or free once evicted."""
         return self.available // self.page
@@ -111,21 +138,6 @@ class TokenPool:
         if self.tree is None:
             return Match(None, 0)
         return Match(*self.tree.match(tokens_of(sequence, sequence.num_tokens - short_by)))
-
-    def lock(self, match: Match) -> None:
-        """Keeps a prefix."""
-        if self.tree is not None and match.node is not None:
-            self.tree.lock(match.node)
-
-    def unlock(self, match: Match) -> None:
-        """Takes that back."""
-        if self.tree is not None and match.node is not None:
-            self.tree.unlock(match.node)
-
-    def make_free(self, tokens: int) -> None:
-        """Evicts until so many tokens are free, as far as the tree allows."""
-        if self.tree is not None and self.free < tokens:
-            self.free += self.tree.evict(tokens - self.free)
 
     def hold(self, sequence: Sequence, match: Match) -> Holding:
         """Begins to hold a prefix, which has been locked."""

@@ -109,6 +109,22 @@ class Row:
         return table
 
 
+def sglang_rows(base: Row) -> list[Row]:
+    """Returns the rows under SGLang's rules, each with its base."""
+    plain = replace(base, name="SGLang", engine=(("sglang", SglangConfig()),))
+    tree = (*plain.engine, ("enable_prefix_caching", True))
+    ranks = (("sglang", SglangConfig(enable_priority_scheduling=True)),)
+    tight = (*tree, ("num_gpu_blocks", 5000))
+    bold = (("sglang", SglangConfig(schedule_conservativeness=0.02)), ("num_gpu_blocks", 6000))
+    shared = replace(plain, base=plain, ordinary=True, shared=512)
+    return [
+        replace(shared, name="SGLang, shared prefix", engine=tree),
+        replace(shared, name="SGLang, shared prefix, KV short", engine=tight),
+        replace(plain, name="SGLang, retraction", base=plain, engine=bold),
+        replace(plain, name="SGLang, priorities", base=plain, engine=ranks),
+    ]
+
+
 def rows() -> list[Row]:
     """Returns all rows, each with its base."""
     base = Row("base")
@@ -135,16 +151,8 @@ def rows() -> list[Row]:
     by_batch = PolicySpec("batch_size", {"schedule": ((1, 96, 4), (97, 120, 3), (121, 256, 2))})
     ranked = (("concentration", 10.0), ("length_rank_correlation", 0.5))
     pool = ("num_gpu_blocks", 800_000)
-    sglang = replace(base, name="SGLang", engine=(("sglang", SglangConfig()),))
-    tree = (*sglang.engine, caching)
-    ranks = (("sglang", SglangConfig(enable_priority_scheduling=True)),)
-    tight = (*tree, ("num_gpu_blocks", 5000))
-    bold = (("sglang", SglangConfig(schedule_conservativeness=0.02)), ("num_gpu_blocks", 6000))
     return [
-        usual("SGLang, shared prefix", sglang, engine=tree, shared=512),
-        usual("SGLang, shared prefix, KV short", sglang, engine=tight, shared=512),
-        but("SGLang, retraction", sglang, engine=bold),
-        but("SGLang, priorities", sglang, engine=ranks),
+        *sglang_rows(base),
         usual("KV short", engine=(short,)),
         usual("shared prefix", engine=(caching,), shared=512),
         usual("shared prefix, KV short", cached, engine=(caching, ("num_gpu_blocks", 5000))),

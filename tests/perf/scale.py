@@ -1,10 +1,11 @@
-"""What a study of many small points costs: `scale.py run|parent|tasks [POINTS..]`.
+"""What a study of many small points costs: `scale.py run|parent|tasks|drawing [NUMBER..]`.
 
 `run` simulates so many points with one job, two jobs and `--cluster local`, and prints points a second, CPU
 seconds of the command itself and of its workers, memory, and what the folder weighs. `parent` prints CPU
 seconds and memory of each stage of the command itself, for several numbers of points; nothing is simulated,
 every point is given the files of the same one. `tasks` prints what a task that does nothing costs the command
-and a scheduler beside it.
+and a scheduler beside it. `drawing` prints what a share of a large fleet pays for each request of all, to
+know its own.
 """
 
 from __future__ import annotations
@@ -22,12 +23,22 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+import yaml
+
 from specfleet.experiments.figures.run import draw_run
+from specfleet.experiments.load.config import load_experiment
 from specfleet.experiments.page.write import write_report
+from specfleet.experiments.point.build import source
+from specfleet.experiments.point.built import build
 from specfleet.experiments.run.check import check
 from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.run.run import Run
 from specfleet.experiments.words.run import run_text
+from specfleet.sim.calendar.plan import CalendarRun
+from specfleet.sim.forgetful.senders import Senders
+from specfleet.sim.metrics.summary import Summary
+from specfleet.sim.summarise import Forgetful
 
 ROOT = Path(__file__).parents[2]
 DRAFTS = "serve.speculative_config.num_speculative_tokens"
@@ -46,6 +57,15 @@ sweep:
     serve.max_num_batched_tokens: {budgets}
     serve.max_num_seqs: {seats}
     {drafts}: [0, 3]
+"""
+FLEET = """
+name: day
+serve: {{model: meta-llama/Llama-3.1-8B-Instruct, gpu: h100-sxm, max_model_len: 4096}}
+deployment: {{replicas: 1000, router: random}}
+workload:
+  {{input_len: 500, output: {{uniform: {{low: 50, high: 350}}}}, request_rate: 115.74,
+   num_prompts: {requests}}}
+report: {{requests: none}}
 """
 MODES = {
     "--jobs 1": ("--jobs", "1"),
@@ -132,6 +152,24 @@ def parent(*several: int) -> None:
             stage("figures", partial(draw_run, this.folder))
 
 
+def drawing(requests: int) -> None:
+    """Prints CPU microseconds a request for drawing all, choosing replicas and keeping those of a share."""
+    given = yaml.safe_load(FLEET.format(requests=requests))
+    config = load_experiment(given)
+    scenario = build(config).scenario
+    run = Forgetful.of(scenario, source(config, 0), 0, None)
+    plan = CalendarRun(scenario, next(iter(run.source.portions(10))), 0, None)
+    senders, share = Senders(plan, Summary(scenario, None, ()), refuses=False), run.shares[0]
+    began = time.process_time()
+    for table in run.source.portions(run.size):
+        columns, chosen = senders.send(table)
+        for replica in share:
+            mine = np.flatnonzero(chosen == replica)
+            {name: column[mine] for name, column in columns.items()}
+    each = 1e6 * (time.process_time() - began) / requests
+    print(f"{requests} requests, {len(share)} of 1000 replicas: {each:.2f} us each")
+
+
 def _fill(this: Run) -> None:
     """Simulates one point and gives its files to the others."""
     model, *others = this.tasks
@@ -161,4 +199,4 @@ if __name__ == "__main__":
     if what == "parent":
         parent(*sizes)
     else:
-        {"run": run, "tasks": tasks}[what](sizes[0])
+        {"run": run, "tasks": tasks, "drawing": drawing}[what](sizes[0])

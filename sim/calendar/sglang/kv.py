@@ -12,7 +12,7 @@ from specfleet.sim.calendar.sglang.asking import Asking, Followed
 from specfleet.sim.calendar.sglang.lives import SglangPacking
 from specfleet.sim.errors import Unsuited
 from specfleet.sim.rules import NEVER
-from specfleet.sim.sglang.pool import Match, leave, protect, tokens_of
+from specfleet.sim.sglang.pool import Evicting, Match, leave, protect, tokens_of
 from specfleet.sim.sglang.radix import RadixTree
 from specfleet.sim.sglang.rules import SglangRules
 
@@ -55,7 +55,7 @@ class Count:
         """Nothing was found."""
 
 
-class Shared:
+class Shared(Evicting):
     """A KV pool with its radix tree, or without one, in which requests may be retracted.
 
     Args:
@@ -83,16 +83,6 @@ class Shared:
     def shared(self) -> Shared:
         """What more it can do than count."""
         return self
-
-    @property
-    def evictable(self) -> int:
-        """KV tokens in the tree that nobody locks."""
-        return self.tree.evictable if self.tree is not None else 0
-
-    @property
-    def available(self) -> int:
-        """KV tokens free, or free once evicted."""
-        return self.free + self.evictable
 
     @property
     def spare(self) -> int:
@@ -131,21 +121,6 @@ class Shared:
         if short_by:
             asking.looked_at = asking.num_tokens - found
         return Match(node, found)
-
-    def lock(self, match: Match) -> None:
-        """Keeps a prefix."""
-        if self.tree is not None and match.node is not None:
-            self.tree.lock(match.node)
-
-    def unlock(self, match: Match) -> None:
-        """Takes that back."""
-        if self.tree is not None and match.node is not None:
-            self.tree.unlock(match.node)
-
-    def make_free(self, tokens: int) -> None:
-        """Evicts until so many tokens are free, as far as the tree allows."""
-        if self.tree is not None and self.free < tokens:
-            self.free += self.tree.evict(tokens - self.free)
 
     def hold(self, asking: Asking, match: Match) -> None:
         """Begins to hold a prefix, which has been locked."""

@@ -85,9 +85,10 @@ class Turns:
         self._flying = bool(decided[-1].schedule["tokens"])
 
     def settle(self) -> None:
-        """Lets the outcome of what was stepped last be known: a turn late, as the engine commits it."""
-        if self.notes.stepping:
-            self._walk.send(self.clock + STEP_S / 2)
+        """Lets the outcomes of what was stepped last be known, a turn late for each batch in flight."""
+        for _ in range(1 + bool(self.lane.rules.lag)):
+            if self.notes.stepping and self.clock < inf:
+                self.clock = self._walk.send(self.clock + STEP_S / 2)
 
 
 class CalendarReplay:

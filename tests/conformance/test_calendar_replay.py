@@ -11,7 +11,7 @@ from calendar_engine import NotTaken, Price, Recording
 from calendar_faults import FAULTS, Plant, no_watermark
 from calendar_replay import Compared, compare
 from hypothesis import HealthCheck, assume, given, settings
-from replay import engine_config, main
+from replay import Replay, engine_config, main
 from trace_worlds import decided, inputs
 
 from specfleet.sim.calendar import quiet
@@ -51,6 +51,19 @@ def taken(folder: Path) -> dict[str, Compared]:
     return found
 
 
+def in_pairs(ends: list[dict[str, int]]) -> Trace:
+    """Prompts of two tokens that arrive together, and whose rows do not all fit into the second step."""
+    same: Trace = {"prompt_len": 2, "priority": 0, "accept": [0], "arrival_step": 0}
+    requests = [same | {"id": i, "prompt": [[f"{i}/in", 2]]} | end for i, end in enumerate(ends)]
+    config = scenario("async_free_blocks_lag")["config"] | {
+        "max_num_batched_tokens": 9,
+        "num_gpu_blocks": 16,
+        "spec_method": "draft_model",
+        "num_speculative_tokens": 3,
+    }
+    return {"config": config, "requests": requests, "truncated": False}
+
+
 def prove(trace: Trace) -> Compared:
     """Fails where the calendar decides otherwise than the scheduler that lists who decodes."""
     try:
@@ -84,6 +97,15 @@ def test_both_crowds_cut_drafts_to_the_budget_alike(trace: Trace) -> None:
 @given(inputs(ROOMY_CACHE))
 def test_both_crowds_find_the_same_prefixes(trace: Trace) -> None:
     prove(trace)
+
+
+def test_rows_in_vain_behind_a_step_that_ends_everybody_are_compared() -> None:
+    """Two batches are in flight when everybody ends: the second is stepped, and read two turns later."""
+    ends = [{"output_len": 1}, {"output_len": 2, "stop_at": 1}, {"output_len": 2, "stop_at": 1}]
+    trace = in_pairs(ends)
+    compared = replayed(trace | {"steps": list(Replay(trace).steps())})
+    assert compared.found.lines == []
+    assert compared.stepped == 1
 
 
 def test_every_recording_that_the_calendar_takes_is_decided_alike(shared: Path) -> None:

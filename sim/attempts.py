@@ -73,16 +73,16 @@ class Attempts:
 
     Args:
         keep_partial: output that was written is kept.
+        stories: by request; of several pools the same, since a request may go on in another.
 
     Attributes:
-        stories: by request.
         cuts: replica and start of every step that a failure cut short; it is in no column of iterations.
         pauses: from the last token kept to the next: end, seconds, request, replica, iteration, counted.
     """
 
-    def __init__(self, keep_partial: bool) -> None:
+    def __init__(self, keep_partial: bool, stories: dict[int, Story] | None = None) -> None:
         self.keep_partial = keep_partial
-        self.stories: dict[int, Story] = {}
+        self.stories: dict[int, Story] = {} if stories is None else stories
         self.cuts: list[tuple[int, float]] = []
         self.pauses: list[tuple[float, float, int, int, int, bool]] = []
         self._rows: list[tuple[float, ...]] = []

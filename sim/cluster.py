@@ -194,8 +194,8 @@ class FallibleServers(Protocol):
         """A request that a replica lost ends."""
         ...
 
-    def turned_away(self, row: int) -> None:
-        """Notes that a request ends at the gateway, which a replica may have lost."""
+    def turned_away(self, row: int) -> bool:
+        """Notes that a request ends at the gateway; returns whether a replica has lost it before."""
         ...
 
 

@@ -8,7 +8,7 @@ from math import inf, nan
 
 import numpy as np
 
-from specfleet.sim.attempts import RETRIED_COUNTS, Attempts
+from specfleet.sim.attempts import RETRIED_COUNTS, Attempts, Story
 from specfleet.sim.clients import Answer, Client
 from specfleet.sim.engine import Engine, Request
 from specfleet.sim.errors import Breach, Stall
@@ -186,6 +186,7 @@ class Engines:
         table: the requests.
         lives: their luck; None without speculation.
         every_turn: whether the laws of a scheduler are checked after each turn.
+        stories: of requests that replicas lost, as `Attempts` shares them between pools.
 
     Attributes:
         servers: an engine a replica.
@@ -195,7 +196,12 @@ class Engines:
     serves = EngineServer
 
     def __init__(
-        self, scenario: Scenario, table: RequestTable, lives: Lives | None, every_turn: bool = False
+        self,
+        scenario: Scenario,
+        table: RequestTable,
+        lives: Lives | None,
+        every_turn: bool = False,
+        stories: dict[int, Story] | None = None,
     ) -> None:
         self._table, self._scenario = table, scenario
         self._recorder = Recorder(len(table), scenario.engine.num_speculative_tokens + 1)
@@ -205,7 +211,7 @@ class Engines:
         )
         self.refusals: dict[str, int] = {}
         failures = scenario.deployment.failures
-        self._attempts = None if failures is None else Attempts(failures.keep_partial)
+        self._attempts = None if failures is None else Attempts(failures.keep_partial, stories)
         self.servers = [
             self.serves(
                 self._engine(scenario, replica),
@@ -263,11 +269,12 @@ class Engines:
     def taken_back(self, row: int) -> None:
         """Notes that a request is at no replica any more: where it was is known of its attempt."""
 
-    def turned_away(self, row: int) -> None:
-        """Notes that a request ends at the gateway, which a replica may have lost."""
-        assert self._attempts is not None
-        if row in self._attempts.stories:
-            self._recorder.request(row, **self._attempts.costs(row))
+    def turned_away(self, row: int) -> bool:
+        """Notes that a request ends at the gateway; returns whether a replica has lost it before."""
+        if self._attempts is None or row not in self._attempts.stories:
+            return False
+        self._recorder.request(row, **self._attempts.costs(row))
+        return True
 
     def lost(self, row: int, now: float, reason: str) -> None:
         """A request that a replica lost ends, since it is not sent anew any more."""

@@ -22,6 +22,7 @@ from specfleet.experiments.point.loading import load_s
 from specfleet.experiments.point.mixes import writes_what_it_asks
 from specfleet.experiments.point.plugins import load_plugins
 from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.experiments.schema.blocks.failing import PoolFailures
 from specfleet.experiments.schema.blocks.plan import Slo
 from specfleet.experiments.schema.pools import pool_experiments
 from specfleet.hardware.costmodels import COST_MODELS
@@ -29,7 +30,8 @@ from specfleet.hardware.memory import KvBudget
 from specfleet.hardware.placement import Placement
 from specfleet.hardware.stepcost import StepCost
 from specfleet.sim import config as sim_config
-from specfleet.sim.fleet.failing import FailureConfig, FailuresConfig
+from specfleet.sim.fleet.failing import DIES, ChanceConfig, FailureConfig, FailuresConfig
+from specfleet.sim.fleet.groups import members_of
 from specfleet.sim.fleet.scaling import ATTAINMENT, TTFT, AutoscaleConfig
 from specfleet.sim.scenario import ReplicaPool, Scenario
 from specfleet.sim.speculation.acceptance import survival_table
@@ -205,19 +207,26 @@ def deployment_config(
         routing.refresh_ms / 1e3,
         gateway,
         autoscale_config(config),
-        failures_config(config),
+        failures_config(config, pools),
         handover_config(config),
     )
 
 
-def failures_config(config: Experiment) -> FailuresConfig | None:
+def numbers_of(pools: Sequence[BuiltPool]) -> dict[str, tuple[int, ...]]:
+    """Returns the numbers of the replicas of each pool among all of the cluster."""
+    members = members_of([pool.replicas for pool in pools])
+    return dict(zip((pool.name for pool in pools), members, strict=True))
+
+
+def failures_config(config: Experiment, pools: Sequence[BuiltPool]) -> FailuresConfig | None:
     """Returns which replicas fail when; None where none does."""
     asked = config.deployment.failures
     if asked is None:
         return None
+    numbers = numbers_of(pools)
     known = tuple(
         FailureConfig(
-            one.replica,
+            numbers[one.pool or ""][one.replica],
             one.at_s,
             asked.repair_s if one.for_s is None else one.for_s,
             one.kind or asked.kind,
@@ -235,7 +244,13 @@ def failures_config(config: Experiment) -> FailuresConfig | None:
         asked.retry.most,
         asked.retry.backoff_s,
         asked.retry.keep_partial,
+        tuple((numbers[name], _chance(asked.of_pool(name))) for name in asked.pools or ()),
     )
+
+
+def _chance(asked: PoolFailures) -> ChanceConfig:
+    """Returns how the replicas of a pool fail that says it itself."""
+    return ChanceConfig(asked.mtbf_s, asked.repair_s or 0.0, asked.kind or DIES, asked.factor or 1.0)
 
 
 def start_s(config: Experiment) -> tuple[float, float]:

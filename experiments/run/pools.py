@@ -106,8 +106,14 @@ def failures_of(result: RunResult) -> dict[str, object]:
     figures = failure_figures(result)
     if figures is None:
         return {}
+    where = {
+        member: {"pool": pool.name} if pool.name else {}
+        for pool in result.scenario.pools
+        for member in pool.members
+    }
     each = [
         {
+            **where.get(outage.replica, {}),
             "replica": outage.replica,
             "kind": outage.kind,
             "at_s": outage.at_s,

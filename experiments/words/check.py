@@ -9,8 +9,8 @@ from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.point.built import build, expected_lengths, start_s
 from specfleet.experiments.point.handover import PROXY_MS, drafter_keeps_kv, kv_bytes, transfer_of
 from specfleet.experiments.run.check import POOL, CheckedFile, CheckedPoint
-from specfleet.experiments.schema.blocks.deployment import Failures
 from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.experiments.schema.blocks.failing import Failures, PoolFailures
 from specfleet.experiments.schema.pools import pool_experiments
 from specfleet.experiments.words.values import counted, named, text
 from specfleet.hardware.memory import GIB
@@ -51,7 +51,7 @@ def routing_lines(experiment: Experiment) -> Iterator[str]:
     yield from handover_lines(experiment)
     yield from scaling_lines(experiment)
     if deployment.failures is not None:
-        yield f"  failures: {failing_lines(deployment.failures)}"
+        yield f"  failures: {failing_lines(deployment.failures, list(deployment.pools or ()))}"
     gateway = deployment.gateway
     if gateway is None:
         return
@@ -115,8 +115,8 @@ def scaling_lines(experiment: Experiment) -> Iterator[str]:
     yield f"  a new replica serves {provision:g} s + {load:.0f} s after its order ({known})"
 
 
-def failing_lines(failures: Failures) -> str:
-    """Which replicas fail when, and what becomes of their requests."""
+def failing_lines(failures: Failures, pools: Sequence[str] = ()) -> str:
+    """Which replicas fail when, and what becomes of their requests; `pools`: names of all."""
     said = []
     for one in failures.at:
         for_s = failures.repair_s if one.for_s is None else one.for_s
@@ -127,17 +127,24 @@ def failing_lines(failures: Failures) -> str:
             "slow": f"is {one.factor or failures.factor or 1.0:g} times as slow",
         }
         until = "for good" if for_s is None else f"for {for_s:g} s"
-        said.append(f"replica {one.replica} {how[kind]} at {one.at_s:g} s {until}")
-    if failures.mtbf_s is not None:
-        kinds = {"dies": "dies", "hangs": "hangs", "slow": "is slow"}
-        each = f"each {kinds[failures.kind]} after {failures.mtbf_s:g} s on average"
-        said.append(f"{each}, for {failures.repair_s:g} s")
+        of = f" of {one.pool}" if one.pool else ""
+        said.append(f"replica {one.replica}{of} {how[kind]} at {one.at_s:g} s {until}")
+    own = failures.pools or {}
+    if failures.mtbf_s is not None and (not pools or len(own) < len(pools)):
+        said.append(_by_chance("each", failures.of_pool("")))
+    each = {name: failures.of_pool(name) for name in own}
+    said += [_by_chance(f"each of {name}", how) for name, how in each.items() if how.mtbf_s is not None]
     if failures.detect_s is not None:
         said.append(f"found after {failures.detect_s:g} s")
     retry = failures.retry
     times = f"sent anew {counted(retry.most, 'time')} at most" if retry.most else "never sent anew"
     kept = ", with what was written" if retry.keep_partial and retry.most else ""
     return "; ".join([*said, f"lost requests are {times}{kept}"])
+
+
+def _by_chance(which: str, one: PoolFailures) -> str:
+    kinds = {"dies": "dies", "hangs": "hangs", "slow": "is slow"}
+    return f"{which} {kinds[one.kind or 'dies']} after {one.mtbf_s:g} s on average, for {one.repair_s:g} s"
 
 
 def _points(points: Sequence[CheckedPoint]) -> Iterator[str]:

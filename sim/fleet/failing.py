@@ -29,15 +29,30 @@ class FailureConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ChanceConfig:
+    """Failures of some replicas that are not known beforehand.
+
+    Args:
+        mtbf_s: mean seconds of each from its repair to its next failure, exponentially distributed; None:
+            none.
+        repair_s: what a repair takes.
+        kind, factor: as in `FailureConfig`.
+    """
+
+    mtbf_s: float | None
+    repair_s: float = 0.0
+    kind: str = DIES
+    factor: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
 class FailuresConfig:
     """Which replicas fail when, and what becomes of the requests inside.
 
     Args:
         at: those that are known beforehand.
-        mtbf_s: mean seconds of every replica from its repair to its next failure, exponentially distributed;
-            None: no others.
-        repair_s: what a repair of those takes.
-        kind, factor: of those, as in `FailureConfig`.
+        mtbf_s, repair_s, kind, factor: of the others, as in `ChanceConfig`.
+        of: the same of some replicas, in their place: their numbers, and what holds for them.
         detect_s: until health checks find a failure: so long requests still go to one that is dead, and so
             long one that hangs keeps its requests.
         most: how often a request is sent anew before it fails.
@@ -54,3 +69,16 @@ class FailuresConfig:
     most: int = 1
     backoff_s: float = 0.025
     keep_partial: bool = False
+    of: tuple[tuple[tuple[int, ...], ChanceConfig], ...] = ()
+
+    def chance(self, replica: int) -> ChanceConfig:
+        """Returns how a replica fails that is not known to beforehand."""
+        for members, chance in self.of:
+            if replica in members:
+                return chance
+        return ChanceConfig(self.mtbf_s, self.repair_s, self.kind, self.factor)
+
+    def fails(self, replica: int) -> bool:
+        """Returns whether a replica may fail."""
+        known = any(failure.replica == replica for failure in self.at)
+        return known or self.chance(replica).mtbf_s is not None

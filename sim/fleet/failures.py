@@ -84,8 +84,8 @@ class Breakdowns:
         self._lost_in: dict[int, list[_Outage]] = {}
         for failure in sorted(config.at, key=lambda failure: (failure.at_s, failure.replica)):
             self._at(failure.at_s, partial(self._begin, failure))
-        if config.mtbf_s is not None:
-            for replica in range(replicas):
+        for replica in range(replicas):
+            if config.chance(replica).mtbf_s is not None:
                 self._next(drawn(config, replica, seed))
 
     def outages(self) -> tuple[Outage, ...]:
@@ -188,11 +188,12 @@ def drawn(config: FailuresConfig, replica: int, seed: int) -> Iterator[FailureCo
     The n-th is a hash of seed, replica and n, so that nothing else moves it: neither requests, nor other
     replicas, nor failures that are known beforehand. One of a replica that is down already does nothing.
     """
-    assert config.mtbf_s is not None
+    chance = config.chance(replica)
+    assert chance.mtbf_s is not None
     stream, now = key(seed, replica, FAILURE), 0.0
-    down_s = config.repair_s + (config.detect_s if config.kind == HANGS else 0.0)
+    down_s = chance.repair_s + (config.detect_s if chance.kind == HANGS else 0.0)
     for n in count():
         uniform = (int(bits64(stream, n, 1)[0]) + 1) / 2.0**64
-        now += -config.mtbf_s * log(uniform)
-        yield FailureConfig(replica, now, config.repair_s, config.kind, config.factor)
+        now += -chance.mtbf_s * log(uniform)
+        yield FailureConfig(replica, now, chance.repair_s, chance.kind, chance.factor)
         now += down_s

@@ -6,6 +6,7 @@ What decides is known of a request before it is run: its class, and whether an e
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from operator import itemgetter
 
@@ -39,6 +40,8 @@ class Groups:
         spills: of each group, from how many outstanding a replica on requests go to which others; or None.
         pool_of: which of `scenario.pools` each replica is in.
         local: number of each replica within its pool.
+        fallible: pools whose requests may be begun more than once: those that may fail, and those that share
+            requests with them.
     """
 
     def __init__(self, scenario: Scenario, table: RequestTable) -> None:
@@ -70,6 +73,27 @@ class Groups:
             self.pools.append(tuple(np.flatnonzero(here | there).tolist()))
             limit = scenario.deployment.routing.spill.get(str(names[here.argmax()]), (0.0, ""))[0]
             self.spills.append((limit, self._members(there)) if both else None)
+        self.fallible = self._fallible()
+
+    def part(self, index: int) -> Scenario:
+        """Returns a pool as a cluster of its own; without failures where they touch none of its requests."""
+        part = self.scenario.part(self.scenario.pools[index])
+        if index in self.fallible:
+            return part
+        return replace(part, deployment=replace(part.deployment, failures=None))
+
+    def _fallible(self) -> frozenset[int]:
+        failures = self.scenario.deployment.failures
+        if failures is None:
+            return frozenset()
+        pools = list(enumerate(self.scenario.pools))
+        found = {index for index, pool in pools if any(map(failures.fails, pool.members))}
+        found = found or {index for index, _ in pools}  # nothing fails, in engines that could
+        while True:
+            more = found.union(*(pools for pools in self.pools if found.intersection(pools)))
+            if more == found:
+                return frozenset(found)
+            found = more
 
     def _members(self, pools: npt.NDArray[np.bool_]) -> tuple[int, ...]:
         return tuple(np.flatnonzero(pools[self.pool_of]).tolist())
@@ -171,19 +195,27 @@ class GroupRouter:
     def pick(self, request_id: int, replicas: Replicas) -> int:
         """Returns the replica that gets a request; `replicas` are always the same ones."""
         group = self._of[request_id]
-        members, router, spill = self.members_of(group, replicas), self.routers[group], self._others[group]
-        if spill is not None and members is not self._up[group]:
-            router = spill
+        router, beyond = self.routers[group], self._others[group]
+        if beyond is not None and self._spills(group, replicas):
+            router = beyond
+        members = self.members_of(group, replicas)
         return members[router.pick(request_id, self._among(members, replicas))]
 
     def members_of(self, group: int, replicas: Replicas) -> tuple[int, ...]:
         """Returns the replicas that requests of a group may go to now: others, where its own are loaded."""
-        members, spill = self._up[group], self._groups.spills[group]
-        if spill is not None:
-            there = sum(replica.outstanding for replica in self._among(members, replicas))
-            if there >= spill[0] * len(members):
-                members = spill[1]
+        spill = self._groups.spills[group]
+        members = self._up[group]
+        if spill is not None and self._spills(group, replicas):
+            members = spill[1]
         return members if self.up is None else tuple(self.up(members))
+
+    def _spills(self, group: int, replicas: Replicas) -> bool:
+        """Whether the replicas of a group are so loaded that its requests go past them."""
+        spill, members = self._groups.spills[group], self._up[group]
+        if spill is None:
+            return False
+        there = sum(replica.outstanding for replica in self._among(members, replicas))
+        return bool(there >= spill[0] * len(members))
 
     def group_of(self, request_id: int) -> int:
         """Returns the group of a request."""

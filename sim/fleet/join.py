@@ -66,7 +66,7 @@ def joined(groups: Groups, seed: int, rans: Sequence[Ran], ways: Ways, because: 
     parts = []
     names = list(dict.fromkeys(pool.name for pool in scenario.pools))
     for name in {name for ran in rans for name in ran.requests} - {*noted, "sent_s", "arrived_s"}:
-        requests[name] = np.sum([ran.requests[name] for ran in rans], axis=0)
+        requests[name] = np.sum([ran.requests[name] for ran in rans if name in ran.requests], axis=0)
     went = np.where(ways.replica >= 0, groups.pool_of[ways.replica], -1)
     for index, (pool, ran) in enumerate(zip(scenario.pools, rans, strict=True)):
         rows = np.flatnonzero(went == index)
@@ -80,7 +80,7 @@ def joined(groups: Groups, seed: int, rans: Sequence[Ran], ways: Ways, because: 
         here = some_rows(table, rows)
         mine |= {"request_id": rows, "class_id": here.class_id, "counted": counted[rows]}
         mine |= {"prompt_tokens": here.prompt_tokens, "max_tokens": here.max_tokens}
-        part = result_of(scenario.part(pool), seed, ran, mine)
+        part = result_of(groups.part(index), seed, ran, mine)
         check_run(part, here)
         parts.append(part)
     requests |= {"request_id": np.arange(n), "class_id": table.class_id, "counted": counted}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from specfleet.sim.attempts import Story
 from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.gate import FALLIBLE
 from specfleet.sim.calendar.lanes import Lanes, Sites
@@ -105,7 +106,8 @@ class PooledRun:
 
     def run(self) -> RunResult:
         """Runs each pool on the calendar where that understands it."""
-        if self._open and self.groups.blind:
+        fails = bool(self.groups.fallible)
+        if self._open and self.groups.blind and not fails:
             chosen = GroupRouter(self.groups, self.seed).picks()
             chosen[self.groups.of == REFUSED] = -1
             where = np.where(chosen >= 0, self.groups.pool_of[chosen], -1)
@@ -114,7 +116,7 @@ class PooledRun:
                 return self._apart(parts, chosen)
         parts = [self._part(index, self.groups.rows_of(index)) for index in range(self._count)]
         on_lanes = all(part.rules is not None or not len(part.rows) for part in parts)
-        if self._open and self.groups.counts and on_lanes:
+        if self._open and self.groups.counts and on_lanes and not fails:
             return self._counted(parts)
         try:
             return self._clocked(parts, every_turn=False)
@@ -139,7 +141,7 @@ class PooledRun:
         return len(self.scenario.pools)
 
     def _alone(self, index: int) -> Scenario:
-        return self.scenario.part(self.scenario.pools[index])
+        return self.groups.part(index)
 
     def _lives(self, part: Scenario) -> Lives | None:
         k = part.engine.num_speculative_tokens
@@ -151,7 +153,7 @@ class PooledRun:
         lives = self._lives(part)
         if not len(rows):
             return PartRun(part, lives, rows, None, None, "")
-        if self.scenario.deployment.failures is not None:
+        if index in self.groups.fallible:
             return PartRun(part, lives, rows, None, None, FALLIBLE)
         if self.groups.looks:
             because = f"the router {self.scenario.deployment.router} looks into engines"
@@ -245,9 +247,10 @@ class PooledRun:
     def _clocked(self, parts: Sequence[PartRun], every_turn: bool, retracts: bool = False) -> RunResult:
         """Runs all pools on one clock; `retracts`: as `SglangFleet`."""
         inside: list[Lanes | SglangLanes | Engines] = []
+        stories: dict[int, Story] = {}
         for part in parts:
             if part.run is None:
-                inside.append(Engines(part.scenario, self.table, part.lives, every_turn))
+                inside.append(Engines(part.scenario, self.table, part.lives, every_turn, stories))
             elif part.rules is None:
                 inside.append(SglangLanes(part.run, retracts))
             else:

@@ -76,7 +76,9 @@ class PoolServers:
     def turned_away(self, row: int) -> None:
         """Notes that a request ends at the gateway, which a replica may have lost."""
         for pool in self._pools[self._group_of[row]]:
-            self._fallible(pool).turned_away(row)
+            part = self._parts[pool]
+            if isinstance(part, FallibleServers) and part.turned_away(row):
+                return
 
     def _fallible(self, pool: int) -> FallibleServers:
         part = self._parts[pool]

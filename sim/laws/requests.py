@@ -50,8 +50,8 @@ def check_requests(engine: EngineConfig, requests: Columns) -> Columns:
     for before, after in ORDER:
         _check(CAUSES, before, "comes after", after, rows)
     _check(TOKENS, "cached_tokens", "found exceed", "prompt_tokens", rows)
-    if engine.num_speculative_tokens:
-        _check_drafts(engine, rows)
+    if "retries" not in requests:  # else of each attempt: others may have been at engines with another K
+        check_drafts(engine, rows)
     return rows
 
 
@@ -70,9 +70,15 @@ def _check_refused(engine: EngineConfig, requests: Columns) -> None:
         raise request_breach(ENDS_ONCE, "it was refused, and ended as well", requests, first(odd))
 
 
-def _check_drafts(engine: EngineConfig, rows: Columns) -> None:
-    """Accepted drafts were drafted, and a verification has at most K of them."""
+def check_drafts(engine: EngineConfig, rows: Columns) -> None:
+    """Checks that accepted drafts were drafted, and that a verification has at most K of them.
+
+    Raises:
+        Breach: a law does not hold.
+    """
     k = engine.num_speculative_tokens
+    if not k:
+        return
     _check(TOKENS, "accepted_tokens", "exceed", "draft_tokens", rows)
     most = rows["draft_tokens"] > k * rows["verifications"]
     if most.any():

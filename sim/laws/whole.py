@@ -11,7 +11,7 @@ import numpy.typing as npt
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.errors import Breach
 from specfleet.sim.laws.names import BUSY, CAUSES, ENDS_ONCE, IN_FLIGHT, LITTLE, TOKENS, first, request_breach
-from specfleet.sim.laws.requests import aborted, check_emitted, check_requests
+from specfleet.sim.laws.requests import aborted, check_drafts, check_emitted, check_requests
 from specfleet.sim.laws.steps import CLOCK_ROUNDING, ROUNDING, StepLaws
 from specfleet.sim.recorder import ABORTED, FINISHED, LOST, REJECTED, TIMED_OUT, Columns, alone_s
 from specfleet.sim.scenario import RunResult, Scenario
@@ -194,6 +194,7 @@ def check_run(result: RunResult, table: RequestTable) -> None:
         begun = {name: np.concatenate([served[name], given_up[name]]) for name in served}
     if "retries" in requests:
         begun = _attempts(begun, result.attempts)
+        check_drafts(scenario.engine, begun)
     check_due(requests, table)
     StepLaws(scenario).check(rows, requests)
     check_in_flight(scenario, requests)

@@ -183,7 +183,7 @@ def split_in_pieces(result: RunResult, plain_cost: StepCost) -> Iterator[tuple[I
     for start in range(0, len(done), REQUESTS):
         ids = done[start : start + REQUESTS]
         each = {name: column[ids] for name, column in requests.items()}
-        split = _split(each, _decode_sums(result, until, each, ids), per_round)
+        split = _split(each, _decode_sums(result, until, each), per_round)
         _check_sums(split, each)
         yield ids, split
 
@@ -274,13 +274,15 @@ def _until(result: RunResult, plain_cost: StepCost) -> dict[int, _Until]:
     return {index: until._replace(whole=whole[replica == index]) for index, until in found.items()}
 
 
-def _decode_sums(result: RunResult, until: Mapping[int, _Until], each: Columns, ids: I64) -> dict[str, F64]:
+def _decode_sums(result: RunResult, until: Mapping[int, _Until], each: Columns) -> dict[str, F64]:
     """Returns, for each request, the sums of its iterations' parts and its pauses."""
     gaps, staged = result.odd_gaps, result.scenario.engine.pipeline_parallel_size > 1
-    place = np.full(len(result.requests["status"]), -1, dtype=np.int32)
-    place[ids] = np.arange(len(ids))
+    numbers = each["request_id"]  # of a pool's, those of the whole run
+    most = max(int(numbers.max(initial=0)), int(gaps["request_id"].max(initial=0)))
+    place = np.full(most + 1, -1, dtype=np.int32)
+    place[numbers] = np.arange(len(numbers))
     names = dict.fromkeys(name for one in until.values() for name in one.parts)
-    sums = {name: np.zeros(len(ids)) for name in (*names, "paused")}
+    sums = {name: np.zeros(len(numbers)) for name in (*names, "paused")}
     for replica, (parts, whole) in until.items():
         mine = each["replica"] == replica
         odd = (gaps["replica"] == replica) & (place[gaps["request_id"]] >= 0) & (gaps["from_iteration"] >= 0)

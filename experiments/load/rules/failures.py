@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from specfleet.experiments.load.rules.base import Conflict
-from specfleet.experiments.schema.blocks.deployment import Deployment, Failures
+from specfleet.experiments.schema.blocks.deployment import Deployment
 from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.experiments.schema.blocks.failing import Failure, Failures, PoolFailures
+from specfleet.experiments.schema.faults import did_you_mean
+from specfleet.experiments.schema.yamlfile import KeyPath
 from specfleet.sim.router import ROUTERS, Remembering
 
 KEY = "deployment.failures"
@@ -17,28 +20,74 @@ def failure_conflicts(config: Experiment) -> Iterator[Conflict]:
     deployment, failures = config.deployment, config.deployment.failures
     if failures is None:
         return
-    if not failures.at and failures.mtbf_s is None:
+    of_each = _of_each(deployment, failures)
+    if not failures.at and all(one.mtbf_s is None for one in of_each.values()):
         yield Conflict.at("nothing fails: give at or mtbf_s, or remove it", KEY)
-    yield from _said(failures)
-    if not deployment.pools and deployment.autoscale is None:
-        for number, failure in enumerate(failures.at):
-            if failure.replica >= deployment.replicas:
-                message = (
-                    f"there is no replica {failure.replica}: the {deployment.replicas} are numbered from 0"
-                )
-                yield Conflict.at(message, f"{KEY}.at.{number}.replica", "deployment.replicas")
+    yield from _said(failures, of_each)
+    yield from _there(deployment, failures)
     yield from _beside(config, deployment)
 
 
-def _said(failures: Failures) -> Iterator[Conflict]:
+def _of_each(deployment: Deployment, failures: Failures) -> dict[str, PoolFailures]:
+    """Where it is said -> how the replicas of a pool fail; under the key of all where all are alike."""
+    own = failures.pools or {}
+    others = [name for name in deployment.pools or () if name not in own]
+    found = {f"{KEY}.pools.{name}": failures.of_pool(name) for name in own}
+    return {**({KEY: failures.of_pool("")} if others or not own else {}), **found}
+
+
+def _there(deployment: Deployment, failures: Failures) -> Iterator[Conflict]:
+    """Pools and replicas that fail are there."""
+    pools = deployment.pools or {}
+    for name in failures.pools or ():
+        if name not in pools:
+            message = (
+                f"{name!r} is no pool; {did_you_mean(name, list(pools))}" if pools else "there are no pools"
+            )
+            yield Conflict.at(message, f"{KEY}.pools.{name}", "deployment.pools")
+    for number, failure in enumerate(failures.at):
+        if pools and failure.pool is None:
+            yield _of_one(f"say of which pool: add pool: {next(iter(pools))}", number, "", "deployment.pools")
+        elif failure.pool is not None and failure.pool not in pools:
+            hint = did_you_mean(failure.pool, list(pools)) if pools else "there are none: remove it"
+            yield _of_one(f"{failure.pool!r} is no pool; {hint}", number, "pool", "deployment.pools")
+        elif failure.replica >= (there := _replicas(deployment, failure)):
+            of = f" in pool {failure.pool}" if failure.pool else ""
+            message = f"there is no replica {failure.replica}{of}: the {there} are numbered from 0"
+            key = f"deployment.pools.{failure.pool}" if failure.pool else "deployment.replicas"
+            yield _of_one(message, number, "replica", key)
+
+
+def _of_one(message: str, number: int, key: str, *others: str) -> Conflict:
+    """A conflict about a failure at a known time, or one of its keys."""
+    path: KeyPath = (*KEY.split("."), "at", number, *((key,) if key else ()))
+    return Conflict((path, *(tuple(other.split(".")) for other in others)), message)
+
+
+def _replicas(deployment: Deployment, failure: Failure) -> int:
+    """How many there are, or may be, where one fails."""
+    if failure.pool is None:
+        return deployment.most_replicas
+    return (deployment.pools or {})[failure.pool].replicas
+
+
+def _said(failures: Failures, of_each: dict[str, PoolFailures]) -> Iterator[Conflict]:
     """What is said of failures is enough, and nothing is said in vain."""
-    kinds = {failure.kind or failures.kind for failure in failures.at}
-    if failures.mtbf_s is not None:
-        kinds.add(failures.kind)
-        if failures.repair_s is None:
+    known = {failure.kind or failures.kind for failure in failures.at}
+    kinds = known | {one.kind for one in of_each.values() if one.mtbf_s is not None}
+    for key, one in of_each.items():
+        if one.mtbf_s is not None and one.repair_s is None:
             message = "say how long a repair takes: repair_s"
-            yield Conflict.at(message, f"{KEY}.mtbf_s", f"{KEY}.repair_s")
-    elif failures.repair_s is not None and all(failure.for_s is not None for failure in failures.at):
+            yield Conflict.at(message, f"{key}.mtbf_s", f"{key}.repair_s")
+        if one.mtbf_s is not None and one.kind == "slow" and one.factor is None:
+            yield Conflict.at("say how many times as long a slow step takes: factor", key)
+        if key != KEY and one.mtbf_s is None:
+            for name in ("repair_s", "kind", "factor"):
+                if getattr(failures.pools[key.rpartition(".")[2]], name) is not None:  # type: ignore[index]
+                    message = "says nothing: none of its replicas fails by chance; give mtbf_s, or remove it"
+                    yield Conflict.at(message, f"{key}.{name}")
+    chance = any(one.mtbf_s is not None for one in of_each.values())
+    if not chance and failures.repair_s is not None and all(one.for_s is not None for one in failures.at):
         message = "every failure says for_s, and there are no others; add mtbf_s, or remove it"
         yield Conflict.at(message, f"{KEY}.repair_s", f"{KEY}.mtbf_s")
     if failures.detect_s is None and kinds - {"slow"}:
@@ -48,33 +97,32 @@ def _said(failures: Failures) -> Iterator[Conflict]:
         )
         yield Conflict.at(message, KEY)
     slow = [one for one in failures.at if (one.kind or failures.kind) == "slow"]
-    needed = any(one.factor is None for one in slow) or (failures.mtbf_s and failures.kind == "slow")
-    if needed and failures.factor is None:
+    if any(one.factor is None for one in slow) and failures.factor is None:
         yield Conflict.at("say how many times as long a slow step takes: factor", KEY)
     if failures.factor is not None and "slow" not in kinds:
         yield Conflict.at("says nothing: no replica is slow; remove it", f"{KEY}.factor", f"{KEY}.kind")
-    for number, one in enumerate(failures.at):
-        if one.factor is not None and (one.kind or failures.kind) != "slow":
+    for number, failure in enumerate(failures.at):
+        if failure.factor is not None and (failure.kind or failures.kind) != "slow":
             message = "says nothing: this replica is not slow; remove it"
-            yield Conflict.at(message, f"{KEY}.at.{number}.factor")
+            yield _of_one(message, number, "factor")
 
 
 def _beside(config: Experiment, deployment: Deployment) -> Iterator[Conflict]:
     """What replicas that fail are not modelled with."""
-    if deployment.pools:
-        message = "replicas of several pools that fail are not modelled; remove failures, or the pools"
-        yield Conflict.at(message, KEY, "deployment.pools")
     if deployment.autoscale is not None:
         message = "replicas that come and go with the load and fail are not modelled; remove one of the two"
         yield Conflict.at(message, KEY, "deployment.autoscale")
-    if deployment.slow:
-        message = "stragglers that fail are not modelled; remove failures, or slow"
-        yield Conflict.at(message, KEY, "deployment.slow")
-    serve = config.serve
+    pools = deployment.pools or {}
     for key in ("data_parallel_size", "pipeline_parallel_size"):
-        if getattr(serve, key) > 1:
-            message = f"replicas of several engines that fail are not modelled; remove it, or serve.{key}"
-            yield Conflict.at(message, KEY, f"serve.{key}")
+        sizes: dict[str, object] = {
+            f"deployment.pools.{name}.serve": p.serve.get(key) for name, p in pools.items()
+        }
+        if not pools or None in sizes.values():
+            sizes["serve"] = getattr(config.serve, key)
+        for at, size in sizes.items():
+            if isinstance(size, int) and size > 1:
+                message = f"replicas of several engines that fail are not modelled; remove it, or {at}.{key}"
+                yield Conflict.at(message, KEY, f"{at}.{key}")
     router = ROUTERS.get(deployment.routing.then)
     if router is not None and issubclass(router, Remembering):
         message = (

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import yaml
 
 from specfleet.experiments.plan.deploy.pool import DeployedPool
-from specfleet.experiments.schema.blocks.deployment import Autoscale
+from specfleet.experiments.schema.blocks.scaling import Autoscale
 
 CACHE = "/root/.cache/huggingface"
 """Where both images keep what they download."""

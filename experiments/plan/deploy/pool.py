@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from specfleet.experiments.plan.flags import server_command, unsaid
 from specfleet.experiments.schema import lookups
-from specfleet.experiments.schema.blocks.deployment import Autoscale
 from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.experiments.schema.blocks.scaling import Autoscale
 from specfleet.hardware.memory import GIB
 
 PORTS = {"vllm": 8000, "sglang": 30000}

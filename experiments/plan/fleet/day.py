@@ -17,9 +17,10 @@ from specfleet.experiments.plan.seen import ATTAINMENT, TrialFigures
 from specfleet.experiments.plan.traffic import Trial
 from specfleet.experiments.point.days import HOURS, STRETCH_S, hourly, stretches_of
 from specfleet.experiments.schema.blocks.arrivals import Arrivals, Schedule
-from specfleet.experiments.schema.blocks.deployment import Autoscale, Deployment
+from specfleet.experiments.schema.blocks.deployment import Deployment
 from specfleet.experiments.schema.blocks.experiment import Experiment
-from specfleet.experiments.schema.blocks.plan import Plan, Scaling
+from specfleet.experiments.schema.blocks.plan import Plan
+from specfleet.experiments.schema.blocks.scaling import Autoscale, Scaling
 from specfleet.workloads.rates import DAY_S
 
 F64 = npt.NDArray[np.float64]

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, StringConstraints, Tag
+from pydantic import Discriminator, Field, Tag
 
 from specfleet.experiments.schema.blocks.acceptance import Acceptance
 from specfleet.experiments.schema.blocks.base import Block, CountOrNone, Factor, Fraction, Milliseconds
+from specfleet.experiments.schema.blocks.failing import Failures
 from specfleet.experiments.schema.blocks.own import RouterName
-
-MOST_REPLICAS = 16_384
-Replicas: TypeAlias = Annotated[int, Field(ge=1, le=MOST_REPLICAS)]
-PoolName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")]
+from specfleet.experiments.schema.blocks.scaling import MOST_REPLICAS, Autoscale, PoolName, Replicas
 
 
 class Slow(Block):
@@ -114,94 +112,6 @@ class Gateway(Block):
     """How often a client sends again what was turned away or given up."""
     backoff_ms: Milliseconds = 1000.0
     """Before the first time; twice as long before each further one."""
-
-
-Seconds: TypeAlias = Annotated[float, Field(ge=0, le=86_400.0)]
-Period: TypeAlias = Annotated[float, Field(ge=0.001, le=86_400.0)]
-
-
-class Autoscale(Block):
-    """How many replicas there are: as Kubernetes' HorizontalPodAutoscaler decides it. A replica that is let
-    go finishes what it has; it is paid for from its order until then."""
-
-    metric: Literal["concurrency", "queue", "kv_usage", "ttft", "slo_attainment"]
-    """What is looked at. A replica's: requests that have not ended; requests that wait; share of KV blocks in
-    use. Of requests that ended in the window: P90 of TTFT; share that met `slo`."""
-    target: Annotated[float, Field(gt=0, le=3_600_000)]
-    """Of it: requests, share, or milliseconds."""
-    min: Replicas = 1
-    """Replicas at least."""
-    max: Replicas
-    """Replicas at most, those that drain included: the GPUs that there are."""
-    start: Replicas | None = None
-    """Replicas that are up when the run begins; `min` if left out."""
-    every_s: Period = 15.0
-    """Between two decisions."""
-    window_s: Period = 60.0
-    """Over which is averaged what is looked at."""
-    tolerance: Annotated[float, Field(ge=0, le=10)] = 0.1
-    """Nothing is done while metric / target is so near to 1."""
-    provision_s: Seconds
-    """From an order until its GPUs are there; 0 where they stand idle."""
-    load_s: Seconds | None = None
-    """From there until the engine serves; left out, its weights at 1.1 GB/s a GPU, 4.3 at most, and 58 s."""
-    up_most: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] | None = None
-    """Replicas added in a decision at most; null: as many as there are, and 4 at least."""
-    down_after_s: Seconds = 300.0
-    """A smaller number is taken once it has been wished for so long: the largest wish of that time."""
-
-
-FailureKind: TypeAlias = Literal["dies", "hangs", "slow"]
-Instant: TypeAlias = Annotated[float, Field(ge=0, le=1e9)]
-
-
-class Failure(Block):
-    """A replica that fails at a time that is known."""
-
-    replica: Annotated[int, Field(ge=0, lt=MOST_REPLICAS)]
-    """Which, by number from 0."""
-    at_s: Instant
-    """When, seconds from the start of the run."""
-    for_s: Instant | None = None
-    """Until it is back: from its death, from when it was found to hang, or how long it is slow. Left out: as
-    long as `repair_s`, and without that for good."""
-    kind: FailureKind | None = None
-    """In place of the `kind` of all."""
-    factor: Annotated[float, Field(gt=1, le=1e3)] | None = None
-    """In place of the `factor` of all."""
-
-
-class Retry(Block):
-    """What becomes of requests whose replica failed."""
-
-    most: Annotated[int, Field(ge=0, le=100)] = 1
-    """How often a request is sent anew before it fails (Envoy's `num_retries`: 1)."""
-    backoff_s: Instant = 0.025
-    """Before the first time; twice as long before each further one, up to ten times (Envoy's base interval:
-    25 ms)."""
-    keep_partial: bool = False
-    """Tokens that were written are kept, and computed again as part of the prompt; else it begins anew."""
-
-
-class Failures(Block):
-    """Replicas that fail, and what is done about it."""
-
-    at: tuple[Failure, ...] = ()
-    """Failures at known times. One of a replica that is down, or slow, already does nothing."""
-    mtbf_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
-    """Mean time of each replica from its repair to its next failure, exponential, by a hash of seed and
-    replica."""
-    repair_s: Instant | None = None
-    """What a repair takes; of one that is slow, how long."""
-    kind: FailureKind = "dies"
-    """`dies`: all inside is lost at once; `hangs`: it makes no progress until it is found and restarted;
-    `slow`: its steps take longer."""
-    factor: Annotated[float, Field(gt=1, le=1e3)] | None = None
-    """How many times as long the steps of one that is slow take."""
-    detect_s: Instant | None = None
-    """Until health checks find a failure: requests go to a dead replica so long, and are refused there."""
-    retry: Retry = Field(default_factory=Retry)
-    """Requests that were lost, or refused by a dead replica."""
 
 
 class KvTransfer(Block):

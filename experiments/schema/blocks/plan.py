@@ -16,9 +16,9 @@ from specfleet.experiments.schema.blocks.base import (
     Fraction,
     Named,
 )
-from specfleet.experiments.schema.blocks.deployment import MOST_REPLICAS, Period, PoolName, Replicas, Seconds
 from specfleet.experiments.schema.blocks.own import RouterName
 from specfleet.experiments.schema.blocks.policy import DraftPolicy
+from specfleet.experiments.schema.blocks.scaling import PoolName, Scaling
 from specfleet.experiments.schema.blocks.serve import Gpus, Speculation
 from specfleet.experiments.schema.blocks.tree import DraftTree
 
@@ -112,36 +112,6 @@ class Drafting(Block):
     """Trees of drafts to try beside chains; SGLang verifies them."""
     draft_policy: tuple[DraftPolicy | None, ...] = ()
     """Ways to choose K while running, each tried with every K; null: always K. Only null if left out."""
-
-
-class Scaling(Block):
-    """Replicas that follow the load of the plan's day, as `deployment.autoscale`; what is left out the plan
-    finds."""
-
-    metric: Literal["concurrency", "queue", "kv_usage", "ttft", "slo_attainment"]
-    """What is looked at, as in `deployment.autoscale`."""
-    target: Annotated[float, Field(gt=0, le=3_600_000)] | None = None
-    """Of it; of concurrency, if left out, 0.7 of the requests in flight at which a replica meets the SLO."""
-    min: Replicas = 1
-    """Replicas at least."""
-    max: Replicas | None = None
-    """Replicas at most; half as many again as the peak needs if left out."""
-    start: Replicas | None = None
-    """Replicas that are up at midnight; what the first hour needs if left out."""
-    every_s: Period = 15.0
-    """Between two decisions."""
-    window_s: Period = 60.0
-    """Over which is averaged what is looked at."""
-    tolerance: Annotated[float, Field(ge=0, le=10)] = 0.1
-    """Nothing is done while metric / target is so near to 1."""
-    provision_s: Seconds
-    """From an order until its GPUs are there."""
-    load_s: Seconds | None = None
-    """From there until the engine serves, as in `deployment.autoscale`."""
-    up_most: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] | None = None
-    """Replicas added in a decision at most."""
-    down_after_s: Seconds = 300.0
-    """A smaller number is taken once it has been wished for so long."""
 
 
 class Day(Block):

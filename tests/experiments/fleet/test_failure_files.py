@@ -21,7 +21,7 @@ from specfleet.experiments.run.check import check
 from specfleet.experiments.run.runner import simulate_into
 from specfleet.experiments.words.check import check_text
 from specfleet.experiments.words.costs.outages import failures_said
-from specfleet.sim.fleet.failing import FailureConfig, FailuresConfig
+from specfleet.sim.fleet.failing import ChanceConfig, FailureConfig, FailuresConfig
 
 FILE = """\
 serve:
@@ -117,7 +117,7 @@ retry: {most: 2, backoff_s: 0.5, keep_partial: true}"""
     ("text", "line", "said"),
     [
         ("detect_s: 1", 11, "nothing fails: give at or mtbf_s"),
-        ("at: [{replica: 3, at_s: 1}]\ndetect_s: 1", 9, "there is no replica 3"),
+        ("at: [{replica: 3, at_s: 1}]\ndetect_s: 1", 12, "there is no replica 3"),
         ("mtbf_s: 5\ndetect_s: 1", 12, "say how long a repair takes: repair_s"),
         ("at: [{replica: 0, at_s: 1}]", 11, "say how long health checks take to find a failure: detect_s"),
         (
@@ -142,15 +142,82 @@ def test_what_is_said_of_failures_is_whole_and_says_something(
     ("old", "new", "said"),
     [
         ("  router: least_outstanding\n", "  router: session\n", "session remembers what it sent where"),
-        ("  failures:\n", "  slow: [{replicas: [0], factor: 2}]\n  failures:\n", "stragglers that fail"),
         ("  max_model_len", "  data_parallel_size: 2\n  max_model_len", "data_parallel_size"),
         ("workload:", "report: {requests: none}\nworkload:", "figures alone are kept of equal replicas"),
-        ("  replicas: 3\n", "  pools: {a: {replicas: 3}}\n", "several pools that fail are not modelled"),
+        ("  replicas: 3\n", "  pools: {a: {replicas: 3}}\n", "say of which pool: add pool: a"),
+        (
+            "  replicas: 3\n",
+            "  pools: {a: {serve: {pipeline_parallel_size: 2}}}\n",
+            "several engines that fail",
+        ),
     ],
 )
 def test_what_does_not_fail_yet_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
     found = faults(tmp_path, FILE.replace(old, new))
     assert any(said in fault for fault in found)
+
+
+POOLED = FILE.replace(
+    "  replicas: 3\n", "  pools: {a: {replicas: 2}, b: {serve: {speculative_config: null}}}\n"
+)
+
+
+def pooled(failures: str) -> str:
+    """The file with two pools and these failures."""
+    head, tail = POOLED.split("  failures:\n")
+    rest = tail[tail.index("workload:") :]
+    return head + "  failures:\n" + "".join(f"    {line}\n" for line in failures.splitlines()) + rest
+
+
+def test_pools_fail_each_by_its_own_law(tmp_path: Path) -> None:
+    text = """\
+at: [{pool: b, replica: 0, at_s: 1, for_s: 2}]
+mtbf_s: 100
+repair_s: 20
+detect_s: 5
+pools: {b: {mtbf_s: null}}"""
+    (point,) = expand(load_experiment(written(tmp_path, pooled(text))))
+    found = build(point.config).scenario.deployment.failures
+    assert found is not None
+    assert found.at == (FailureConfig(2, 1.0, 2.0, "dies", 1.0),)
+    assert [found.chance(n).mtbf_s for n in range(3)] == [100.0, 100.0, None]
+    said = check_text(check(written(tmp_path, pooled(text)), ()))
+    assert "replica 0 of b dies at 1 s for 2 s; each dies after 100 s on average, for 20 s;" in said
+    slow = text.replace("{mtbf_s: null}", "{kind: slow, factor: 3, repair_s: 4, mtbf_s: 50}")
+    (point,) = expand(load_experiment(written(tmp_path, pooled(slow))))
+    found = build(point.config).scenario.deployment.failures
+    assert found is not None and found.chance(2) == ChanceConfig(50.0, 4.0, "slow", 3.0)
+
+
+def test_a_run_of_pools_says_which_of_them_failed(tmp_path: Path) -> None:
+    text = "at: [{pool: a, replica: 1, at_s: 0.4, for_s: 0.5}]\ndetect_s: 0.1\nretry: {most: 9}"
+    (point,) = expand(load_experiment(written(tmp_path, pooled(text))))
+    simulate_into(tmp_path / "point", point.config, 1, every_turn=True)
+    found = json.loads((tmp_path / "point" / "engine.json").read_text())
+    (outage,) = found["outages"]
+    assert (outage["pool"], outage["replica"], outage["at_s"]) == ("a", 1, 0.4)
+    assert (
+        found["retried"] > 0
+        and found["lost"] == 0
+        and [pool["pool"] for pool in found["pools"]] == ["a", "b"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("at: [{pool: c, replica: 0, at_s: 1, for_s: 1}]\ndetect_s: 1", "at[0].pool: 'c' is no pool"),
+        ("at: [{pool: b, replica: 1, at_s: 1, for_s: 1}]\ndetect_s: 1", "no replica 1 in pool b: the 1 are"),
+        ("pools: {b: {mtbf_s: 5}}\ndetect_s: 1", "pools.b.mtbf_s: say how long a repair takes"),
+        ("pools: {b: {mtbf_s: 5, repair_s: 1, kind: slow}}", "pools.b: say how many times as long"),
+        ("pools: {b: {mtbf_s: null}}\ndetect_s: 1", "nothing fails"),
+        ("mtbf_s: 9\nrepair_s: 1\ndetect_s: 1\npools: {b: {mtbf_s: null, repair_s: 3}}", "fails by chance"),
+        ("mtbf_s: 9\nrepair_s: 1\ndetect_s: 1\npools: {c: {mtbf_s: 4}}", "failures.pools.c: 'c' is no pool"),
+    ],
+)
+def test_what_is_said_of_a_pool_that_fails_is_whole(tmp_path: Path, text: str, said: str) -> None:
+    (fault,) = faults(tmp_path, pooled(text))
+    assert said in fault
 
 
 def test_a_sentence_says_what_failures_cost() -> None:

@@ -20,8 +20,8 @@ from specfleet.experiments.plan.deploy.pool import DeployedPool
 from specfleet.experiments.plan.deploy.winner import deployed_name
 from specfleet.experiments.plan.deploy.write import deployed_text, missing, write_deployment
 from specfleet.experiments.plan.flags import server_command
-from specfleet.experiments.schema.blocks.deployment import Autoscale
 from specfleet.experiments.schema.blocks.experiment import Experiment
+from specfleet.experiments.schema.blocks.scaling import Autoscale
 
 EAGLE = {
     "method": "eagle3",

@@ -1,0 +1,162 @@
+"""Several pools of which some fail: every request ends once, wherever it was begun, and parts add up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sim_toys import ENGINE, SPREAD, SplitCost, ToyCost, World, drafting, worlds
+from test_failures import FAILURES, GATEWAYS, TIMES, UNHURRIED, USABLE
+from test_pools import pool_of, table_of
+
+from specfleet.sim.config import NO_CLIENT, DeploymentConfig, GatewayConfig, LoadConfig, RoutingConfig
+from specfleet.sim.fleet.failing import DIES, HANGS, SLOW, ChanceConfig, FailureConfig, FailuresConfig
+from specfleet.sim.fleet.groups import members_of
+from specfleet.sim.laws.everywhere import differences
+from specfleet.sim.metrics.latency import latency_split
+from specfleet.sim.recorder import FINISHED, LOST, REJECTED, TIMED_OUT
+from specfleet.sim.scenario import ReplicaPool, RunResult, Scenario
+from specfleet.sim.simulation import simulate
+from specfleet.workloads.requests import RequestTable
+
+ROUTINGS = st.sampled_from(
+    [
+        RoutingConfig(),
+        RoutingConfig({"a": "fast", "b": "plain"}),
+        RoutingConfig({"a": "fast", "b": "plain"}, {"fast": (1.0, "plain")}),
+    ]
+)
+BY_POOL = st.lists(
+    st.builds(
+        ChanceConfig,
+        mtbf_s=st.sampled_from([None, 0.05, 0.5]),
+        repair_s=TIMES,
+        kind=st.sampled_from([DIES, HANGS, SLOW]),
+    ),
+    max_size=2,
+)
+
+
+def ended_once(run: RunResult, table: RequestTable, most: int) -> None:
+    """Every request has one end, its tokens if it was served, and a reason if it was not."""
+    requests, status = run.requests, run.requests["status"]
+    assert np.isin(status, (FINISHED, REJECTED, TIMED_OUT, LOST)).all()
+    done = status == FINISHED
+    assert (requests["output_tokens"][done] == table.output_tokens[done]).all()
+    assert (~done).sum() == sum(run.refusals.values())
+    assert (requests["retries"] <= most).all()
+    assert (requests["retries"][status == LOST] == most).all()
+    lost = [row for outage in run.outages for row in outage.lost]
+    cut = [
+        part.attempts["request_id"][part.attempts["status"] == LOST] for part in run.parts if part.attempts
+    ]
+    assert sorted(lost) == sorted(np.concatenate(cut).tolist())
+
+
+def parts_add_up(run: RunResult) -> None:
+    """The parts of the latency of each request, in the pool that ended it, sum to the whole."""
+    for part in run.parts:
+        done = part.requests["status"] == FINISHED
+        whole = (part.requests["last_chunk_s"] - part.requests["sent_s"])[done]
+        split = latency_split(part, SplitCost(0.0))
+        assert sum(split.values(), np.zeros(len(whole))) == pytest.approx(whole, abs=1e-9)
+
+
+@UNHURRIED
+@given(
+    *(worlds(), worlds(), st.integers(0, 2**32), st.sampled_from(USABLE), ROUTINGS, FAILURES, BY_POOL),
+    *(GATEWAYS, st.sampled_from([0.0, 0.05])),
+)
+def test_every_request_ends_once_whichever_pool_fails(
+    world: World,
+    other: World,
+    seed: int,
+    router: str,
+    routing: RoutingConfig,
+    failures: FailuresConfig,
+    by_pool: list[ChanceConfig],
+    gateway: GatewayConfig | None,
+    refresh_s: float,
+) -> None:
+    fast, plain = members_of([2, 1])
+    own = tuple(zip((plain, fast), by_pool, strict=False))
+    failures = replace(failures, of=own)
+    deployment = DeploymentConfig(
+        3, router, routing=routing, refresh_s=refresh_s, gateway=gateway, failures=failures
+    )
+    pools = [pool_of(world, "fast", fast), pool_of(other, "plain", plain)]
+    pools = [replace(pool, cost=SplitCost()) for pool in pools]
+    scenario, table = Scenario.of_pools(pools, deployment, world.client, world.load), table_of(world)
+    run = simulate(scenario, table, seed, every_turn=True)
+    ended_once(run, table, failures.most)
+    parts_add_up(run)
+    again = simulate(scenario, table, seed)
+    assert differences(run, again) == [] and run.outages == again.outages
+
+
+def two_pools(failures: FailuresConfig, by_class: Mapping[str, str], **more: Any) -> RunResult:
+    """Requests of class a and b in turn, 20 tokens each at 0.1 s, before a pool that drafts and one that does
+    not."""
+    pools = [
+        ReplicaPool("fast", drafting(3), ToyCost(0.1), (0,), {"": SPREAD}),
+        ReplicaPool("plain", ENGINE, ToyCost(0.1), (1, 2)),
+    ]
+    deployment = DeploymentConfig(3, routing=RoutingConfig(by_class), failures=failures, **more)
+    table = RequestTable.of(
+        [10] * 6, [20] * 6, arrival_s=[0.0] * 6, class_id=[0, 1] * 3, class_names=("a", "b")
+    )
+    return simulate(Scenario.of_pools(pools, deployment, NO_CLIENT, LoadConfig()), table, 0, every_turn=True)
+
+
+def test_a_request_of_a_pool_that_died_goes_on_in_another_one_with_what_it_had() -> None:
+    dies = FailuresConfig((FailureConfig(0, 0.45),), backoff_s=0.05, keep_partial=True)
+    run = two_pools(dies, {})
+    # round robin: requests 0 and 3 are at replica 0, which has written the tokens of four steps by 0.4 s
+    moved = np.flatnonzero(run.requests["retries"])
+    assert moved.tolist() == [0, 3]
+    assert run.requests["pool"].tolist() == [1] * 6
+    first = run.parts[0].attempts
+    assert (first["status"] == LOST).all() and len(run.parts[0].requests["status"]) == 0
+    for row in moved.tolist():
+        kept = int(first["output_tokens"][first["request_id"] == row][0])
+        assert kept >= 4 and run.requests["first_token_s"][row] == pytest.approx(0.1)
+        # lost at 0.45 s, sent anew at 0.5 s: a prompt of what there is, and a step for each further token
+        assert run.requests["finished_s"][row] == pytest.approx(0.5 + 0.1 * (20 - kept))
+
+
+def test_a_pool_whose_requests_cannot_come_from_one_that_fails_stays_on_the_calendar() -> None:
+    failures = FailuresConfig((FailureConfig(0, 0.45),))
+    run = two_pools(failures, {"a": "fast", "b": "plain"})
+    assert run.parts[1].stepped_share == 0.0 and run.parts[0].stepped_share == 1.0
+    assert run.stepped_because == "pool fast: replicas that fail, with requests that begin anew elsewhere"
+    assert run.parts[1].scenario.deployment.failures is None
+    assert (run.requests["retries"] > 0).tolist() == [True, False] * 3
+
+
+def test_a_pool_fails_by_its_own_law_or_not_at_all() -> None:
+    table = RequestTable.of([1, 1], [1, 1], arrival_s=[0.0, 2e4], class_id=[0, 1], class_names=("a", "b"))
+    pools = [
+        ReplicaPool(name, ENGINE, ToyCost(1e-3), m) for name, m in (("x", (0, 1)), ("y", (2,)), ("z", (3,)))
+    ]
+    config = FailuresConfig(
+        mtbf_s=20.0,
+        repair_s=1.0,
+        most=50,
+        of=(((2,), ChanceConfig(5.0, 5.0, HANGS)), ((3,), ChanceConfig(None))),
+    )
+    deployment = DeploymentConfig(4, "random", failures=replace(config, detect_s=0.5))
+    run = simulate(Scenario.of_pools(pools, deployment, NO_CLIENT, LoadConfig()), table, 0)
+    at = {n: [outage for outage in run.outages if outage.replica == n] for n in range(4)}
+    assert not at[3] and {outage.kind for outage in at[2]} == {HANGS}
+    for replica, cycle_s, down_s in ((0, 21.0, 1.0), (1, 21.0, 1.0), (2, 10.5, 5.5)):
+        assert len(at[replica]) == pytest.approx(2e4 / cycle_s, rel=0.1)
+        assert all(outage.back_s - outage.at_s == pytest.approx(down_s) for outage in at[replica])
+        down = sum(min(outage.back_s, 2e4) - outage.at_s for outage in at[replica])
+        assert 1.0 - down / 2e4 == pytest.approx(1.0 - down_s / cycle_s, rel=0.03)
+        assert inf not in {outage.back_s for outage in at[replica]}

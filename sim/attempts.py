@@ -254,18 +254,20 @@ def _count(request: Request, name: str) -> int:
     return found
 
 
-def undraw(step: Batch, sampled: list[int], histogram: list[int]) -> None:
+def undraw(step: Batch, sampled: list[int], histogram: list[int], ids: set[int] | None) -> None:
     """Takes back the luck that was drawn for a step in flight, which brings nothing.
 
     Args:
-        step: all of whose rows are listed.
+        step: all of whose rows are listed, or those of `ids`.
         sampled: tokens of the rows that were listed from the start.
         histogram: measured verifications by drafts accepted; less by those of the step.
+        ids: requests that have just been aborted, whose rows alone are meant; None: all who have not ended.
     """
     batch, head = step.tail, step.head
     tokens = [*(head.listed if head is not None else []), *sampled]
     for sequence, drafts, new in zip(batch.sequences, batch.num_drafts, tokens, strict=True):
-        if new and drafts and sequence.state != FINISHED and sequence.id not in batch.void:
+        meant = sequence.state != FINISHED if ids is None else sequence.id in ids
+        if new and drafts and meant and sequence.id not in batch.void:
             assert isinstance(sequence, Request)
             sequence.verifications -= 1
             sequence.draft_tokens -= drafts

@@ -14,48 +14,20 @@ from math import inf
 
 import numpy as np
 
-from specfleet.hardware.stepcost import StepCost, StepShape, prefill_pairs, shape_fields
+from specfleet.hardware.stepcost import StepCost, StepShape
 from specfleet.sim.attempts import undraw
 from specfleet.sim.columns.luck import ColumnNotes
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.errors import Breach, Stall
+from specfleet.sim.flight import Flight as Flight
+from specfleet.sim.flight import shape_of
 from specfleet.sim.laws.names import ONE_BATCH
 from specfleet.sim.recorder import Recorder
 from specfleet.sim.requests import Request as Request
 from specfleet.sim.scheduler import Scheduler
-from specfleet.sim.sequence import FINISHED, NEVER, Batch, Head, Sequence
+from specfleet.sim.sequence import FINISHED, Batch, Head, Sequence
 from specfleet.sim.sglang.scheduler import SglangScheduler
 from specfleet.sim.speculation.policy import Policy, tell
-
-
-class Flight:
-    """A batch in flight: its rows' tokens, when it runs, and the shape it was priced at.
-
-    `noted`: somebody else has written down already what it does.
-    """
-
-    __slots__ = (
-        "batch",
-        "end_s",
-        "kv_blocks_used",
-        "noted",
-        "reroll",
-        "running",
-        "sampled",
-        "shape",
-        "start_s",
-        "waiting",
-    )
-
-    def __init__(self, batch: Batch, scheduler: Scheduler | SglangScheduler) -> None:
-        self.batch = batch
-        self.sampled: list[int] = []
-        self.reroll = 0
-        self.start_s = self.end_s = inf
-        self.running, self.waiting = scheduler.num_running, len(scheduler.waiting)
-        self.kv_blocks_used = scheduler.kv.total_blocks - scheduler.kv.free_blocks
-        self.shape: StepShape | None = None
-        self.noted = False
 
 
 class Engine:
@@ -88,6 +60,8 @@ class Engine:
         self.inbox: deque[Request] = deque()
         self.finished: list[tuple[Request, int]] = []
         self.aborted: list[Request] = []
+        self.left: list[Request] = []
+        self._aborts: list[int] = []
         self.iterations = 0
         self._ends_s = array("d")
         self._flights: deque[Flight] = deque()
@@ -126,13 +100,48 @@ class Engine:
         self.settle(now)
         return self.fill(now)
 
+    def abort(self, request_id: int) -> None:
+        """Lets go of a request that nobody waits for any more: takes effect at the next turn.
+
+        vLLM reads aborts before it takes the step in that has just ended, so what that step, and one under
+        way, sampled for it is thrown away. In SGLang who runs ends with its next result, which counts.
+        Who is gone at once is in `left`; who ends with a result in `finished`. Other ids mean nothing.
+        """
+        waiting = next((request for request in self.inbox if request.id == request_id), None)
+        if waiting is None:
+            self._aborts.append(request_id)
+        else:
+            self.inbox.remove(waiting)
+            self.left.append(waiting)
+
     def settle(self, now: float) -> None:
-        """Commits the batch that ended at `now`, starts the one behind it, and reads the inbox."""
-        flights = self._flights
+        """Lets those go who were aborted, commits the batch that ended at `now`, starts the one behind it,
+        and reads the inbox."""
+        flights, late = self._flights, self.config.sglang is not None
+        if self._aborts and not late:
+            self._drop()
         if flights and flights[0].end_s <= now:
             self._commit(flights.popleft())
             if flights:
                 self._start(flights[0], now)
+        if self._aborts and late:
+            self._drop()
+        self._read()
+
+    def _drop(self) -> None:
+        """Carries out aborts; the luck drawn for what is in flight for whoever is gone was not used."""
+        gone = self.scheduler.abort(self._aborts)
+        self._aborts = []
+        ids = {sequence.id for sequence in gone}
+        for flight in self._flights:
+            if ids and flight.start_s < inf:
+                undraw(flight.batch, flight.sampled, self.recorder.rounds_by_accepted, ids)
+        for sequence in gone:
+            assert isinstance(sequence, Request)
+            self.left.append(sequence)
+
+    def _read(self) -> None:
+        """Reads the inbox."""
         while self.inbox:
             self.scheduler.add(self.inbox.popleft())
 
@@ -202,7 +211,7 @@ class Engine:
         began = self._flights[0].start_s if self._flights else inf
         for flight in self._flights:
             if flight.start_s < inf:
-                undraw(flight.batch, flight.sampled, self.recorder.rounds_by_accepted)
+                undraw(flight.batch, flight.sampled, self.recorder.rounds_by_accepted, None)
         self._flights.clear()
         return began
 
@@ -248,7 +257,7 @@ class Engine:
         if head is not None and self._notes is not None:
             self._notes.sample(head, self.recorder.rounds_by_accepted)
         flight.sampled = self._sample(batch.tail)
-        shape = self._shape(batch)
+        shape = shape_of(batch, self._draft_passes(batch), self.config.sliding_window)
         seconds = self._seconds(shape)
         if self.config.speculative and self.config.speculative.reroll_on_reject:
             accepted = sum(n - 1 for n, d in zip(flight.sampled, batch.tail.num_drafts, strict=True) if d)
@@ -294,33 +303,6 @@ class Engine:
                     histogram[agreed] += 1
                 sampled.append(1 + agreed)
         return sampled
-
-    def _shape(self, batch: Batch) -> StepShape:
-        """Returns the integers a step is priced by: sums over its rows."""
-        tail, total, head = batch.tail, batch.total_tokens, batch.head
-        rows, drafts = len(tail.sequences), sum(tail.num_drafts)
-        passes, window = self._draft_passes(batch), self.config.sliding_window or NEVER
-        decodes = kv = seen = pairs = 0
-        if head is not None:
-            rows, drafts, decodes = rows + head.n, drafts + head.num_drafts, head.n
-            seen = kv = int(np.add.reduce(head.ends))
-            if self.config.sliding_window:
-                seen = int(np.minimum(head.ends, window).sum())
-        elif total == rows + drafts:
-            seen = kv = sum([sequence.num_computed_tokens for sequence in batch.sequences])
-            if self.config.sliding_window:
-                seen = sum([min(sequence.num_computed_tokens, window) for sequence in batch.sequences])
-            return StepShape(*shape_fields(rows, drafts, kv, seen, 0, 0, 0, passes))
-        for sequence, n, d in zip(tail.sequences, tail.num_tokens, tail.num_drafts, strict=True):
-            end = sequence.num_computed_tokens
-            if n == 1 + d:
-                decodes += 1
-                kv += end
-                seen += min(end, window)
-            else:
-                pairs += prefill_pairs(n, end - n)
-        chunk = total - decodes - drafts
-        return StepShape(*shape_fields(decodes, drafts, kv, seen, rows - decodes, chunk, pairs, passes))
 
     def _draft_passes(self, batch: Batch) -> int:
         """Returns the drafter forwards after this batch.

@@ -174,6 +174,10 @@ class ListedCrowd:
         victim.num_preemptions += 1
         self.waiting.put_back(victim)
 
+    def remove(self, sequence: Sequence) -> None:
+        """Lets somebody go who runs and has been aborted."""
+        self.running.remove(sequence)
+
     def in_turn(self) -> Iterator[Candidate[Found]]:
         """Yields the head of the queue, again and again; passes over who has output in flight."""
         while self.waiting:

@@ -84,13 +84,14 @@ class PipelineEngine(Engine):
         self._priced: tuple[list[float], list[float]] = [], []
 
     def settle(self, now: float) -> None:
-        """Commits the batch that ended at `now`, starts the one that waited for it, and reads the inbox."""
+        """As `Engine.settle`: starts the batch that waited for the one that ended."""
         flights = self._flights
+        if self._aborts:
+            self._drop()
         if flights and flights[0].end_s <= now:
             self._commit(flights.popleft())
             self._advance(now)
-        while self.inbox:
-            self.scheduler.add(self.inbox.popleft())
+        self._read()
 
     def _advance(self, now: float) -> None:
         """Starts the batch whose turn it is since another has left the queue."""

@@ -141,16 +141,20 @@ class Scheduler:
             self.waiting.add(sequence)
         self.kv.hold(sum(sequence.num_blocks for sequence in running))
 
-    def abort(self, request_id: int) -> bool:
-        """Drops a sequence and frees its blocks; False if it is not here."""
-        self.crowd.dissolve()
-        for sequence in [*self.running, *self.waiting]:
-            if sequence.id == request_id:
-                self.kv.free(sequence)
-                sequence.state = FINISHED
-                self._forget([sequence])
-                return True
-        return False
+    def abort(self, request_ids: Rows[int]) -> list[Sequence]:
+        """Drops sequences and frees their blocks at once, as vLLM's `finish_requests` does: what they have in
+        flight is in vain, and what is cached of them stays so. Returns those that were here."""
+        wanted = set(request_ids)
+        here = {one.id: one for one in (*self.crowd.running, *self.waiting) if one.id in wanted}
+        gone = [here[number] for number in dict.fromkeys(request_ids) if number in here]
+        for sequence in gone:
+            if sequence.state == RUNNING:
+                self.crowd.remove(sequence)
+            self.kv.free(sequence)
+            sequence.state = FINISHED
+        if gone:
+            self.waiting.discard(gone)
+        return gone
 
     def schedule(self, now: float = 0.0) -> Batch:
         """Decides one step: running sequences first, then waiting ones. Computed tokens advance at once.
@@ -295,14 +299,14 @@ class Scheduler:
             if sequence.num_stale_tokens:
                 sequence.num_stale_tokens -= tokens
                 fresh = False
+            if fresh and drafts and new:  # also of who is gone: the step behind reads what it really has
+                sequence.num_computed_tokens -= drafts + 1 - new
             if not new or sequence.state == FINISHED:
                 kept.append(0)
                 continue
             placeholders = sequence.num_output_placeholders
-            if fresh:
-                sequence.num_computed_tokens -= drafts + 1 - new if drafts else 0
-                if placeholders:
-                    sequence.num_output_placeholders = placeholders - 1 - drafts
+            if fresh and placeholders:
+                sequence.num_output_placeholders = placeholders - 1 - drafts
             positions = self.config.max_model_len - sequence.prompt_tokens
             left = last_output(sequence.max_tokens, sequence.stop_at, positions)
             left -= sequence.num_tokens - sequence.prompt_tokens

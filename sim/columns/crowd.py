@@ -225,6 +225,32 @@ class ColumnCrowd(ListedCrowd):
                 head.take_out(rows, batch)
             head.places = None
 
+    def remove(self, sequence: Sequence) -> None:
+        """As `ListedCrowd.remove`; its rows in flight are listed from now on, and in vain."""
+        columns, place = self.columns, self.running.index(sequence)
+        del self.running[place]
+        if place >= columns.n:
+            return
+        columns.refresh(sequence, place)
+        columns.drop([place])
+        pending = ((other, at) for other, at in self.pending.items() if other is not sequence)
+        self.pending = {other: at - (at > place) for other, at in pending}
+        for batch, head in self.flying:
+            if head is not None:
+                self._take_out(head, place, batch)
+
+    def _take_out(self, head: Head, place: int, batch: Batch) -> None:
+        """Moves the row, if any, of who stood at a place; those who stand behind it have moved up."""
+        rows = [place] if place < head.n else []
+        if head.places is not None:
+            rows = np.flatnonzero(head.places == place).tolist()
+        if rows:
+            head.take_out(rows, batch)
+        if head.places is not None:
+            head.places = head.places - (head.places > place)
+            if (head.places == np.arange(head.n)).all():
+                head.places = None
+
     def key(self, head: Head, keyed: I64) -> None:
         """Makes blocks of those aboard findable, where more of them are full than have a key."""
         columns = self.columns

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from specfleet.sim.config import SglangConfig
 from specfleet.sim.sequence import FINISHED, Batch, Sequence
+from specfleet.sim.sglang.rules import expected
 
 CUT, PREFILL, MIXED, DECODE = "C", "P", "M", "D"
 """Kinds of rows: a piece of a prompt with more to come, the last piece, a running request that rides in a
@@ -49,3 +51,26 @@ class SglangBatch(Batch):
         """Whether a row's result is thrown away: its request has ended or was thrown out since."""
         sequence = self.sequences[row]
         return sequence.state == FINISHED or sequence.num_preemptions != self.stays[row]
+
+
+def outranked(
+    running: list[Sequence], waits: Sequence, config: SglangConfig, ratio: float, missing: float
+) -> list[Sequence]:
+    """Returns who would be thrown out for one who waits: running requests of much lower priority, the least
+    important and latest first, until they make room for it; nobody where they do not.
+
+    Args:
+        running: who may be thrown out.
+        waits: who needs room. config: says how priorities are read, and by how much they must differ.
+        ratio: share of its output that a running request is expected to write. missing: KV tokens.
+    """
+    sign = 1 if config.schedule_low_priority_values_first else -1
+    victims: list[Sequence] = []
+    for other in sorted(running, key=lambda one: (-one.priority * sign, -one.arrival)):
+        if (other.priority - waits.priority) * sign <= config.priority_scheduling_preemption_threshold:
+            break
+        victims.append(other)
+        missing -= expected(other, ratio)
+        if missing <= 0:
+            break
+    return [] if missing > 0 else victims

@@ -169,6 +169,15 @@ class SglangRules:
         """A prompt of so many tokens or more is refused."""
         return self.max_req_len - INPUT_MARGIN
 
+    def refusal(self, prompt: int) -> str | None:
+        """Returns why a prompt of so many tokens is refused, or None."""
+        if prompt < self.max_req_input_len:
+            return None
+        return (
+            f"the prompt has {prompt} tokens; SGLang takes fewer than {self.max_req_input_len}: "
+            f"context_length or the KV pool, less {INPUT_MARGIN + 1}"
+        )
+
     def max_new_tokens(self, prompt: int, asked: int) -> int:
         """Returns the output tokens that a request may have, of those asked for: its KV must fit the pool."""
         fits = min(self.max_req_len - prompt - 1, self.pool - self.ceil_page(prompt) - self.page - 1)

@@ -15,12 +15,11 @@ from specfleet.sim.config import EngineConfig
 from specfleet.sim.scheduler import Outcome
 from specfleet.sim.sequence import FINISHED, PREEMPTED, RUNNING, WAITING, Batch, Sequence
 from specfleet.sim.sglang.adder import PrefillAdder, admit, may_try
-from specfleet.sim.sglang.batch import CUT, DECODE, MIXED, PREFILL, SglangBatch
+from specfleet.sim.sglang.batch import CUT, DECODE, MIXED, PREFILL, SglangBatch, outranked
 from specfleet.sim.sglang.pool import Match, TokenPool
 from specfleet.sim.sglang.queue import SglangQueue
 from specfleet.sim.sglang.rules import (
     CLIP_MAX_NEW_TOKENS,
-    INPUT_MARGIN,
     RETRACT_DECODE_STEPS,
     NewTokenRatio,
     SglangRules,
@@ -44,6 +43,7 @@ class SglangScheduler:
         full: nobody is admitted until somebody leaves the running list.
         ratio: share of its output that a running request is expected to write.
         pool: the KV.
+        ending: requests that were aborted while they ran, and end with their next result.
     """
 
     def __init__(self, config: EngineConfig, policy: Policy | None = None) -> None:
@@ -52,8 +52,8 @@ class SglangScheduler:
         self.sglang = config.sglang
         self.policy = policy
         self.rules = SglangRules.of(config)
-        by_pairs = config.uses_eagle
-        self.pool = TokenPool(config.usable_blocks, config.block_size, config.enable_prefix_caching, by_pairs)
+        pool = config.usable_blocks, config.block_size, config.enable_prefix_caching, config.uses_eagle
+        self.pool = TokenPool(*pool)
         self.line: SglangQueue[Sequence] = SglangQueue(self.sglang, self.pool)
         self.running: list[Sequence] = []
         self.chunked: Sequence | None = None
@@ -62,10 +62,9 @@ class SglangScheduler:
         self._joining: tuple[list[Sequence], Sequence | None] | None = None
         self._in_flight: deque[SglangBatch] = deque()
         self._refused: set[int] = set()
+        self.ending: set[int] = set()
         self._looked_at: dict[int, int] = {}
         self._unfinished = 0
-        self._mixes = self.sglang.enable_mixed_chunk
-        self._displaces = self.sglang.preempts
 
     @property
     def kv(self) -> TokenPool:
@@ -99,13 +98,7 @@ class SglangScheduler:
 
     def refusal(self, request: Sequence) -> str | None:
         """Returns why a request is refused, or None. Outputs that do not fit are cut, as SGLang does."""
-        rules, prompt = self.rules, request.prompt_tokens
-        if prompt < rules.max_req_input_len:
-            return None
-        return (
-            f"the prompt has {prompt} tokens; SGLang takes fewer than {rules.max_req_input_len}: "
-            f"context_length or the KV pool, less {INPUT_MARGIN + 1}"
-        )
+        return self.rules.refusal(request.prompt_tokens)
 
     def add(self, sequence: Sequence, computed_tokens: int = 0) -> None:
         """Puts a request into the queue. Its output is cut to what the pool holds.
@@ -122,6 +115,17 @@ class SglangScheduler:
             sequence.segments = (("refused", 1),)
         self._unfinished += 1
         self.line.add(sequence)
+
+    def abort(self, request_ids: Rows[int]) -> list[Sequence]:
+        """Takes those out of the queue who wait; who runs ends with the next result that it has, which counts
+        (SGLang's `abort_request`, `to_finish`). Returns those who are gone."""
+        gone = [sequence for sequence in self.waiting if sequence.id in request_ids]
+        self.line.take({sequence.id for sequence in gone})
+        self._unfinished -= len(gone)
+        for sequence in gone:
+            sequence.state = FINISHED
+        self.ending |= {sequence.id for sequence in self.present() if sequence.id in request_ids}
+        return gone
 
     def schedule(self, now: float = 0.0) -> SglangBatch:
         """Decides one turn; a batch without rows is a turn without one.
@@ -188,14 +192,14 @@ class SglangScheduler:
 
     def _prefill(self, batch: SglangBatch) -> bool:
         """Puts a prefill batch together; False if nobody is admitted."""
-        if self._displaces:
+        if self.sglang.preempts:
             self.full = False
         if self.chunked is None:
-            tries, self.full = may_try(self.full, len(self.waiting), self._places(), self._displaces)
+            tries, self.full = may_try(self.full, len(self.waiting), self._places(), self.sglang.preempts)
             if not tries:
                 return False
         self.line.sort()
-        mixed = len(self.running) if self._mixes else 0
+        mixed = len(self.running) if self.sglang.enable_mixed_chunk else 0
         ratio, running = self.ratio.now, self.running
         adder = PrefillAdder[Sequence](
             self.rules, self.pool, lambda: running, promised(running, ratio), ratio, mixed
@@ -211,7 +215,7 @@ class SglangScheduler:
         if adder.chunked is not None:
             self.chunked = adder.chunked
         self._compute(adder, batch)
-        if self._mixes and self.running:
+        if self.sglang.enable_mixed_chunk and self.running:
             self._ride_along(batch)
         self._joining = (batch.sequences[:], self.chunked)
         return True
@@ -223,7 +227,12 @@ class SglangScheduler:
             return self._displace(adder, sequence, batch)
 
         self.full = admit(
-            adder, self.waiting, self.full, self._places, self._match, displace if self._displaces else None
+            adder,
+            self.waiting,
+            self.full,
+            self._places,
+            self._match,
+            displace if self.sglang.preempts else None,
         )
 
     def _match(self, sequence: Sequence) -> Match:
@@ -260,23 +269,12 @@ class SglangScheduler:
 
     def _displace(self, adder: PrefillAdder[Sequence], sequence: Sequence, batch: SglangBatch) -> bool:
         """Throws out running requests of much lower priority, if that makes room for one who waits."""
-        sign = 1 if self.sglang.schedule_low_priority_values_first else -1
-        threshold = self.sglang.priority_scheduling_preemption_threshold
-        candidates = sorted(
-            (s for s in self.running if s.state != FINISHED), key=lambda s: (-s.priority * sign, -s.arrival)
-        )
         # a prompt that has not been tried yet counts nothing, as in SGLang
         prompt = self._looked_at.get(sequence.id, 0)
         missing = prompt + min(sequence.max_tokens, CLIP_MAX_NEW_TOKENS) - adder.left
-        victims: list[Sequence] = []
-        for other in candidates:
-            if (other.priority - sequence.priority) * sign <= threshold:
-                break
-            victims.append(other)
-            missing -= expected(other, adder.ratio)
-            if missing <= 0:
-                break
-        if not victims or missing > 0:
+        there = [other for other in self.running if other.state != FINISHED]
+        victims = outranked(there, sequence, self.sglang, adder.ratio, missing)
+        if not victims:
             return False
         for other in [s for s in self.running if s in victims]:
             adder.promised -= expected(other, adder.ratio)
@@ -356,6 +354,7 @@ class SglangScheduler:
             batch.aborted.append(last)
             self.pool.drop(last)
             last.state = FINISHED
+            self.ending.discard(last.id)
             self._unfinished -= 1
         for victim in batch.retracted:
             if victim.state != FINISHED:
@@ -409,7 +408,7 @@ class SglangScheduler:
             if self.rules.reserve and kind == DECODE:
                 holding.committed += new
             left = min(sequence.max_tokens, sequence.stop_at) - sequence.num_output_tokens
-            ends = new >= left or sequence.id in self._refused
+            ends = new >= left or sequence.id in self._refused or sequence.id in self.ending
             new = max(min(new, left), 1) if kind == PREFILL else min(new, left)
             computed = sequence.num_tokens
             sequence.num_tokens += new
@@ -418,6 +417,7 @@ class SglangScheduler:
                 self.pool.finish(sequence, min(holding.committed, sequence.num_tokens))
                 sequence.state = FINISHED
                 self._unfinished -= 1
+                self.ending.discard(sequence.id)
                 finished.append(sequence)
             elif kind == PREFILL:
                 self.pool.keep(sequence, computed)

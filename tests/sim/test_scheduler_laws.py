@@ -221,8 +221,8 @@ def test_an_aborted_request_leaves_nothing_behind(trace: dict[str, Any], after: 
         pass
     scheduler: Scheduler = run.scheduler
     for sequence in [*scheduler.running, *scheduler.waiting]:
-        assert scheduler.abort(sequence.id)
-        assert not scheduler.abort(sequence.id)
+        assert scheduler.abort([sequence.id]) == [sequence]
+        assert not scheduler.abort([sequence.id])
         scheduler.check()
     while run.in_flight:
         record = run._process(run.in_flight.popleft()[1])

@@ -1,7 +1,8 @@
 """Runs whose requests are not kept: figures alone, in memory that does not grow with their number.
 
 Requests are made, fed to the lanes of the fast path and forgotten portion by portion. That needs an open
-loop behind a router that asks replicas nothing. Large fleets are simulated in shares: each meets all requests
+loop behind a router that asks replicas nothing, or for the number of requests inside. Behind one that asks
+nothing large fleets are simulated in shares: each meets all requests
 and keeps those of its replicas, so that memory goes with the replicas of a share, and shares may run in
 processes of their own; the figures are the same ones. Everything else is simulated as a whole and then summed
 up, which says so in `Summary.whole`, up to `FITS` requests.
@@ -19,22 +20,25 @@ import numpy.typing as npt
 
 from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.slots import Full
-from specfleet.sim.calendar.stream import Stream, Watcher
+from specfleet.sim.calendar.stream import Shelf, Watcher
 from specfleet.sim.calendar.trajectories import BLOCK
 from specfleet.sim.config import Slo
 from specfleet.sim.errors import SimulationError, Unsuited
+from specfleet.sim.forgetful.counted import CountedStreams
+from specfleet.sim.forgetful.fed import FedStream
 from specfleet.sim.forgetful.outline import Outline
 from specfleet.sim.forgetful.senders import Senders
 from specfleet.sim.laws.everywhere import check_counts_alike
 from specfleet.sim.metrics.summary import Summary
+from specfleet.sim.router import ROUTERS, Blind, Counting
 from specfleet.sim.scenario import RunResult, Scenario
 from specfleet.sim.simulation import simulate
 from specfleet.sim.source import FITS, Source, Table
 from specfleet.workloads.requests import RequestTable
 
 PORTION = 1 << 14
-"""Requests made at once, at least `EACH` a replica."""
-EACH = 256
+"""Requests made at once, at least `EACH` a replica, or `EACH_COUNTED` where all are simulated together."""
+EACH, EACH_COUNTED = 256, 64
 PLACES = 1 << 20
 """Most requests waiting and running at a time, over all replicas."""
 SHARE = 128
@@ -120,13 +124,15 @@ class Forgetful:
     ) -> Forgetful:
         """Reads all requests once; arguments as in `summarise`."""
         given: Source = Table(source) if isinstance(source, RequestTable) else source
-        size = portion or max(PORTION, EACH * scenario.deployment.replicas)
+        each = EACH if issubclass(ROUTERS[scenario.deployment.router], Blind) else EACH_COUNTED
+        size = portion or max(PORTION, each * scenario.deployment.replicas)
         return cls(scenario, given, seed, slo, size, Outline.of(scenario, given, size, seed))
 
     @property
     def shares(self) -> list[range]:
         """The replicas that are simulated together."""
-        return shares_of(self.scenario.deployment.replicas)
+        replicas = self.scenario.deployment.replicas
+        return [range(replicas)] if self.outline.counted else shares_of(replicas)
 
     def summary(self) -> Summary:
         """Returns a summary of nothing yet."""
@@ -143,6 +149,7 @@ class Forgetful:
             Unsuited, Full: the run has to be done another way.
         """
         plan, summary, alone = self.outline.plan, self.summary(), len(self.shares) == 1
+        counted = self.outline.counted
         if not alone:
             gc.collect()  # the lanes of the share before point at each other, and are large
         if plan is None:
@@ -151,12 +158,17 @@ class Forgetful:
         if rules is None:
             raise Unsuited("counts that do not fit in one integer")
         short = plan.never_short(rules)
-        most = PLACES // self.scenario.deployment.replicas
+        most = PLACES if counted else PLACES // self.scenario.deployment.replicas
         places = min(most, len(self.source) + BLOCK) // BLOCK * BLOCK + 2 * BLOCK
-        streams = {one: Stream(plan, rules, short, one, places, summary, watch) for one in replicas}
         senders = Senders(plan, summary, refuses=replicas.start == 0)
+        if counted:
+            self._count(Shelf.of(plan, rules, short, places, summary, len(replicas)), senders, watch)
+            return summary
+        shelves = {one: Shelf.of(plan, rules, short, places, summary) for one in replicas}
+        streams = {one: FedStream(shelf, one, watch) for one, shelf in shelves.items()}
         for table in self.source.portions(self.size):
-            requests, chosen = senders.send(table)
+            requests = senders.send(table)
+            chosen = senders.replicas(requests)
             for replica, stream in streams.items():
                 mine = np.flatnonzero(chosen == replica)
                 stream.feed({name: column[mine] for name, column in requests.items()})
@@ -167,8 +179,21 @@ class Forgetful:
             stream.feed({name: column[:0] for name, column in requests.items()}, last=True)
             stream.run(last=True)
         summary.refusals = senders.refusals
-        summary.rounds_by_accepted = _sums([stream.rounds_by_accepted for stream in streams.values()])
+        summary.rounds_by_accepted = _sums([shelf.rounds_by_accepted for shelf in shelves.values()])
         return summary
+
+    def _count(self, shelf: Shelf, senders: Senders, watch: Watcher | None) -> None:
+        """Simulates all replicas behind a router that counts who is inside; arguments as made in `share`."""
+        router, summary = senders.router, shelf.summary
+        assert isinstance(router, Counting)
+        fleet = CountedStreams(shelf, range(self.scenario.deployment.replicas), router, watch)
+        for table in self.source.portions(self.size):
+            requests = senders.send(table)
+            fleet.feed(requests)
+            summary.close(fleet.quiet_until_s)
+        fleet.feed({name: column[:0] for name, column in requests.items()}, last=True)
+        summary.refusals = senders.refusals
+        summary.rounds_by_accepted = _sums([shelf.rounds_by_accepted])
 
 
 def shares_of(replicas: int) -> list[range]:

@@ -58,6 +58,10 @@ class DrawnLives:
     def go_over(self, k: int) -> None:
         """Draws at another K from now on."""
         self.now = self.by_k[k]
+        self.forget()
+
+    def forget(self) -> None:
+        """Forgets the lives it looked at last, which an idle engine need not hold."""
         self._latest = -1, None
 
 

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush
 from math import inf, nan
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from specfleet.sim.calendar.columns import Places
 from specfleet.sim.calendar.fleet import Fleet
 from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.harvest import Harvest
-from specfleet.sim.calendar.lane import Lane
+from specfleet.sim.calendar.lane import Lane, Turns
 from specfleet.sim.calendar.luck import F64
 from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.trajectories import Trajectories
@@ -156,6 +157,20 @@ class Lanes:
         return places
 
 
+class Walked(Protocol):
+    """A lane that is walked."""
+
+    @property
+    def lane(self) -> Lane:
+        """The engine."""
+        ...
+
+    @property
+    def walk(self) -> Turns:
+        """Its iterations."""
+        ...
+
+
 class Sites:
     """Lanes that nothing but an arrival looks at: each runs on alone until the next one.
 
@@ -166,7 +181,7 @@ class Sites:
         outstanding: requests at each lane that have not ended.
     """
 
-    def __init__(self, there: Mapping[int, tuple[LaneServer, Watch]]) -> None:
+    def __init__(self, there: Mapping[int, tuple[Walked, Watch]]) -> None:
         self._lanes = {number: server.lane for number, (server, _) in there.items()}
         self._advance = {number: server.walk.send for number, (server, _) in there.items()}
         self._watches = {number: watch for number, (_, watch) in there.items()}
@@ -193,10 +208,17 @@ class Sites:
     def submit(self, index: int, place: int, now: float) -> None:
         """Hands a request that arrives at `now` to a lane, which may have run ahead of it."""
         self.outstanding[index] += 1
-        lane = self._lanes[index]
-        lane.submit(place, now)
-        due = now if self._next[index] == inf else lane.at.now
-        if due != self._next[index]:
+        self._lanes[index].submit(place, now)
+        if self._next[index] == inf:
+            self._next[index] = now
+            heappush(self._due, (now, index))
+        else:
+            self.rested(index)
+
+    def rested(self, index: int) -> None:
+        """Learns that a lane may have taken back what it ran ahead."""
+        due = self._lanes[index].at.now
+        if due != self._next[index] < inf:
             self._next[index] = due
             heappush(self._due, (due, index))
 

@@ -2,12 +2,12 @@
 
 The loop knows a request by its place and meets places in order of arrival. So nothing in it changes if a
 place is given to another request later. It remembers the last block it looked at; that one is never given
-out again under its eyes, because its last request only comes when the next block has been given out.
+out again under its eyes, because a request is over only when iterations have followed its end, and with all
+before it, so that a later one has been looked at.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -92,7 +92,7 @@ class Slots:
 
     def __init__(self, capacity: int) -> None:
         self.columns = {name: np.zeros(capacity, dtype=kind) for name, kind in COLUMNS.items()}
-        self.homes: deque[Home] = deque()
+        self._left: dict[int, int] = {}
         self._free: list[int] = []
         self.blocks = 0
 
@@ -112,7 +112,7 @@ class Slots:
             column[first + used : first + BLOCK] = column[first + used - 1]
         self.columns["prompt_tokens"][first + used : first + BLOCK] = 1
         self.columns["output_tokens"][first + used : first + BLOCK] = 1
-        self.homes.append(home)
+        self._left[home.number] = used
         return home
 
     def _number(self) -> int:
@@ -124,9 +124,13 @@ class Slots:
         self.blocks += 1
         return self.blocks - 1
 
-    def release(self, home: Home) -> None:
-        """Takes a block back; its requests are forgotten."""
-        heappush(self._free, home.number)
+    def forget(self, places: I64) -> None:
+        """Forgets requests; a block of which none is left is free again."""
+        for number, count in zip(*np.unique(places // BLOCK, return_counts=True), strict=True):
+            self._left[int(number)] -= int(count)
+            if not self._left[int(number)]:
+                del self._left[int(number)]
+                heappush(self._free, int(number))
 
 
 class _OfBlock:
@@ -212,6 +216,13 @@ class SlotLives(Trajectories):
     def _place(self, row: int) -> int:
         """Where a request of the block that is being drawn stands, by the key of its luck."""
         return self._low + int((self._columns["luck_id"][self._low : self._low + BLOCK] == row).argmax())
+
+    def is_settled_each(self, places: I64) -> npt.NDArray[np.bool_]:
+        """Returns whether each place's request has its first token, and its block is booked."""
+        settled: npt.NDArray[np.bool_] = self.first[places] != NOT_YET
+        if self._blocks:
+            settled &= ~np.isin(places // BLOCK, list(self._blocks))
+        return settled
 
     def begin(self, home: Home, now: int) -> None:
         """Makes the places of a block ready for new requests, in iteration `now`."""

@@ -1,4 +1,4 @@
-"""One lane whose requests are forgotten as they end: what it did goes into a `Summary`, window by window.
+"""Lanes whose requests are forgotten as they end: what they did goes into a `Summary`, window by window.
 
 A request is *over* when its last chunk has left the engine and every earlier request's has, too; an
 iteration is over when nobody who took part in it can still be thrown out. What is over is handed on and
@@ -8,9 +8,8 @@ dropped, so that memory goes with the requests present and the length of the lon
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from dataclasses import dataclass
 from math import inf
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +24,8 @@ from specfleet.sim.calendar.fleet import lane_of
 from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.luck import I64
 from specfleet.sim.calendar.plan import CalendarRun
-from specfleet.sim.calendar.slots import COLUMNS, Home, Queue, Requests, SlotLives, Slots
-from specfleet.sim.calendar.trajectories import BLOCK, NOT_YET
+from specfleet.sim.calendar.slots import Queue, SlotLives, Slots
+from specfleet.sim.calendar.trajectories import NOT_YET
 from specfleet.sim.calendar.waiting import WaitingLine
 from specfleet.sim.calendar.window import Window
 from specfleet.sim.metrics.summary import Summary
@@ -38,92 +37,98 @@ Watcher = Callable[[Columns], None]
 """Is shown the iterations that are over (columns as `RunResult.iterations`)."""
 
 
-class Stream:
-    """A lane fed portion by portion.
+@dataclass(frozen=True)
+class Shelf:
+    """What lanes share whose requests are forgotten.
 
-    Args:
+    Attributes:
         plan: the run, its longest requests in place of all.
-        rules: of the engine.
-        never_short: nobody is ever preempted.
-        replica: its number.
-        capacity: most requests waiting and running.
+        rules: of the engines.
         summary: takes in what is over.
-        watch: is shown iterations; None is nobody.
+        slots, lives: the requests that are there, and their lives.
+        ledger: counts rounds; None without speculation.
     """
 
-    def __init__(
-        self,
+    plan: CalendarRun
+    rules: Footprints
+    summary: Summary
+    slots: Slots
+    lives: SlotLives
+    ledger: Ledger | None
+
+    @classmethod
+    def of(
+        cls,
         plan: CalendarRun,
         rules: Footprints,
         never_short: bool,
-        replica: int,
         capacity: int,
         summary: Summary,
-        watch: Watcher | None = None,
-    ) -> None:
-        self.plan, self.rules, self.summary, self.replica = plan, rules, summary, replica
-        self._watch = watch
-        self.slots = Slots(capacity)
+        lanes: int = 1,
+    ) -> Shelf:
+        """Returns an empty one.
+
+        Args:
+            plan, rules, summary: as above.
+            never_short: nobody is ever preempted.
+            capacity: most requests waiting and running.
+            lanes: that share it.
+        """
+        slots = Slots(capacity)
         processes = () if plan.luck is None else plan.luck.processes
-        self.lives = SlotLives(self.slots, plan.table, rules, plan.luck, processes, not never_short)
+        lives = SlotLives(slots, plan.table, rules, plan.luck, processes, not never_short)
         config, warmups = plan.config, plan.scenario.load.num_warmups
-        self.ledger = Ledger(self.lives, rules.k, warmups, 1, config.max_num_seqs) if rules.k else None
+        ledger = Ledger(lives, rules.k, warmups, lanes, config.max_num_seqs) if rules.k else None
+        return cls(plan, rules, summary, slots, lives, ledger)
+
+    @property
+    def rounds_by_accepted(self) -> I64:
+        """As in `RunResult`."""
+        return np.zeros(1, dtype=np.int64) if self.ledger is None else self.ledger.accepted[1:]
+
+
+class Stream:
+    """A lane whose requests are forgotten.
+
+    Args:
+        shelf: what it may share with others.
+        number: its own among those.
+        replica: its number in the cluster.
+        watch: is shown iterations; None is nobody.
+        ends: who has to know of ends.
+
+    Attributes:
+        walk: the lane's iterations, as in `LaneServer`.
+    """
+
+    def __init__(self, shelf: Shelf, number: int, replica: int, watch: Watcher | None, ends: Ends) -> None:
+        self.plan, self.rules, self.summary, self.replica = shelf.plan, shelf.rules, shelf.summary, replica
+        self.slots, self.lives, self.ledger = shelf.slots, shelf.lives, shelf.ledger
+        self._watch, self._number = watch, number
         self._inbox: Queue[int] = Queue()
         self._times: Queue[float] = Queue()
         waiting = WaitingLine(self._inbox, self._times)  # type: ignore[arg-type] # read by index and length alone
-        books = Books(self.lives, self.ledger, 0, Log(rules.packing), None)
-        cost, ends = plan.scenario.cost, Ends(None, False)
-        self.lane = lane_of(config, cost, [self.lives], waiting, books, ends, replica)
+        books = Books(self.lives, self.ledger, number, Log(self.rules.packing), None)
+        cost, plan = shelf.plan.scenario.cost, shelf.plan
+        self.lane = lane_of(plan.config, cost, [self.lives], waiting, books, ends, replica)
         self._later_of: Queue[list[int]] = Queue()
         self.lane.log.stays = self._later_of  # type: ignore[assignment]
-        self._walk = self.lane.run()
-        next(self._walk)
-        self._left: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in COLUMNS}
-        self._until = self._sent_s = 0.0
+        self.walk = self.lane.run()
+        next(self.walk)
         self._forgotten = 0
-        self._begun = 0  # requests over, of the front block
-        self._window = Window(rules.lag)
-        self._chunk_times = ChunkTimes(plan.scenario.client, summary)
+        self._here: I64 = np.zeros(0, dtype=np.int64)  # places that are not over, in order of arrival
+        self._unranked: I64 = np.zeros(0, dtype=np.int64)
+        self._window = Window(self.rules.lag)
+        self._chunk_times = ChunkTimes(plan.scenario.client, self.summary)
         self._change: I64 = np.zeros(1, dtype=np.int64)
         self._decoding = 0
-        self._held: list[Home] = []
 
-    def feed(self, requests: Requests, last: bool = False) -> None:
-        """Takes requests in order of arrival; whole blocks go to the lane, the rest waits for more.
+    def take(self, places: I64) -> None:
+        """Learns whose places the requests of the inbox are, in order of arrival."""
+        self._here = np.concatenate([self._here, places])
 
-        Raises:
-            Full: more are waiting and running than there is room for.
-        """
-        for name in COLUMNS:
-            self._left[name].append(requests[name])
-        if len(requests["sent_s"]):
-            self._sent_s = float(requests["sent_s"][-1])
-        count = sum(map(len, self._left["row"]))
-        if count < BLOCK and not last:
-            return
-        columns = {name: np.concatenate(parts) for name, parts in self._left.items()}
-        whole = count if last else count - count % BLOCK
-        for low in range(0, whole, BLOCK):
-            home = self.slots.take(columns, low)
-            self.lives.begin(home, self._window.until)
-            first = home.number * BLOCK
-            self._inbox.extend(range(first, first + home.used))
-        if whole:
-            self._times.extend(columns["arrived_s"][:whole].tolist())
-            self._until = float(columns["arrived_s"][whole - 1])
-        self._left = {name: [column[whole:].copy()] for name, column in columns.items()}
-
-    def run(self, last: bool = False) -> None:
-        """Takes every turn before the last request fed arrives, or all, and hands on what is over.
-
-        Raises:
-            Unsuited: it met something that only `Engine` can do.
-        """
-        if last:
-            with suppress(StopIteration):
-                self._walk.send(inf)
-        else:
-            self._walk.send(self._until)
+    def hand_on(self, last: bool = False) -> None:
+        """Hands on what is over, and forgets it; `last`: every turn has been taken."""
         seen = range(self._forgotten, self.lane.waiting.head)
         self._inbox.forget(seen)
         self._times.forget(seen)
@@ -134,32 +139,19 @@ class Stream:
         self._hand_on_iterations(last)
 
     @property
-    def rounds_by_accepted(self) -> I64:
-        """As in `RunResult`."""
-        return np.zeros(1, dtype=np.int64) if self.ledger is None else self.ledger.accepted[1:]
-
-    @property
     def quiet_until_s(self) -> float:
-        """Time before which nothing more is to come from here."""
+        """Time before which nothing more is to come from requests that are here."""
         before_s = self._window.before_s
-        times = [before_s if before_s < inf else 0.0, self._sent_s]
-        times += [float(part[0]) for part in self._left["sent_s"] if len(part)]
-        if self.slots.homes:
-            front = self.slots.homes[0].number * BLOCK + self._begun
-            times.append(float(self.slots.columns["sent_s"][front]))
+        times = [before_s if before_s < inf else 0.0]
+        if len(self._here):
+            times.append(float(self.slots.columns["sent_s"][self._here[0]]))
         times += [float(request.columns["sent_s"][0]) for request in self._chunk_times.waiting.values()]
         return min(times)
 
     def _hand_on_requests(self, last: bool) -> None:
         """Hands on the requests that are over, and gives their places back."""
-        lives, totals, homes = self.lives, self.lane.log.totals, self.slots.homes
-        parts = [np.zeros(0, dtype=np.int64)]
-        for home in homes:
-            low = home.number * BLOCK
-            if not lives.is_settled(home.number) or lives.first[low] == NOT_YET:
-                break
-            parts.append(np.arange(low, low + home.used))
-        places = np.concatenate(parts)[self._begun :]
+        lives, totals = self.lives, self.lane.log.totals
+        places = self._here[: _leading(lives.is_settled_each(self._here))]
         first = lives.first[places].astype(np.int64)
         finish = first + lives.rounds[places]
         for i in _known(places, totals):
@@ -168,17 +160,15 @@ class Stream:
         outside = self.lane.crowd.thrown_out()
         if outside:
             over &= ~np.isin(places, outside)
-        count = len(over) if over.all() else int(over.argmin())
-        if count:
-            self._hand_on(places[:count], first[:count], finish[:count])
-        self._begun += count
-        while homes and self._begun >= homes[0].used:
-            self._begun -= homes[0].used
-            self._held.append(homes.popleft())
-        waiting = {place // BLOCK for place in self._chunk_times.waiting}
-        for home in [home for home in self._held if home.number not in waiting]:
-            self._held.remove(home)
-            self.slots.release(home)
+        count = _leading(over)
+        if not count:
+            return
+        self._hand_on(places[:count], first[:count], finish[:count])
+        self._unranked = np.concatenate([self._unranked, places[:count]])
+        self._here = self._here[count:].copy()
+        done = ~np.isin(self._unranked, list(self._chunk_times.waiting))
+        self.slots.forget(self._unranked[done])
+        self._unranked = self._unranked[~done]
 
     def _hand_on(self, places: I64, first: I64, finish: I64) -> None:
         """Hands on requests that are over, in order of arrival."""
@@ -288,25 +278,19 @@ class Stream:
         if self._watch is not None:
             self._watch(columns)
         if self.ledger is not None:
-            self.ledger.forget(window.base)
+            self.ledger.forget(self._number, window.base)
 
     def _first_open(self) -> int:
         """Returns the first iteration that somebody who is not over has taken part in, or may."""
-        lives, begun = self.lives, self._begun
-        until = self._window.until - IN_FLIGHT
-        for home in self.slots.homes:
-            first = lives.first[home.number * BLOCK + begun : home.number * BLOCK + home.used]
-            known = first[first != NOT_YET]
-            until = min(until, int(known.min(initial=until)))
-            if len(known) < len(first):
-                break
-            begun = 0
+        first = self.lives.first[self._here]
+        until, known = self._window.until - IN_FLIGHT, first[first != NOT_YET]
+        until = min(until, int(known.min(initial=until)))
         return min([until, *self.lane.log.admitted.values()])
 
     def _gaps(self, over: int) -> npt.NDArray[np.integer]:
         """Returns the chunks that follow one of the iteration before, by tokens, in the first iterations."""
         if self.ledger is not None:
-            return self.ledger.counts(0, over)[0].copy()
+            return self.ledger.counts(self._number, over)[0].copy()
         missing = over - len(self._change)
         if missing > 0:
             self._change = np.concatenate([self._change, np.zeros(missing, dtype=np.int64)])
@@ -316,6 +300,11 @@ class Stream:
         np.cumsum(change, out=gaps[:, 1])
         self._decoding = int(gaps[-1, 1])
         return gaps
+
+
+def _leading(true: npt.NDArray[np.bool_]) -> int:
+    """Returns how many are true before the first that is not."""
+    return len(true) if true.all() else int(true.argmin())
 
 
 def _known(places: I64, noted: Mapping[int, object]) -> list[int]:

@@ -135,10 +135,6 @@ class Trajectories:
         self._away[place] = True
         self.first[place] = 0
 
-    def is_settled(self, number: int) -> bool:
-        """Whether a block is booked, or was never drawn."""
-        return number not in self._blocks
-
     def _requests(self, low: int) -> tuple[I64, I64, I64, I64]:
         """Returns row numbers, prompt, output and max_tokens of the block that begins at a place."""
         ids = self.order[low : low + BLOCK]

@@ -8,7 +8,7 @@ import numpy as np
 
 from specfleet.sim.calendar.gate import stranger, why_not
 from specfleet.sim.calendar.plan import CalendarRun
-from specfleet.sim.router import ROUTERS, Blind
+from specfleet.sim.router import ROUTERS, Blind, Counting
 from specfleet.sim.scenario import Scenario
 from specfleet.sim.source import Source, some_rows
 from specfleet.sim.speculation.lives import Lives
@@ -28,6 +28,14 @@ class Outline:
     plan: CalendarRun | None
     reason: str | None
     class_names: tuple[str, ...]
+
+    @property
+    def counted(self) -> bool:
+        """Whether the router counts who is inside, so that no replica is alone."""
+        deployment = self.plan.scenario.deployment if self.plan is not None else None
+        if deployment is None or deployment.replicas == 1:
+            return False
+        return not issubclass(ROUTERS[deployment.router], Blind)
 
     @classmethod
     def of(cls, scenario: Scenario, source: Source, size: int, seed: int) -> Outline:
@@ -65,8 +73,8 @@ def _refused(scenario: Scenario, segments: bool) -> str | None:
         return "SGLang's scheduler"
     if scenario.load.max_concurrency is not None:
         return "max_concurrency: an answer lets the next request go"
-    if deployment.replicas > 1 and not issubclass(ROUTERS[deployment.router], Blind):
-        return f"the router {deployment.router} looks at the replicas"
+    if deployment.replicas > 1 and not issubclass(ROUTERS[deployment.router], Blind | Counting):
+        return f"the router {deployment.router} looks at more than the number of requests at replicas"
     if scenario.policy is not None and scenario.engine.num_speculative_tokens:
         return f"the policy {scenario.policy.name} changes the draft length"
     if any(spec.length_rank_correlation for spec in scenario.acceptance.values()):

@@ -10,6 +10,7 @@ from specfleet.sim.calendar.slots import Requests
 from specfleet.sim.cluster import OpenArrivals
 from specfleet.sim.metrics.summary import Summary
 from specfleet.sim.recorder import REJECTED
+from specfleet.sim.router import Router
 from specfleet.workloads.requests import RequestTable
 
 
@@ -32,8 +33,17 @@ class Senders:
         self._sent = 0
         self._begun = False
 
-    def send(self, table: RequestTable) -> tuple[Requests, npt.NDArray[np.int64]]:
-        """Returns the columns of successive requests that are served, and the replica of each."""
+    @property
+    def router(self) -> Router:
+        """The router."""
+        return self._loop.router
+
+    def replicas(self, requests: Requests) -> npt.NDArray[np.int64]:
+        """Returns the replica of each of successive requests, of a router that asks nobody."""
+        return self._loop.replicas(requests["row"])
+
+    def send(self, table: RequestTable) -> Requests:
+        """Returns the columns of successive requests that are served."""
         scenario, n = self._plan.scenario, len(table)
         here = CalendarRun(scenario, table, self._plan.seed, None)
         sent_s, arrived_s = self._loop.times(table.arrival_s)
@@ -51,8 +61,7 @@ class Senders:
             self._refuse({name: column[here.refused] for name, column in columns.items()})
             for reason, count in here.refusals().items():
                 self.refusals[reason] = self.refusals.get(reason, 0) + count
-        served = {name: column[here.served] for name, column in columns.items()}
-        return served, self._loop.replicas(served["row"])
+        return {name: column[here.served] for name, column in columns.items()}
 
     def _refuse(self, columns: Requests) -> None:
         n, none = len(columns["row"]), np.zeros(len(columns["row"]), dtype=np.int64)

@@ -162,7 +162,8 @@ def drawing(requests: int) -> None:
     senders, share = Senders(plan, Summary(scenario, None, ()), refuses=False), run.shares[0]
     began = time.process_time()
     for table in run.source.portions(run.size):
-        columns, chosen = senders.send(table)
+        columns = senders.send(table)
+        chosen = senders.replicas(columns)
         for replica in share:
             mine = np.flatnonzero(chosen == replica)
             {name: column[mine] for name, column in columns.items()}

@@ -16,7 +16,7 @@ from sim_toys import ENGINE, World, drafting
 from specfleet.sim import simulation
 from specfleet.sim import summarise as summarise_module
 from specfleet.sim.calendar import runs
-from specfleet.sim.config import NO_CLIENT, ClientConfig, LoadConfig
+from specfleet.sim.config import NO_CLIENT, ClientConfig, DeploymentConfig, LoadConfig
 from specfleet.sim.metrics import samples
 from specfleet.sim.metrics.samples import PerToken, Samples
 from specfleet.sim.simulation import RunResult, simulate
@@ -137,11 +137,15 @@ def test_a_percentile_is_found_among_values_of_any_size(values: list[float], dat
     assert sample.percentiles([10.0, 50.0, 99.9]) == pytest.approx(expected, rel=1e-12)
 
 
-def peak_of_summary(requests: int) -> int:
+ALONE = DeploymentConfig()
+
+
+def peak_of_summary(requests: int, deployment: DeploymentConfig = ALONE) -> int:
     """Bytes that a summary takes at most."""
     spec = WorkloadSpec(requests, Fixed(50), Fixed(10), request_rate=40.0)
     engine = replace(drafting(3), max_num_seqs=16)
-    world = World([], [], engine=engine, classes={"": AcceptanceSpec(conditional_acceptance=0.7)})
+    luck = {"": AcceptanceSpec(conditional_acceptance=0.7)}
+    world = World([], [], engine=engine, classes=luck, deployment=deployment)
     tracemalloc.start()
     try:
         summary = summarise(world.scenario(world.classes or {}), RequestStream(spec, 0), 0, portion=2048)
@@ -151,7 +155,10 @@ def peak_of_summary(requests: int) -> int:
         tracemalloc.stop()
 
 
-def test_a_summary_takes_no_more_memory_for_more_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fleet", [ALONE, DeploymentConfig(3, "least_outstanding")], ids=["one", "counted"])
+def test_a_summary_takes_no_more_memory_for_more_requests(
+    fleet: DeploymentConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(summarise_module, "PLACES", 4096)  # memory that is asked for and never touched
-    peak_of_summary(2048)  # what is made once and kept, such as tables of acceptance
-    assert peak_of_summary(40_000) < 1.1 * peak_of_summary(10_000)
+    peak_of_summary(2048, fleet)  # what is made once and kept, such as tables of acceptance
+    assert peak_of_summary(40_000, fleet) < 1.1 * peak_of_summary(10_000, fleet)

@@ -23,6 +23,7 @@ from specfleet.sim.calendar.books import ledger
 from specfleet.sim.calendar.slots import Slots
 from specfleet.sim.config import NO_CLIENT, DeploymentConfig, LoadConfig, Slo
 from specfleet.sim.errors import Breach, SimulationError, Stall
+from specfleet.sim.forgetful import counted as counted_module
 from specfleet.sim.metrics.columns import benchmark, by_class, by_replica, engine_load
 from specfleet.sim.metrics.seconds import Seconds
 from specfleet.sim.metrics.summary import Summary
@@ -55,7 +56,7 @@ LAWS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthChe
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of a few requests and windows of a few iterations, so that small worlds cross all borders."""
-    small = {"BLOCK": 5, "LONGEST_WINDOW": 40, "WINDOW": 3, "SHORTEST_CALENDAR": 0, "SHARE": 2}
+    small = {"BLOCK": 5, "LONGEST_WINDOW": 40, "WINDOW": 3, "SHORTEST_CALENDAR": 0, "SHARE": 2, "LONG": 6}
     for name, module in list(sys.modules.items()):
         for constant in small.keys() & vars(module).keys() if name.startswith("specfleet.sim.") else ():
             monkeypatch.setattr(module, constant, small[constant])
@@ -132,6 +133,29 @@ def test_a_summary_knows_who_was_preempted(world: World, pace: float, seed: int,
         return
 
 
+COUNTING = ("least_outstanding", "power_of_two")
+
+
+@st.composite
+def counted(draw: st.DrawFn) -> World:
+    """Several replicas behind a router that counts who is inside; some short of blocks."""
+    world = draw(worlds(("open", "sparse"), tight=draw(st.booleans())))
+    return replace(
+        world, deployment=DeploymentConfig(draw(st.integers(2, 5)), draw(st.sampled_from(COUNTING)))
+    )
+
+
+@LAWS
+@given(counted(), PACES, SEEDS, st.integers(1, 40))
+def test_a_summary_behind_a_router_that_counts_has_the_figures_of_the_whole_run(
+    world: World, pace: float, seed: int, portion: int
+) -> None:
+    try:
+        prove(*posed(world, 4, pace), seed, portion)
+    except Stall:
+        return
+
+
 @LAWS
 @given(worlds(("open",), 3), SEEDS, st.integers(1, 40), st.integers(41, 200))
 def test_portions_change_nothing(world: World, seed: int, small: int, large: int) -> None:
@@ -174,6 +198,16 @@ FAULTS = {
         "stay.newcomers <= self._over]",
         "stay.newcomers <= self._over + 3]",
     ),
+    "a lane keeps what it ran ahead of a request": (
+        counted_module,
+        "self.lane.quiet.take_back(self.lane.at, now)",
+        "pass",
+    ),
+    "an engine's rounds are booked from another's first iteration on": (
+        ledger,
+        "origin -= np.array(self.base)[lane]",
+        "origin -= self.base[0]",
+    ),
     "a scheduled step is due when it starts": (window, "turn_s[wakes] = start_s[wakes]", "pass"),
 }
 
@@ -184,6 +218,8 @@ def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -
     plant(monkeypatch, module, old, new)
     tight = worlds(("open",), tight=True)
     shows = tight if "preemption" in fault else st.one_of(worlds(("open", "sparse"), 2), tight)
+    if fault.startswith(("a lane", "an engine")):
+        shows = counted()
 
     @HUNT
     @given(shows, SEEDS, st.integers(1, 9))
@@ -222,13 +258,30 @@ def test_places_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert built[0].blocks < 40, "blocks of 5, for 2,000 requests"
 
 
+@pytest.mark.parametrize("router", COUNTING)
+def test_places_are_used_again_behind_a_router_that_counts(
+    router: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[Slots] = []
+    original = Slots.__init__
+
+    def kept(self: Slots, capacity: int) -> None:
+        original(self, capacity)
+        built.append(self)
+
+    monkeypatch.setattr(Slots, "__init__", kept)
+    summary = prove(*small_run(2000, deployment=DeploymentConfig(4, router)), 1, 50)
+    assert summary.whole is None and summary.shares == 1
+    assert [slots.blocks < 40 for slots in built] == [True], "blocks of 5, for 2,000 requests, once"
+
+
 def test_what_cannot_be_forgotten_is_held_and_says_why() -> None:
     scenario, table = small_run()
     closed = replace(scenario, load=LoadConfig(max_concurrency=4))
     summary = prove(closed, table, 0, 10)
     assert summary.whole is not None and "max_concurrency" in summary.whole
-    balanced = replace(scenario, deployment=DeploymentConfig(2, "least_outstanding"))
-    assert "least_outstanding" in str(prove(balanced, table, 0, 10).whole)
+    weighed = replace(scenario, deployment=DeploymentConfig(2, "least_tokens"))
+    assert "least_tokens" in str(prove(weighed, table, 0, 10).whole)
 
 
 def test_a_queue_without_end_is_held(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.point.build import counted_requests, requests_asked
 from specfleet.experiments.schema.blocks.experiment import Experiment
-from specfleet.sim.router import ROUTERS, Blind
+from specfleet.sim.router import ROUTERS, Blind, Counting
 from specfleet.sim.source import FITS
 
 
@@ -23,8 +23,8 @@ def held_because(config: Experiment) -> tuple[str, str] | None:
     if workload.max_concurrency is not None:
         return "workload.max_concurrency", "an answer lets the next request go"
     router = ROUTERS.get(deployment.routing.then)
-    if deployment.replicas > 1 and router is not None and not issubclass(router, Blind):
-        return "deployment.router", "the router looks at the replicas"
+    if deployment.replicas > 1 and router is not None and not issubclass(router, Blind | Counting):
+        return "deployment.router", "the router looks at more than the number of requests at each replica"
     if serve.data_parallel_size > 1:
         return "serve.data_parallel_size", "ranks step together"
     if serve.pipeline_parallel_size > 1:

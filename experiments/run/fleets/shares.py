@@ -17,6 +17,7 @@ from specfleet.sim.calendar.slots import Full
 from specfleet.sim.errors import Unsuited
 from specfleet.sim.metrics.summary import Summary
 from specfleet.sim.recorder import Columns
+from specfleet.sim.router import ROUTERS, Blind
 from specfleet.sim.summarise import Forgetful, shares_of, summarise, together
 
 Shares = list[tuple[Summary, StepTotals]]
@@ -27,6 +28,8 @@ def shares_in(config: Experiment, every_turn: bool) -> int:
     """Returns in how many shares a point may be simulated apart; 1 where it is simulated as a whole."""
     if config.report.requests == "all" or every_turn or held_because(config) is not None:
         return 1
+    if not issubclass(ROUTERS[config.deployment.routing.then], Blind):
+        return 1  # an arrival looks at all replicas
     return len(shares_of(config.deployment.replicas))
 
 

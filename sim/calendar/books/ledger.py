@@ -28,7 +28,7 @@ class Ledger:
 
     Attributes:
         lane_of: the engine of each place.
-        base: iterations before it are forgotten.
+        base: of each engine, the iteration before which all are forgotten.
     """
 
     def __init__(
@@ -45,14 +45,13 @@ class Ledger:
         self._one = np.int16(1) if most_rows < LARGE else np.int32(1)
         self._planes = lanes * (2 if num_warmups else 1)
         self._capacity = 1 << 12
-        self.base = 0
+        self.base = [0] * lanes
         self._counts = np.zeros(self._planes * self._capacity * self.width, dtype=self._one.dtype)
         self.accepted = np.zeros(self.width, dtype=np.int64)
         """Counted rounds by tokens sampled, 1 + accepted (the last round of a request uncut)."""
 
     def reserve(self, iterations: int) -> None:
-        """Makes room for iteration numbers below `iterations`."""
-        iterations -= self.base
+        """Makes room for so many iterations from `base` on."""
         if iterations <= self._capacity:
             return
         old, self._capacity = self._capacity, max(2 * self._capacity, iterations)
@@ -76,10 +75,16 @@ class Ledger:
         sampled = self._by_tokens(gains)
         idle = None if block.drafts is None else (block.drafts == 0) & (live > 0)
         gains[last] = block.kept[some]
-        self.reserve(int(first.max()) + int(lengths.max()) + 2)
-        origin = first + 1 - self.base - starts
+        origin = first + 1
         if self.lanes > 1:
-            origin = origin + self._capacity * self.lane_of[low : low + BLOCK].astype(np.int64)
+            lane = self.lane_of[low : low + BLOCK].astype(np.int64)
+            origin -= np.array(self.base)[lane]
+        else:
+            origin -= self.base[0]
+        self.reserve(int(origin.max()) + int(lengths.max()) + 1)
+        origin -= starts
+        if self.lanes > 1:
+            origin += self._capacity * lane
         if self.num_warmups and ids.min() < self.num_warmups:
             warm = ids < self.num_warmups
             origin = origin + self._capacity * self.lanes * warm
@@ -119,8 +124,8 @@ class Ledger:
             self.accepted += sign * np.bincount(tokens, minlength=self.width)
         if kept:
             tokens[-1] = kept
+        first -= self.base[lane]
         self.reserve(first + len(gains) + 2)
-        first -= self.base
         keys = np.arange(first + 1, first + 1 + len(gains)) + self._capacity * (lane + self.lanes * warm)
         keys *= self.width
         keys += tokens
@@ -145,15 +150,16 @@ class Ledger:
         """
         if not len(its):
             return
-        self.reserve(int(its.max()) + 2)
+        base = self.base[lane]
+        self.reserve(int(its.max()) + 2 - base)
         if warm is None:
             first = int(its.min())
             keys = (its - first) * self.width + tokens
-            low = (first - self.base + self._capacity * lane) * self.width
+            low = (first - base + self._capacity * lane) * self.width
             counts = np.bincount(keys).astype(self._one.dtype)
             self._counts[low : low + len(counts)] += counts
         else:
-            keys = its - self.base + self._capacity * (lane + self.lanes * warm)
+            keys = its - base + self._capacity * (lane + self.lanes * warm)
             keys *= self.width
             keys += tokens
             np.add.at(self._counts, keys, self._one)
@@ -166,15 +172,19 @@ class Ledger:
 
         Shape `(iterations, k + 2)`.
         """
-        self.reserve(self.base + iterations)
-        planes = self._counts.reshape(self._planes, self._capacity, self.width)[:, :iterations]
+        self.reserve(iterations)
+        planes = self._planes_of(lane)[:, :iterations]
         planes[:, :, 0] = 0  # places beyond a request's last round
-        return planes[lane], planes[lane + self.lanes] if self.num_warmups else None
+        return planes[0], planes[1] if self.num_warmups else None
 
-    def forget(self, before: int) -> None:
-        """Forgets the iterations before a number; nothing may be booked there any more."""
-        over = min(before - self.base, self._capacity)
-        planes = self._counts.reshape(self._planes, self._capacity, self.width)
+    def forget(self, lane: int, before: int) -> None:
+        """Forgets an engine's iterations before a number; nothing may be booked there any more."""
+        over = min(before - self.base[lane], self._capacity)
+        planes = self._planes_of(lane)
         planes[:, : self._capacity - over] = planes[:, over:].copy()
         planes[:, self._capacity - over :] = 0
-        self.base = before
+        self.base[lane] = before
+
+    def _planes_of(self, lane: int) -> Counts:
+        """Returns a view of an engine's counts, shape `(1, or 2 with warm-ups, iterations, k + 2)`."""
+        return self._counts.reshape(self._planes, self._capacity, self.width)[lane :: self.lanes]

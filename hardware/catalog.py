@@ -126,6 +126,13 @@ def names(kind: str) -> tuple[str, ...]:
     return tuple(sorted({record.get("name", file) for file, record in _files(kind)}))
 
 
+def called(kind: str, last_part: str) -> str | None:
+    """The one record of a kind whose name, id or alias ends in `/LAST_PART`; None if none or several do."""
+    end = "/" + last_part.lower()
+    files = {values.get("name", file) for key, (file, values) in _entries(kind).items() if key.endswith(end)}
+    return str(files.pop()) if len(files) == 1 else None
+
+
 @cache
 def _files(kind: str) -> tuple[tuple[str, dict[str, Any]], ...]:
     """What the files of a kind say, by file name."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from specfleet.hardware.accelerator import Accelerator
 from specfleet.hardware.cudagraph import VLLM_LADDER, Tier, capture_sizes, rounded_sizes, uniform_sizes
 from specfleet.hardware.memoryrules import MemoryRules
+from specfleet.hardware.sglang.defaults import OWN_GRAPHS, DecodeGraphs
 
 _LARGE_GPU_BYTES = 70 * 2**30
 BLACKWELL = 10.0
@@ -39,7 +40,8 @@ class EngineProfile:
     `cudagraph_max_tokens` 0 switches graphs, and so padding, off (`..._blackwell`: on such a GPU);
     `cudagraph_ladder` has the captured sizes in runs of (first, last, step), counted in sequences or tokens
     and rounded to 1 + drafts as the next say. `cudagraph_adds_uniform`: 1 + drafts times 1, 2, 4, 8, ...
-    requests is captured besides, and the token budget. `cudagraph_uniform_apart`: batches in which everybody
+    requests is captured besides, and the token budget. `decode_graphs`: those that an SGLang server is
+    asked for. `cudagraph_uniform_apart`: batches in which everybody
     has 1 + drafts tokens have graphs of their own, the list rounded up to multiples of it; all others are
     padded on the list as it is.
     `drafts_at_any_length`: a head of the EAGLE kind drafts at any length, and a draft model (or a head whose
@@ -95,6 +97,7 @@ class EngineProfile:
     cudagraph_uniform_apart: bool = False
     gone_methods: tuple[str, ...] = ()
     pipeline_runs_ahead: bool = False
+    decode_graphs: DecodeGraphs = OWN_GRAPHS
     scheduler: str = "vllm"
     image: str = ""
     aliases: tuple[str, ...] = ()

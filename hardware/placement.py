@@ -110,7 +110,8 @@ class Placement:
         utilization = profile.gpu_memory_utilization
         if profile.scheduler == "sglang":
             chunk = max_num_batched_tokens and max_num_batched_tokens * dp
-            defaults = SglangDefaults(accelerator.hbm_bytes, tp * dp, dp, chunk, latent=model.latent)
+            memory, graphs = accelerator.hbm_bytes, profile.decode_graphs
+            defaults = SglangDefaults(memory, tp * dp, dp, chunk, latent=model.latent, graphs=graphs)
             tokens, utilization = defaults.chunked_prefill_size, defaults.mem_fraction_static
             seqs = max_running_requests_with_drafts(dp) if drafter else 4096
         kernels = kernel_constants(accelerator.constants, profile.kernels)
@@ -414,10 +415,12 @@ class Placement:
     def capture_sizes(self) -> tuple[int, ...]:
         """Token counts with a CUDA graph."""
         if self.profile.scheduler == "sglang":
-            dp = self.data_parallel_size
-            server = SglangDefaults(self.accelerator.hbm_bytes, self.tensor_parallel_size * dp, dp)
-            batches = server.capture_batches(self.max_num_seqs, self.query_len)
-            return tuple(batch * self.query_len for batch in batches)
+            dp, memory = self.data_parallel_size, self.accelerator.hbm_bytes
+            gpus, graphs = self.tensor_parallel_size * dp, self.profile.decode_graphs
+            server = SglangDefaults(memory, gpus, dp, graphs=graphs)
+            return tuple(
+                n * self.query_len for n in server.capture_batches(self.max_num_seqs, self.query_len)
+            )
         return self.profile.capture_sizes(
             self.max_num_seqs,
             self.max_num_batched_tokens,

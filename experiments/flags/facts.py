@@ -186,3 +186,19 @@ def _values(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise LineFault("config", "model", f"{path}: no mapping; give a model's config.json")
     return values
+
+
+def is_path(name: str) -> bool:
+    """Whether a model is named by where it lies."""
+    return name.startswith(("/", "./", "../", "~"))
+
+
+def absent(name: str) -> LineFault:
+    """A model of which nothing is known, and how to get its config."""
+    get = (
+        "copy it to a folder here and name that"
+        if is_path(name)
+        else f"get it (hf download {name} config.json) and name its folder"
+    )
+    said = f"{name} is in no catalogue and its config.json not on this machine; {get} with --models"
+    return LineFault("unknown_model", "model", said)

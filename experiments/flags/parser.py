@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 
 import yaml
 
-from specfleet.experiments.flags.faults import LineFault
+from specfleet.experiments.flags import every
+from specfleet.experiments.flags.faults import LineFault, together
 from specfleet.experiments.flags.objects import FIELDS, checked
 from specfleet.experiments.flags.table import Flag, flags
 from specfleet.experiments.flags.values import dotted, reader
@@ -46,14 +47,26 @@ class Parsed:
 
 
 def parse(words: Sequence[str], folder: Path | None = None) -> Parsed:
-    """The arguments of `vllm`, `serve` first.
+    """The arguments of `vllm`, `serve` first; arguments as `parse_all`.
+
+    Raises:
+        LineFault: what vLLM would refuse, with all else that is wrong beside it.
+    """
+    parsed, faults = parse_all(words, folder)
+    if faults:
+        raise together(faults)
+    return parsed
+
+
+def parse_all(words: Sequence[str], folder: Path | None = None) -> tuple[Parsed, list[LineFault]]:
+    """The arguments of `vllm`, `serve` first, and what vLLM would refuse of them.
 
     Args:
         words: as the shell gives them.
         folder: where the path of `--config` is seen from; None is the working folder.
 
     Raises:
-        LineFault: what vLLM would refuse.
+        LineFault: what leaves nothing to be read: a file of flags, or an option that is none.
     """
     warnings: list[str] = []
     words = _model_first(list(words))
@@ -62,18 +75,24 @@ def parse(words: Sequence[str], folder: Path | None = None) -> Parsed:
     if any(word.startswith("--config=") for word in words):
         warnings.append("--config=FILE is read past by vLLM: the file is not used; write --config FILE")
     plain = _joined(_plain_names(words[1:]), warnings)
-    said = argparse.Namespace()
-    found, rest = _parser().parse_known_args(plain, said)
-    if rest:
-        raise LineFault("unknown_flag", rest[0].split("=")[0], _unknown(rest[0]))
-    values = vars(found)
+    said, faults = every.parsed(_parser(), plain, _spellings, _unknown)
+    values = vars(said)
     for name in values.keys() & FIELDS.keys():
         if isinstance(values[name], dict):
-            values[name] = checked(name, values[name])
+            try:
+                values[name] = checked(name, values[name])
+            except LineFault as fault:
+                faults.append(fault)
     given = frozenset(values)
-    every = {name: values.get(name, flag.default) for name, flag in flags().items()}
+    each = {name: values.get(name, flag.default) for name, flag in flags().items()}
     warnings += _suffixes(plain)
-    return Parsed(every, given, tuple(dict.fromkeys(warnings)))
+    return Parsed(each, given, tuple(dict.fromkeys(warnings))), faults
+
+
+def _spellings(name: str) -> tuple[str, ...]:
+    """The option strings of a flag."""
+    flag = flags().get(name)
+    return (flag.option, *flag.spellings, *flag.off) if flag is not None else ("--" + name.replace("_", "-"),)
 
 
 def _model_first(words: list[str]) -> list[str]:
@@ -214,7 +233,7 @@ class _Parser(argparse.ArgumentParser):
             shown = re.sub(
                 r"ambiguous option: (\S+) could match (.*)", r"\1 fits \2; write one of them", message
             )
-            raise LineFault("ambiguous", "", shown)
+            raise LineFault("ambiguous", "", shown, option=message.split()[2])
         if "ignored explicit argument" in said:
             off = " or ".join(flags()[name].off) if name in flags() else ""
             raise LineFault(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specfleet.experiments.flags import speculative
-from specfleet.experiments.flags.facts import Config, Configs
+from specfleet.experiments.flags.facts import Config, Configs, absent
 from specfleet.experiments.flags.faults import LineFault
 from specfleet.experiments.flags.limits import Graphs, batch_limits, graphs, longest_sequence
 from specfleet.experiments.flags.parser import Parsed
@@ -139,11 +139,7 @@ def _target(
     config = configs.find(str(path)) if path else configs.find(parsed.model)
     config = config or catalogued
     if config is None:
-        message = (
-            f"{parsed.model} is in no catalogue and its config.json not on this machine; get it "
-            f"(hf download {parsed.model} config.json) and name its folder with --models"
-        )
-        raise LineFault("unknown_model", "model", message)
+        raise absent(parsed.model)
     inner = config.values.get("speculators_config")
     if isinstance(inner, dict) and isinstance(verifier := inner.get("verifier"), dict):
         head, name = config, str(verifier.get("name_or_path"))

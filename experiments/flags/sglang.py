@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
-from specfleet.experiments.flags.faults import LineFault
+from specfleet.experiments.flags import every
+from specfleet.experiments.flags.faults import LineFault, together
+from specfleet.experiments.flags.sglang_table import attention_by_itself, listed
 
 METHODS = {
     "EAGLE": "eagle",
@@ -35,7 +38,6 @@ _KEYS: dict[str, tuple[type, str]] = {
     "quantization": (str, "quantization"),
     "dtype": (str, "dtype"),
     "kv-cache-dtype": (str, "kv_cache_dtype"),
-    "cuda-graph-max-bs": (int, "cuda_graph_max_bs"),
     "dp-size": (int, "dp"),
     "ep-size": (int, "expert_parallel_size"),
     "speculative-algorithm": (str, "algorithm"),
@@ -43,13 +45,17 @@ _KEYS: dict[str, tuple[type, str]] = {
     "speculative-num-steps": (int, "steps"),
     "speculative-eagle-topk": (int, "topk"),
     "speculative-num-draft-tokens": (int, "drafts"),
+    "speculative-dflash-block-size": (int, "dflash_block"),
+    "speculative-dspark-block-size": (int, "dspark_block"),
 }
+_NOT_OF_SERVE = {"algorithm", "draft", "steps", "topk", "drafts", "dp", "dflash_block", "dspark_block"}
 _ALIASES = {
     "model-path": ("--model",),
     "tp-size": ("--tp", "--tensor-parallel-size"),
     "dp-size": ("--dp", "--data-parallel-size"),
     "ep-size": ("--ep", "--expert-parallel-size"),
     "speculative-draft-model-path": ("--speculative-draft-model",),
+    "cuda-graph-max-bs": ("--cuda-graph-max-bs-decode",),
 }
 _SCHEDULER: dict[str, type] = {
     "schedule-policy": str,
@@ -58,6 +64,7 @@ _SCHEDULER: dict[str, type] = {
     "prefill-max-requests": int,
     "priority-scheduling-preemption-threshold": int,
     "retraction-policy": str,
+    "cuda-graph-max-bs": int,
 }
 _SCHEDULER_SWITCHES = (
     "enable-mixed-chunk",
@@ -65,59 +72,14 @@ _SCHEDULER_SWITCHES = (
     "schedule-low-priority-values-first",
     "disable-priority-preemption",
 )
-_HARMLESS = (
-    *("host", "port", "served-model-name", "chat-template", "tokenizer-path", "tokenizer-mode", "api-key"),
-    *(
-        "log-level",
-        "log-level-http",
-        "random-seed",
-        "download-dir",
-        "load-format",
-        "revision",
-        "watchdog-timeout",
-    ),
-    *("reasoning-parser", "tool-call-parser", "tokenizer-worker-num", "nccl-port", "dist-init-addr"),
-    *(
-        "decode-log-interval",
-        "device",
-        "base-gpu-id",
-        "sampling-backend",
-        "grammar-backend",
-        "file-storage-path",
-    ),
-)
-_HARMLESS_SWITCHES = (
-    *("trust-remote-code", "skip-tokenizer-init", "log-requests", "enable-metrics", "show-time-cost"),
-    *("skip-server-warmup", "enable-cache-report", "disable-fast-image-processor", "allow-auto-truncate"),
-)
+_SWITCHES = ("disable-radix-cache", "disable-overlap-schedule", "enable-dp-attention", "speculative-adaptive")
+_ADAPTIVE_STEPS = (1, 3, 7)
+"""Among which `--speculative-adaptive` chooses, where its file of settings says nothing."""
 _OF_THE_SERVER = {
     "--max-running-requests": "max_num_seqs",
     "--chunked-prefill-size": "max_num_batched_tokens",
 }
 """What SGLang divides among the ranks of DP attention."""
-_STAGES = "stages under SGLang's scheduler are not simulated (vLLM's are); the nearest is --tp-size"
-_REFUSED = {
-    "pp-size": _STAGES,
-    "pipeline-parallel-size": _STAGES,
-    "nnodes": "links between nodes are not modelled",
-    "attention-backend": "only the kernel that SGLang chooses by itself has been timed",
-    "moe-runner-backend": "only the kernel that SGLang chooses by itself has been timed",
-    "disaggregation-mode": "prefill and decode on different servers are not simulated",
-    "stream-interval": "tokens are sent as they come",
-    "lora-paths": "adapters are not modelled",
-    "cpu-offload-gb": "weights in host memory are not priced",
-    "hicache-ratio": "KV kept in host memory is not modelled",
-    "speculative-token-map": "the head's vocabulary is that of the catalogue",
-    "max-queued-requests": "requests turned away are not simulated: all wait",
-}
-_REFUSED_SWITCHES = {
-    "disable-cuda-graph": "a step without CUDA graphs has not been timed",
-    "enable-torch-compile": "compiled kernels have not been timed",
-    "enable-two-batch-overlap": "half batches that overlap are not priced",
-    "enable-hierarchical-cache": "KV kept in host memory is not modelled",
-    "enable-lora": "adapters are not modelled",
-    "enable-eplb": "moving experts is not priced",
-}
 
 
 @dataclass
@@ -134,53 +96,103 @@ class _Server(argparse.ArgumentParser):
     """Says what is wrong in place of ending the process."""
 
     def error(self, message: str) -> NoReturn:
-        raise LineFault("sglang", "sglang.launch_server", message)
+        match = re.match(r"argument ([^:]+): (.*)", message, re.DOTALL)
+        if match is None:
+            option = message.split()[2] if message.startswith("ambiguous option") else ""
+            raise LineFault("sglang", "", message, option=option)
+        name, said = match[1].split("/")[0], match[2]
+        said = "needs a value; add it" if said.startswith("expected") else f"{said}; give a plain number"
+        raise LineFault("wrong_type", name, said)
 
 
-def read(words: Sequence[str], own_layers: Callable[[str], bool] = lambda model: False) -> Read:
+def _parser() -> _Server:
+    parser = _Server(add_help=False, argument_default=argparse.SUPPRESS)
+    for flag, (kind, key) in _KEYS.items():
+        parser.add_argument(f"--{flag}", *_ALIASES.get(flag, ()), type=kind, dest=key)
+    for flag, kind in _SCHEDULER.items():
+        parser.add_argument(f"--{flag}", *_ALIASES.get(flag, ()), type=kind, dest=f"sglang.{flag}")
+    parser.add_argument("--cuda-graph-bs", "--cuda-graph-bs-decode", type=int, nargs="+", dest="graphs")
+    for flag in _SCHEDULER_SWITCHES:
+        parser.add_argument(f"--{flag}", action="store_true", dest=f"sglang.{flag}")
+    for flag in _SWITCHES:
+        parser.add_argument(f"--{flag}", action="store_true")
+    for one in listed().values():
+        more: dict[str, Any] = {"action": "store_true"} if one.values == "0" else {"nargs": "+"}
+        parser.add_argument(f"--{one.name}", dest=f"x.{one.name}", **more)
+    return parser
+
+
+def takes(option: str) -> int | None:
+    """The values that an option takes: 0 of a switch, None where it is not known."""
+    name = option.lstrip("-")
+    if name in listed():
+        return int(listed()[name].values != "0")
+    if name in (*_SWITCHES, *_SCHEDULER_SWITCHES):
+        return 0
+    return 1 if name in {*_KEYS, *_SCHEDULER} else None
+
+
+def is_harmless(option: str) -> bool:
+    """Whether an option changes no prediction."""
+    found = listed().get(option.lstrip("-"))
+    return found is not None and found.harmless
+
+
+def read(
+    words: Sequence[str],
+    own_layers: Callable[[str], bool] = lambda model: False,
+    compute_capability: float = 9.0,
+) -> Read:
     """The `serve:` keys of a launch line.
 
     Args:
         words: of the line, from its first flag on.
         own_layers: whether a model of this name has layers that draft.
+        compute_capability: of the GPU that it runs on.
 
     Raises:
-        LineFault: an unknown flag, a value of the wrong type, or no model.
+        LineFault: no model, with all else that is wrong.
     """
-    parser = _Server(add_help=False, argument_default=argparse.SUPPRESS)
-    for flag, (kind, key) in _KEYS.items():
-        parser.add_argument(f"--{flag}", *_ALIASES.get(flag, ()), type=kind, dest=key)
-    for flag, kind in _SCHEDULER.items():
-        parser.add_argument(f"--{flag}", type=kind, dest=f"sglang.{flag}")
-    for flag in _SCHEDULER_SWITCHES:
-        parser.add_argument(f"--{flag}", action="store_true", dest=f"sglang.{flag}")
-    for flag in ("disable-radix-cache", "disable-overlap-schedule", "enable-dp-attention"):
-        parser.add_argument(f"--{flag}", action="store_true")
-    for flag in (*_HARMLESS, *_REFUSED):
-        parser.add_argument(f"--{flag}", nargs="+", dest=f"x.{flag}")
-    for flag in (*_HARMLESS_SWITCHES, *_REFUSED_SWITCHES):
-        parser.add_argument(f"--{flag}", action="store_true", dest=f"x.{flag}")
-    plain = [w.replace("_", "-") if w.startswith("--") and "=" not in w else w for w in words]
-    said, rest = parser.parse_known_args(plain)
-    if rest:
-        known = [option for action in parser._actions for option in action.option_strings]
-        near = get_close_matches(rest[0].split("=")[0], known, n=1)
-        hint = f"did you mean {near[0]}?" if near else "remove it"
-        raise LineFault("unknown_flag", rest[0], f"is not known here; {hint}")
-    return _translated(vars(said), own_layers)
+    parser = _parser()
+    options = [option for action in parser._actions for option in action.option_strings]
 
+    def spellings(name: str) -> Sequence[str]:
+        return next((a.option_strings for a in parser._actions if name in a.option_strings), [])
 
-def _translated(said: dict[str, Any], own_layers: Callable[[str], bool]) -> Read:
+    def unknown(word: str) -> str:
+        if not word.startswith("-"):
+            return "is no flag; quote it with the value it belongs to"
+        near = get_close_matches(word.split("=")[0], options, n=1)
+        return f"is not known here; {f'did you mean {near[0]}?' if near else 'remove it'}"
+
+    plain = [_dashed(word) for word in words]
+    said, faults = every.parsed(parser, plain, spellings, unknown)
     if "model" not in said:
-        raise LineFault("missing_model", "model", "no model is named; write --model-path MODEL")
-    names = {key for _, key in _KEYS.values()} - {"algorithm", "draft", "steps", "topk", "drafts", "dp"}
-    serve = {key: value for key, value in said.items() if key in names and key != "cuda_graph_max_bs"}
+        raise together(
+            [LineFault("missing_model", "model", "no model is named; write --model-path MODEL"), *faults]
+        )
+    this = _translated(vars(said), own_layers, compute_capability)
+    this.refused = {fault.name or fault.option: fault.message for fault in faults} | this.refused
+    return this
+
+
+def _dashed(word: str) -> str:
+    """An option with dashes, whatever it was written with."""
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value if word.startswith("--") else word
+
+
+def _translated(said: dict[str, Any], own_layers: Callable[[str], bool], capability: float) -> Read:
+    names = {key for _, key in _KEYS.values()} - _NOT_OF_SERVE
+    serve = {key: value for key, value in said.items() if key in names}
     this = Read(serve)
     for name in ("dtype", "kv_cache_dtype"):
         if serve.get(name) == "auto":
             del serve[name]
     if str(serve.get("kv_cache_dtype", "")).startswith("fp8"):
         serve["kv_cache_dtype"] = "fp8"
+    if serve.get("kv_cache_dtype") in ("bf16", "bfloat16"):
+        del serve["kv_cache_dtype"]
     if serve.get("dtype") == "half":
         serve["dtype"] = "float16"
     if serve.get("max_num_batched_tokens") == -1:
@@ -190,28 +202,32 @@ def _translated(said: dict[str, Any], own_layers: Callable[[str], bool]) -> Read
         serve["enable_prefix_caching"] = False
     if said.get("disable_overlap_schedule"):
         serve["async_scheduling"] = False
-    if (most := said.get("cuda_graph_max_bs")) is not None:
-        this.refused["--cuda-graph-max-bs"] = (
-            f"graphs up to {most} sequences; the profile's ladder is simulated"
-        )
     _data_parallel(this, said.get("dp", 1), bool(said.get("enable_dp_attention")))
     own = {
         key.removeprefix("sglang.").replace("-", "_"): v
         for key, v in said.items()
         if key.startswith("sglang.")
     }
+    if "graphs" in said:
+        own["cuda_graph_bs"] = sorted(set(said["graphs"]))
     if own:
         serve["sglang"] = own
-    given = {key.removeprefix("x.") for key in said if key.startswith("x.")}
-    for flag in sorted(given & {*_REFUSED, *_REFUSED_SWITCHES}):
-        if said[f"x.{flag}"] == ["1"]:
-            continue
-        this.refused[f"--{flag}"] = f"is not simulated: {(_REFUSED | _REFUSED_SWITCHES)[flag]}"
-    harmless = sorted(given & {*_HARMLESS, *_HARMLESS_SWITCHES})
-    if harmless:
-        this.notes.append(f"without effect on the prediction: {', '.join(harmless)}")
+    _listed(this, said, attention_by_itself(capability, said.get("topk") or 1))
     _speculation(this, said, own_layers)
     return this
+
+
+def _listed(this: Read, said: dict[str, Any], attention: tuple[str, ...]) -> None:
+    """Flags that say nothing in `serve:`."""
+    given = {key.removeprefix("x."): value for key, value in said.items() if key.startswith("x.")}
+    harmless = []
+    for name in sorted(given):
+        if listed()[name].refuses(given[name], attention):
+            this.refused[f"--{name}"] = f"is not simulated: {listed()[name].why}"
+        else:
+            harmless.append(name)
+    if harmless:
+        this.notes.append(f"without effect on the prediction: {', '.join(harmless)}")
 
 
 def _data_parallel(this: Read, dp: int, attention: bool) -> None:
@@ -256,6 +272,10 @@ def _speculation(this: Read, said: dict[str, Any], own_layers: Callable[[str], b
         this.refused["--speculative-algorithm"] = f"{algorithm} is none of {', '.join(METHODS)}"
         return
     steps, topk, drafts = said.get("steps"), said.get("topk"), said.get("drafts")
+    if method == "dflash":
+        drafts = said.get("dflash_block", drafts)
+    if method == "dspark" and "dspark_block" in said:
+        drafts = said["dspark_block"] + 1
     if steps is None and topk is None and drafts is None and method != "ngram":
         llama = "llama" in str(said["model"]).lower()
         steps, topk, drafts = (5, 4, 8) if llama else (3, 1, 4)
@@ -277,6 +297,12 @@ def _speculation(this: Read, said: dict[str, Any], own_layers: Callable[[str], b
     if (topk or 1) > 1:
         this.serve["draft_tree"] = {"sglang": {"steps": k, "topk": topk, "num_draft_tokens": drafts or k + 1}}
         k = (drafts or k + 1) - 1
+    if said.get("speculative_adaptive"):
+        k = max(k, *_ADAPTIVE_STEPS)
+        this.serve["draft_policy"] = {"adaptive_tiers": {"tiers": sorted({*_ADAPTIVE_STEPS, k})}}
+        this.notes.append(
+            f"--speculative-adaptive: steps of {_ADAPTIVE_STEPS}, SGLang's own, as draft_policy"
+        )
     this.serve["speculative_config"] = config | {"num_speculative_tokens": k}
     if "max_num_seqs" not in this.serve:
         this.notes.append(

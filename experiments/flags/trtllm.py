@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from specfleet.experiments.flags.faults import LineFault
+from specfleet.experiments.flags.faults import LineFault, together
 from specfleet.experiments.flags.sglang import Read
 
 _KEYS: dict[str, tuple[type, str]] = {
@@ -63,6 +63,7 @@ _REFUSED = {
     "enable_attention_dp": "attention that is data-parallel is not simulated under TensorRT-LLM",
 }
 """What is refused unless it is 1 or false, and why."""
+_KNOWN = frozenset((*_KEYS, *_FILES, *_HARMLESS, *_REFUSED, "backend"))
 _GRAPHS, _EXPERTS = "cuda_graph_config", "moe_config"
 
 
@@ -77,10 +78,11 @@ def read(words: Sequence[str], files: Mapping[str, str], here: Path | None = Non
     Raises:
         LineFault: an unknown flag, a value of the wrong type, a file that cannot be read, or no model.
     """
-    model, flags = _split(words)
+    model, flags, refused = _split(words)
     if model is None:
-        raise LineFault("missing_model", "model", "no model is named; write trtllm-serve MODEL ...")
-    this = Read({"model": model})
+        missing = LineFault("missing_model", "model", "no model is named; write trtllm-serve MODEL ...")
+        raise together([missing, *(LineFault("refused", name, said) for name, said in refused.items())])
+    this = Read({"model": model}, refused=refused)
     paths = [flags.pop(name) for name in _FILES if name in flags]
     backend = flags.pop("backend", "pytorch")
     if backend != "pytorch":
@@ -99,27 +101,43 @@ def read(words: Sequence[str], files: Mapping[str, str], here: Path | None = Non
     return this
 
 
-def _split(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
-    """The model, and flags with their values."""
-    model, flags, rest = None, {}, list(words)
-    known = {*_KEYS, *_FILES, *_HARMLESS, *_REFUSED, "backend"}
+def takes(option: str) -> int | None:
+    """The values that an option takes: 0 of a switch, None where it is not known."""
+    name = option.lstrip("-").replace("-", "_")
+    return 0 if name in _SWITCHES else 1 if name in _KNOWN else None
+
+
+def is_harmless(option: str) -> bool:
+    """Whether an option changes no prediction."""
+    return option.lstrip("-").replace("-", "_") in _HARMLESS
+
+
+def _split(words: Sequence[str]) -> tuple[str | None, dict[str, Any], dict[str, str]]:
+    """The model, flags with their values, and what is wrong with the others."""
+    model: str | None = None
+    flags: dict[str, Any] = {}
+    refused: dict[str, str] = {}
+    rest = list(words)
     while rest:
         word = rest.pop(0)
         if not word.startswith("-"):
             if model is not None:
-                raise LineFault("unknown_word", word, "is no flag; quote it with the value it belongs to")
-            model = word
+                refused[word] = "is no flag; quote it with the value it belongs to"
+            model = model or word
             continue
         name, equals, value = word.lstrip("-").partition("=")
         name = name.replace("-", "_")
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean --{near[0]}?" if near else "remove it"
-            raise LineFault("unknown_flag", word, f"is not known here; {hint}")
-        if not equals and name not in _SWITCHES and (not rest or rest[0].startswith("--")):
-            raise LineFault("missing_value", word, "needs a value")
-        flags[name] = value if equals else True if name in _SWITCHES else rest.pop(0)
-    return model, flags
+        has_value = bool(rest) and not rest[0].startswith("--")
+        if name not in _KNOWN:
+            near = get_close_matches(name, _KNOWN, n=1)
+            refused[word] = f"is not known here; {f'did you mean --{near[0]}?' if near else 'remove it'}"
+            if has_value and not equals and model is not None:
+                rest.pop(0)
+        elif not equals and name not in _SWITCHES and not has_value:
+            refused[word] = "needs a value"
+        else:
+            flags[name] = value if equals else True if name in _SWITCHES else rest.pop(0)
+    return model, flags, refused
 
 
 def _number(value: Any) -> Any:
@@ -182,7 +200,8 @@ def _set(this: Read, said: str, kind: type, key: str, value: Any) -> None:
     """Sets a key of `serve:`; a value of another type is refused."""
     fits = isinstance(value, bool) if kind is bool else not isinstance(value, bool)
     if not fits or not isinstance(value, (int, float) if kind is float else kind):
-        raise LineFault("wrong_type", said, f"is {value!r}; give a value of type {kind.__name__}")
+        this.refused[said] = f"is {value!r}; give a value of type {kind.__name__}"
+        return
     if key == "async_scheduling":
         value = not value
     if key in ("dtype", "kv_cache_dtype") and value == "auto":

@@ -1,7 +1,8 @@
 """A server's command among other text: from what a user pasted to the words of one command.
 
-Taken are shell text with continuations and comments, `VAR=value` and wrappers before the command, containers
-with or without the image's entry point, `python -m ...`, and the `command:` and `args:` of a manifest.
+Taken are shell text with continuations, comments and variables that it sets, `VAR=value` and wrappers before
+the command, containers with or without the image's entry point, `python -m ...`, and the `command:` and
+`args:` of a manifest.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import yaml
 
 from specfleet.experiments.flags.faults import LineFault
+from specfleet.experiments.flags.shell import Shell
 
 VLLM, SGLANG, TRTLLM, BENCH, SGLANG_BENCH = "vllm", "sglang", "trtllm", "vllm bench", "sglang bench"
 BENCHES = (BENCH, SGLANG_BENCH)
@@ -128,7 +130,7 @@ def _within_quotes(before: str) -> bool:
 def _lines(text: str) -> Iterator[list[str]]:
     """The words of each command of a shell text."""
     words: list[str] = []
-    for part in _parts(re.sub(r"\\\n", " ", text)):
+    for part in Shell().parts(text):
         try:
             split = shlex.split(part)
         except ValueError as error:
@@ -139,8 +141,6 @@ def _lines(text: str) -> Iterator[list[str]]:
             if word in _END:
                 yield words
                 words = []
-            elif word.startswith("#"):
-                break
             elif word.endswith(";"):
                 yield [*words, word[:-1]]
                 words = []
@@ -148,28 +148,6 @@ def _lines(text: str) -> Iterator[list[str]]:
                 words.append(word)
         yield words
         words = []
-
-
-def _parts(text: str) -> Iterator[str]:
-    """Lines, a line end within quotes taken as part of the line; comment lines left out."""
-    here, quote, escaped = "", "", False
-    for mark in text + "\n":
-        if mark == "\n" and not quote:
-            if not here.lstrip().startswith("#"):
-                yield here
-            here = ""
-            continue
-        here += mark
-        if escaped:
-            escaped = False
-        elif mark == "\\" and quote != "'":
-            escaped = True
-        elif quote:
-            quote = "" if mark == quote else quote
-        elif mark in "'\"" and not here.lstrip().startswith("#"):
-            quote = mark
-    if here.strip():
-        yield here.rstrip("\n")
 
 
 def _command(words: list[str]) -> Command | None:

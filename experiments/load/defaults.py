@@ -10,6 +10,7 @@ import math
 from specfleet.experiments.point.acceptance_specs import written_out
 from specfleet.experiments.point.build import automatic_requests
 from specfleet.experiments.point.draft_trees import resolved_tree
+from specfleet.experiments.point.graphs import decode_graphs
 from specfleet.experiments.point.trtllm import DEFAULT_POLICY
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.acceptance import SEEN_CONCENTRATIONS, Process
@@ -218,6 +219,7 @@ def _sglang(serve: Serve, profile: EngineProfile) -> Serve:
             chunk=(given and given * dp) if serve.enable_chunked_prefill else 0,
             max_prefill_tokens=settings.max_prefill_tokens,
             latent=model is not None and model.latent,
+            graphs=decode_graphs(settings),
         )
         decided |= {
             "gpu_memory_utilization": automatic.mem_fraction_static,

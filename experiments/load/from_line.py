@@ -6,7 +6,7 @@ What a line cannot say is assumed aloud: the GPU, what the drafter achieves, and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,20 @@ import yaml
 
 from specfleet.experiments.flags import sglang, shown, trtllm
 from specfleet.experiments.flags.bench import bench_workload, sglang_workload
-from specfleet.experiments.flags.facts import Config, Configs
-from specfleet.experiments.flags.faults import LineFault
+from specfleet.experiments.flags.facts import Configs
+from specfleet.experiments.flags.faults import LineFault, together
 from specfleet.experiments.flags.fields import FIELDS
-from specfleet.experiments.flags.parser import Parsed, parse
+from specfleet.experiments.flags.parser import Parsed, parse, parse_all
 from specfleet.experiments.flags.resolve import SHORT_FORMS, EngineSettings, resolve, speculative_json
-from specfleet.experiments.flags.table import flags
-from specfleet.experiments.flags.words import BENCH, BENCHES, SGLANG, TRTLLM, Command, commands
+from specfleet.experiments.flags.shell import without_loose
+from specfleet.experiments.flags.table import HARMLESS, flags
+from specfleet.experiments.flags.words import BENCH, BENCHES, SGLANG, TRTLLM, VLLM, Command, commands
+from specfleet.experiments.load.catalog_configs import CatalogConfigs, named_model, without_paths
 from specfleet.experiments.load.drafter_named import acceptance_for, drafter_block
 from specfleet.experiments.load.serve_flags import take
 from specfleet.experiments.schema import lookups
-from specfleet.experiments.schema.blocks.serve import Serve
 from specfleet.experiments.schema.faults import COMMAND_LINE, Fault, InputFaults
 from specfleet.experiments.schema.lookups import found
-from specfleet.hardware.model import DrafterSpec, ModelSpec
 
 GPU, ENGINE = "h100-sxm", "vllm-0.33"
 """What a line without them is taken to run on."""
@@ -44,6 +44,21 @@ _PRINTS = {
     "trtllm": "TensorRT-LLM's iteration statistics have yours",
 }
 """Where a user's own acceptance stands, by whose scheduler decides."""
+
+
+def _vllms(option: str) -> tuple[int | None, bool]:
+    """The values that an option of vLLM takes, and whether it changes no prediction."""
+    name = option.lstrip("-").replace("-", "_")
+    flag = next((f for f in flags().values() if f.name == name or option in (*f.spellings, *f.off)), None)
+    return (None, False) if flag is None else (int(flag.kind != "switch"), flag.does == HARMLESS)
+
+
+_OPTIONS: dict[str, tuple[Callable[[str], int | None], Callable[[str], bool]]] = {
+    VLLM: (lambda option: _vllms(option)[0], lambda option: _vllms(option)[1]),
+    SGLANG: (sglang.takes, sglang.is_harmless),
+    TRTLLM: (trtllm.takes, trtllm.is_harmless),
+}
+"""By engine: the values that an option takes, and whether it changes no prediction."""
 AT_MOST = 3000
 """Requests of a simulation where the line says nothing of traffic: an answer in less than a minute."""
 
@@ -112,7 +127,7 @@ def translate(
             this.notes += notes
         this.notes += [note for command in given for note in command.notes]
     except LineFault as fault:
-        raise InputFaults([_fault(fault)]) from None
+        raise InputFaults([_fault(one) for one in fault.every]) from None
     if this.refused:
         raise InputFaults(this.refused)
     if gpu is None:
@@ -132,34 +147,61 @@ def _server(
         raise LineFault(
             "engine", "engine", f"{engine} is not started by a line of {command.engine}; leave it out"
         )
-    if command.engine == TRTLLM:
-        return _trtllm(command, engine or TRTLLM, gpu, folders, here)
-    if command.engine == SGLANG:
-        read = sglang.read(command.words, _drafts_itself)
-        serve = {"engine": engine or SGLANG, "gpu": gpu, **read.serve}
-        if "sglang" in serve and "sglang" not in Serve.model_fields:
-            del serve["sglang"]
-            read.notes.append("settings of SGLang's own scheduler are read past")
-        data = {"serve": serve} | ({"deployment": read.deployment} if read.deployment else {})
-        this = Translated(data, read.notes, said="sglang " + " ".join(command.words))
-        this.refused = [Fault(COMMAND_LINE, 0, key, message) for key, message in read.refused.items()]
-        if "data_parallel_size" in serve and _is_dense(serve["model"]):
-            message = (
-                "of a model without experts keeps the layers beside attention on all GPUs, which is not "
-                "simulated; leave it out, and --dp-size is as many replicas"
-            )
-            this.refused.append(Fault(COMMAND_LINE, 0, "--enable-dp-attention", message))
-        _named(this, Configs(folders))
-        return this
-    parsed = parse(command.words, here)
+    takes, harmless = _OPTIONS[command.engine]
+    words, left_out, loose = without_loose(command.words, takes, harmless, bool(command.files))
+    words, named = without_paths(words, Configs(folders))
+    command = replace(command, words=tuple(words))
+    read = {SGLANG: _sglang, TRTLLM: _trtllm}.get(command.engine, _of_vllm)
+    try:
+        this = read(command, engine, gpu, folders, here)
+    except LineFault as fault:
+        known = any(one.name == "model" for one in loose)
+        others = [one for one in fault.every if not (known and one.kind == "missing_model")]
+        raise together([*loose, *others]) from None
+    this.refused[:0] = [_fault(fault) for fault in loose]
+    this.notes[:0] = [*left_out, *named]
+    return this
+
+
+def _sglang(
+    command: Command, engine: str | None, gpu: str, folders: Sequence[Path], here: Path | None
+) -> Translated:
+    """A line of `sglang.launch_server`."""
+    read = sglang.read(command.words, _drafts_itself, _gpu(gpu).compute_capability)
+    serve = {"engine": engine or SGLANG, "gpu": gpu, **read.serve}
+    data = {"serve": serve} | ({"deployment": read.deployment} if read.deployment else {})
+    this = Translated(data, read.notes, said="sglang " + " ".join(command.words))
+    this.refused = [Fault(COMMAND_LINE, 0, key, message) for key, message in read.refused.items()]
+    if "data_parallel_size" in serve and _is_dense(serve["model"]):
+        message = (
+            "of a model without experts keeps the layers beside attention on all GPUs, which is not "
+            "simulated; leave it out, and --dp-size is as many replicas"
+        )
+        this.refused.append(Fault(COMMAND_LINE, 0, "--enable-dp-attention", message))
+    _named(this, Configs(folders))
+    return this
+
+
+def _of_vllm(
+    command: Command, engine: str | None, gpu: str, folders: Sequence[Path], here: Path | None
+) -> Translated:
+    """A line of `vllm serve`."""
+    parsed, wrong = parse_all(command.words, here)
     configs = CatalogConfigs(folders)
     said = "vllm " + " ".join(command.words)
     profile, accelerator = _known(lambda: lookups.engine(engine or ENGINE), "engine"), _gpu(gpu)
-    if profile.name != ENGINE:
-        return _of_an_older_build(parsed, profile.name, gpu, configs, said)
-    settings = resolve(parsed, profile.limits(accelerator), configs)
-    this = Translated({}, list(parsed.warnings), settings, said)
-    _vllm(this, parsed, settings, gpu, configs)
+    try:
+        if profile.name != ENGINE:
+            this = _of_an_older_build(parsed, profile.name, gpu, configs, said)
+        else:
+            settings = resolve(parsed, profile.limits(accelerator), configs)
+            this = Translated({}, list(parsed.warnings), settings, said)
+            _vllm(this, parsed, settings, gpu, configs)
+    except LineFault as fault:
+        given = {name: _plain(parsed.values[name]) for name in parsed.given - {"config"}}
+        refused = [LineFault("refused", _option(name), why) for name, why in take(given).faults.items()]
+        raise together([*wrong, fault, *refused]) from None
+    this.refused[:0] = [_fault(fault) for fault in wrong]
     for name, value in command.environment.items():
         if name.startswith("VLLM_"):
             this.notes.append(f"the environment variable {name}={value} is read past")
@@ -169,7 +211,11 @@ def _server(
 def _named(this: Translated, configs: Configs) -> None:
     """Model and drafter of another engine's line, by their names here."""
     serve = this.data["serve"]
-    _named_model(serve, configs)
+    try:
+        named_model(serve, configs)
+    except LineFault as fault:
+        this.refused.append(_fault(fault))
+        return
     if isinstance(config := serve.get("speculative_config"), dict):
         config["model"], notes = drafter_block(config.get("model"), config["method"], serve["model"], configs)
         this.notes += notes
@@ -178,12 +224,13 @@ def _named(this: Translated, configs: Configs) -> None:
 
 
 def _trtllm(
-    command: Command, engine: str, gpu: str, folders: Sequence[Path], here: Path | None
+    command: Command, engine: str | None, gpu: str, folders: Sequence[Path], here: Path | None
 ) -> Translated:
     """A line of `trtllm-serve` with its file of options."""
     read = trtllm.read(command.words, command.files, here)
     said = "trtllm-serve " + " ".join(command.words)
-    this = Translated({"serve": {"engine": engine, "gpu": gpu, **read.serve}}, read.notes, said=said)
+    serve = {"engine": engine or TRTLLM, "gpu": gpu, **read.serve}
+    this = Translated({"serve": serve}, read.notes, said=said)
     this.refused = [Fault(COMMAND_LINE, 0, key, message) for key, message in read.refused.items()]
     _named(this, Configs(folders))
     return this
@@ -194,7 +241,7 @@ def _of_an_older_build(parsed: Parsed, engine: str, gpu: str, configs: Configs, 
     serve: dict[str, Any] = {"engine": engine, "model": parsed.model, "gpu": gpu}
     if parsed.model is None:
         raise LineFault("missing_model", "model", "is not on the command line; add it")
-    _named_model(serve, configs)
+    named_model(serve, configs)
     own = {"model", "model_tag", "config", "speculative_config", *SHORT_FORMS}
     given = {name: _plain(parsed.values[name]) for name in parsed.given - own} | {"model": serve["model"]}
     config = speculative_json(parsed.values)
@@ -227,49 +274,6 @@ def _known(look_up: Callable[[], Any], key: str) -> Any:
         raise LineFault(key, key, str(error)) from None
 
 
-class CatalogConfigs(Configs):
-    """Configs on this machine, then what the catalogue knows of a model or drafter."""
-
-    def find(self, name: str) -> Config | None:
-        """The config of a model; None where there is none."""
-        if (there := super().find(name)) is not None:
-            return there
-        model = found(lambda: lookups.model(name))
-        if model is not None:
-            return Config(name, of_model(model))
-        drafter = found(lambda: lookups.drafter(name))
-        return Config(name, of_drafter(drafter)) if drafter is not None and drafter.on_gpu else None
-
-
-def of_model(model: ModelSpec) -> dict[str, Any]:
-    """What a catalogue record says, in the names of a `config.json`."""
-    values: dict[str, Any] = {
-        "max_position_embeddings": model.max_position_embeddings,
-        "vocab_size": model.vocab_size,
-        "torch_dtype": "bfloat16",
-        "architectures": ["GptOssForCausalLM" if "gpt-oss" in model.name.lower() else model.name],
-    }
-    if model.mtp_layers:
-        values |= {"model_type": "deepseek_mtp", "num_nextn_predict_layers": model.mtp_layers}
-    if model.checkpoint_quantization:
-        values["quantization_config"] = {"quant_method": model.checkpoint_quantization}
-    if model.rope.kind != "default":
-        values["rope_scaling"] = {"rope_type": "llama3"}
-    return values
-
-
-def of_drafter(drafter: DrafterSpec) -> dict[str, Any]:
-    """What a catalogue record of a head says, in the names of a `config.json`."""
-    positions = drafter.max_model_len or (drafter.model.max_position_embeddings if drafter.model else 0)
-    names = {"eagle3": "LlamaForCausalLMEagle3", "dflash": "DFlashDraftModel", "dspark": "Qwen3DSparkModel"}
-    values: dict[str, Any] = {"architectures": [names.get(drafter.method, "LlamaForCausalLM")]}
-    if drafter.method == "mtp":
-        values |= {"model_type": "deepseek_mtp", "num_nextn_predict_layers": 1}
-    if positions:
-        values["max_position_embeddings"] = positions
-    return values
-
-
 def _vllm(this: Translated, parsed: Parsed, settings: EngineSettings, gpu: str, configs: Configs) -> None:
     """Fills in `serve:`, and what is refused."""
     own = {"model", "model_tag", "config", "hf_config_path", "hf_overrides", "performance_mode", *SHORT_FORMS}
@@ -278,8 +282,8 @@ def _vllm(this: Translated, parsed: Parsed, settings: EngineSettings, gpu: str, 
     serve: dict[str, Any] = {"engine": ENGINE, "model": settings.config.name, "gpu": gpu}
     if settings.config.path is not None and values["hf_config_path"]:
         serve["model"] = {"hf_config": str(settings.config.path)}
-    _named_model(serve, configs)
-    given = {name: _plain(values[name]) for name in parsed.given - own}
+    named_model(serve, configs)
+    given: dict[str, Any] = {"gpu": gpu} | {name: _plain(values[name]) for name in parsed.given - own}
     given |= {"model": serve["model"], "tensor_parallel_size": values["tensor_parallel_size"]}
     given |= {name: values[name] for name in ("hf_overrides", "performance_mode") if values[name]}
     if values["performance_mode"] == "throughput":
@@ -295,8 +299,7 @@ def _vllm(this: Translated, parsed: Parsed, settings: EngineSettings, gpu: str, 
         "max_num_batched_tokens": settings.max_num_batched_tokens,
     }
     for name, message in taken.faults.items():
-        option = flags()[name].option if name in flags() else name
-        this.refused.append(Fault(COMMAND_LINE, 0, option, message))
+        this.refused.append(Fault(COMMAND_LINE, 0, _option(name), message))
     this.notes += taken.all_notices()
     this.data = {"serve": {key: value for key, value in serve.items() if value is not None}}
     if taken.deployment:
@@ -305,23 +308,9 @@ def _vllm(this: Translated, parsed: Parsed, settings: EngineSettings, gpu: str, 
         _speculation(this, settings, configs)
 
 
-def _named_model(serve: dict[str, Any], configs: Configs) -> None:
-    """The model by its catalogue name, else by the `config.json` on this machine."""
-    name = serve["model"]
-    if not isinstance(name, str) or found(lambda: lookups.model(name)) is not None:
-        return
-    config = configs.find(name)
-    if config is None or config.path is None:
-        message = (
-            f"{name} is in no catalogue and its config.json not on this machine; get it "
-            f"(hf download {name} config.json) and name its folder with --models"
-        )
-        raise LineFault("unknown_model", "model", message)
-    serve["model"] = {"hf_config": str(config.path)}
-    try:
-        lookups.model(serve["model"])
-    except ValueError as error:
-        raise LineFault("model", "model", str(error)) from None
+def _option(name: str) -> str:
+    """A flag of vLLM as it is typed."""
+    return flags()[name].option if name in flags() else name
 
 
 def _quantization(serve: dict[str, Any], settings: EngineSettings) -> None:
@@ -420,7 +409,7 @@ def resolved_settings(
         limits = lookups.engine(ENGINE).limits(_gpu(gpu or GPU))
         found_ = resolve(parsed, limits, CatalogConfigs(folders))
     except LineFault as fault:
-        raise InputFaults([_fault(fault)]) from None
+        raise InputFaults([_fault(one) for one in fault.every]) from None
     return {
         "given": {name: parsed.values[name] for name in sorted(parsed.given)},
         "settings": shown.settings(found_),

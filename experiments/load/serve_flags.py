@@ -152,6 +152,7 @@ def take(given: Mapping[str, Value]) -> Taken:
             _kept(this, name, value)
         elif flag.does == HARMLESS or value in (None, _value(flag.default), *_SAME.get(name, ())):
             this.harmless.append(name)
+    _attention(this, named)
     model = found(lambda: lookups.model(given["model"])) if _named(given.get("model")) else None  # type: ignore[arg-type]
     _simulated(this, {name: value for name, (_, value) in named.items()}, model)
     for name, (key, value) in named.items():
@@ -164,6 +165,18 @@ def take(given: Mapping[str, Value]) -> Taken:
         this.faults[key] = f"is not simulated: {flag.why}; remove it"
         del value
     return this
+
+
+def _attention(this: Taken, named: Mapping[str, tuple[str, Value]]) -> None:
+    """`attention_backend: FLASH_ATTN` is vLLM's own choice from Ampere to Hopper, latent attention apart."""
+    if named.get("attention_backend", ("", None))[1] != "FLASH_ATTN" or "attention_backend" in this.harmless:
+        return
+    gpu = named.get("gpu", ("", None))[1]
+    accelerator = found(lambda: lookups.accelerator(gpu)) if _named(gpu) else None  # type: ignore[arg-type]
+    served = named.get("model", ("", None))[1]
+    model = found(lambda: lookups.model(served)) if _named(served) else None  # type: ignore[arg-type]
+    if accelerator is not None and 8 <= accelerator.compute_capability < 10 and model is not None:
+        this.harmless += [] if model.latent else ["attention_backend"]
 
 
 def _plain(key: str) -> str:

@@ -278,7 +278,9 @@ def _sglang_only(serve: Serve) -> list[str]:
         words.append("--disable-overlap-schedule")
     settings = serve.sglang.model_dump(exclude_defaults=True) if serve.sglang is not None else {}
     for key, value in settings.items():
-        if not key.startswith("speculative_"):
+        if key == "cuda_graph_bs":
+            words += [_flag(key), *map(str, value)]
+        elif not key.startswith("speculative_"):
             words += [_flag(key)] if value is True else [_flag(key), str(value)]
     return words
 

@@ -6,9 +6,11 @@ import dataclasses
 from collections.abc import Sequence
 
 from specfleet.experiments.schema.blocks.serve import Serve
+from specfleet.experiments.schema.blocks.sglang import Sglang
 from specfleet.experiments.schema.registry import OWN
 from specfleet.hardware.cudagraph import Tier
 from specfleet.hardware.engine_profile import EngineProfile
+from specfleet.hardware.sglang.defaults import DecodeGraphs
 from specfleet.sim.speculation.policies import BatchSizeSchedule
 from specfleet.sim.speculation.policy import PolicySpec
 
@@ -18,6 +20,8 @@ ONE_K_A_BATCH = ("disable_above_queue", "goodput", "adaptive_tiers", "slo_budget
 
 def with_graphs(profile: EngineProfile, serve: Serve) -> EngineProfile:
     """An engine profile with the CUDA graphs that the user asks for; sizes given are left as they are."""
+    if serve.sglang is not None:
+        profile = dataclasses.replace(profile, decode_graphs=decode_graphs(serve.sglang))
     sizes, most = serve.cudagraph_capture_sizes, serve.max_cudagraph_capture_size
     if not sizes and most is None:
         return profile
@@ -33,6 +37,11 @@ def with_graphs(profile: EngineProfile, serve: Serve) -> EngineProfile:
         cudagraph_tokens_per_sequence=largest,
         cudagraph_counts_sequences=profile.cudagraph_counts_sequences and not sizes,
     )
+
+
+def decode_graphs(settings: Sglang) -> DecodeGraphs:
+    """The decode graphs that an SGLang server is asked for."""
+    return DecodeGraphs(settings.cuda_graph_max_bs, tuple(sorted(set(settings.cuda_graph_bs or ()))))
 
 
 def draft_tiers(serve: Serve, policy: PolicySpec | None) -> tuple[Tier, ...]:

@@ -9,6 +9,9 @@ from specfleet.sim import config as sim_config
 from specfleet.sim.config import ON_HOST
 from specfleet.sim.speculation.trees import TreeSpec
 
+NOT_THE_SCHEDULERS = {"speculative_num_steps", "speculative_eagle_topk", "cuda_graph_max_bs", "cuda_graph_bs"}
+"""Keys of `serve.sglang` that say what drafts and graphs are."""
+
 
 def sglang_config(serve: Serve, tree: TreeSpec | None, ignore_eos: bool) -> sim_config.SglangConfig:
     """Returns what SGLang's scheduler is set up with, for a resolved `serve` block.
@@ -27,7 +30,7 @@ def sglang_config(serve: Serve, tree: TreeSpec | None, ignore_eos: bool) -> sim_
         steps, topk = steps or tree.depth, topk or tree.width
     assert serve.max_num_batched_tokens is not None
     chunk = serve.max_num_batched_tokens if serve.enable_chunked_prefill else -1
-    settings = given.model_dump(exclude={"speculative_num_steps", "speculative_eagle_topk"})
+    settings = given.model_dump(exclude=NOT_THE_SCHEDULERS)
     if serve.data_parallel_size > 1:
         settings["schedule_conservativeness"] *= DP_CONSERVATIVENESS
     return sim_config.SglangConfig(

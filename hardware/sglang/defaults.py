@@ -50,6 +50,22 @@ _DRAFTS_LADDER = ((1, 8, 1), (10, 32, 2), (40, 64, 4), (72, 256, 8), (272, 1024,
 
 
 @dataclass(frozen=True)
+class DecodeGraphs:
+    """Decode graphs that a server is asked for, in place of SGLang's own.
+
+    Args:
+        largest: `--cuda-graph-max-bs`: SGLang's batches up to this one; None is its own.
+        batches: `--cuda-graph-bs`: these batches, whatever `largest` says; () is the ladder.
+    """
+
+    largest: int | None = None
+    batches: tuple[int, ...] = ()
+
+
+OWN_GRAPHS = DecodeGraphs()
+
+
+@dataclass(frozen=True)
 class SglangDefaults:
     """SGLang's automatic values on one kind of GPU.
 
@@ -60,6 +76,7 @@ class SglangDefaults:
         chunk: the server's `--chunked-prefill-size`, before ranks share it; 0 is off, None is automatic.
         max_prefill_tokens: what prompts may have without chunks.
         latent: whether the model has latent attention (MLA).
+        graphs: that are asked for.
     """
 
     hbm_bytes: int
@@ -68,6 +85,7 @@ class SglangDefaults:
     chunk: int | None = None
     max_prefill_tokens: int = MAX_PREFILL_TOKENS
     latent: bool = False
+    graphs: DecodeGraphs = OWN_GRAPHS
 
     @property
     def reported_mib(self) -> int:
@@ -88,7 +106,8 @@ class SglangDefaults:
     @property
     def cuda_graph_max_bs(self) -> int:
         """Largest batch with a decode graph, sequences."""
-        return _GRAPHS[self._class][self.tensor_parallel_size >= 4]
+        own = _GRAPHS[self._class][self.tensor_parallel_size >= 4]
+        return max(self.graphs.batches, default=self.graphs.largest or own)
 
     @property
     def mem_fraction_static(self) -> float:
@@ -121,7 +140,10 @@ class SglangDefaults:
         """
         gpus = self.tensor_parallel_size // self.data_parallel_size if self.data_parallel_size > 1 else 1
         ladder, most = _DRAFTS_LADDER if tokens_per_request > 1 else _PLAIN_LADDER, self.cuda_graph_max_bs
-        rungs = (size for first, last, step in ladder for size in range(first, last + 1, step))
+        ladder = (*ladder[:-1], (ladder[-1][0], max(ladder[-1][1], most), ladder[-1][2]))
+        rungs = self.graphs.batches or [
+            n for first, last, step in ladder for n in range(first, last + 1, step)
+        ]
         requests = -(-max_running_requests // gpus) * gpus
         sizes = {*(size for size in rungs if size < most), most} | ({requests} if most > requests else set())
         return tuple(sorted(s for s in sizes if s <= requests and s * tokens_per_request % gpus == 0))

@@ -32,6 +32,10 @@ class Sglang(Block):
     """Nobody is displaced."""
     retraction_policy: Literal["length", "priority"] = "length"
     """Who gives way when KV runs out: fewest outputs first, or lowest priority first."""
+    cuda_graph_max_bs: Annotated[int, Field(ge=1, le=1 << 14)] | None = None
+    """Largest batch with a decode graph; SGLang's own, by GPU and tensor parallelism, if left out."""
+    cuda_graph_bs: tuple[Annotated[int, Field(ge=1, le=1 << 14)], ...] | None = None
+    """Batches with a decode graph, in place of the ladder."""
     speculative_num_steps: Drafts | None = None
     """Depth of the draft, for the KV held in reserve; that of `draft_tree` or of the chain if left out."""
     speculative_eagle_topk: Annotated[int, Field(ge=1, le=64)] | None = None

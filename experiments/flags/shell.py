@@ -1,0 +1,243 @@
+"""Shell text as far as a server's command needs it: lines, and variables that the text itself sets.
+
+Read are assignments that stand alone (`X=1`, `export X=1`, `ARGS=(...)`, `ARGS+=(...)`) and are not within a
+branch or a loop; `$X`, `${X}`, `${X:-default}` and `"${ARGS[@]}"` are put in where they are used, but for
+single quotes.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from specfleet.experiments.flags.faults import LineFault
+
+_NAME = r"[A-Za-z_]\w*"
+_ASSIGNS = re.compile(rf"\s*(?:(?:export|local|readonly|declare|typeset)\s+(?:-\w+\s+)*)?({_NAME})(\+?)=")
+_USE = re.compile(
+    rf"\$(?:({_NAME})|\{{(?:({_NAME})(?:\[[@*]\])?|([A-Za-z_0-9]\w*)(?::?[-=]([^}}]*)|:?\?[^}}]*))\}})"
+)
+_LISTED = re.compile(rf'"\$\{{({_NAME})\[[@*]\]\}}"')
+_LOOSE = re.compile(r"\$(?:[A-Za-z_@*]|\{)")
+"""A variable that is still there once all that are set have been put in."""
+_NAMES_A_FILE = ("config", "extra_llm_api_options")
+_UNSET = "the text does not set it; write its value"
+_OPENS, _CLOSES = ("if", "for", "while", "until", "case"), ("fi", "done", "esac")
+_IN_A_BRANCH = re.compile(rf"(?:&&|\|\||then|else|do)\s+({_NAME})\+?=")
+
+
+@dataclass
+class Shell:
+    """What a text has set so far.
+
+    Attributes:
+        values: of variables, as text.
+        lists: of arrays, word by word.
+        branched: names that are set within a branch or a loop, and so not known.
+    """
+
+    values: dict[str, str] = field(default_factory=dict)
+    lists: dict[str, list[str]] = field(default_factory=dict)
+    branched: set[str] = field(default_factory=set)
+
+    def parts(self, text: str) -> Iterator[str]:
+        """The lines of a text that may be commands, their variables put in; assignments are taken in.
+
+        Lines that end in a backslash, or within quotes or an array's brackets, go on in the next one.
+        """
+        depth = 0
+        for part in _parts(re.sub(r"\\\n", " ", text)):
+            first = part.split(maxsplit=1)[0].rstrip(";") if part.strip() else ""
+            depth += (first in _OPENS) - (first in _CLOSES)
+            self.branched |= set(_IN_A_BRANCH.findall(part))
+            if not self._assigned(part, known=depth <= 0):
+                yield self.put_in(part)
+
+    def _assigned(self, part: str, *, known: bool) -> bool:
+        """Takes in a line of assignments and nothing else; False of any other line."""
+        found: list[tuple[str, str, str]] = []
+        rest = part
+        while match := _ASSIGNS.match(rest):
+            value, rest = _word(rest[match.end() :])
+            found.append((match[1], match[2], value))
+            rest = rest.lstrip(" \t;")
+        if not found or (rest.strip() and not rest.lstrip().startswith("#")):
+            return False
+        for name, more, value in found:
+            if not known:
+                self.branched.add(name)
+            elif value.startswith("("):
+                words = _split(self.put_in(value[1:-1]))
+                self.lists[name] = [*(self.lists.get(name, []) if more else []), *words]
+            else:
+                self._set(name, more, value)
+        return True
+
+    def _set(self, name: str, more: str, value: str) -> None:
+        words = _split(self.put_in(value))
+        text = " ".join(words) if len(words) <= 1 else self.put_in(value)
+        self.values[name] = (self.values.get(name, "") if more else "") + text
+
+    def put_in(self, text: str) -> str:
+        """A text with the variables that are set in their places; the others stay."""
+        whole, at = "", 0
+        for start, end, quote in _runs(text):
+            run = text[start:end]
+            if quote != "'":
+                run = self._used(run, within_quotes=quote == '"')
+            whole += text[at:start] + run
+            at = end
+        return whole + text[at:]
+
+    def _used(self, run: str, *, within_quotes: bool) -> str:
+        """One stretch of the same quotes."""
+
+        def listed(match: re.Match[str]) -> str:
+            return shlex.join(self.lists[match[1]]) if match[1] in self.lists else match[0]
+
+        def value(match: re.Match[str]) -> str:
+            name = match[1] or match[2] or match[3]
+            found = shlex.join(self.lists[name]) if name in self.lists else self.values.get(name)
+            if not found and match[4] is not None:
+                found = self.put_in(match[4].strip("\"'"))
+            if found is None:
+                return match[0]
+            return re.sub(r'(["\\])', r"\\\1", found) if within_quotes else found
+
+        return _USE.sub(value, _LISTED.sub(listed, run))
+
+
+def without_loose(
+    words: Sequence[str],
+    takes: Callable[[str], int | None],
+    harmless: Callable[[str], bool],
+    writes_files: bool = False,
+) -> tuple[list[str], list[str], list[LineFault]]:
+    """Words without those that name variables which the text does not set.
+
+    Args:
+        words: of a command.
+        takes: the values that an option takes: 0 of a switch, None of an unknown option.
+        harmless: whether an option changes no prediction.
+        writes_files: whether the text writes files, of which one may be what an option names.
+
+    Returns:
+        the words left; what is said of the others; and faults, where their values are needed.
+    """
+    kept: list[str] = []
+    notes: list[str] = []
+    faults: list[LineFault] = []
+    names_model = any(word.partition("=")[0] in ("--model", "--model-path") for word in words)
+    for word in words:
+        option, equals, _ = word.partition("=")
+        whole = bool(equals) and word.startswith("-")
+        if not whole:
+            option = kept[-1] if kept and kept[-1].startswith("-") and "=" not in kept[-1] else ""
+        if not _LOOSE.search(word) or (writes_files and _plain(option) in _NAMES_A_FILE):
+            kept.append(word)
+            continue
+        if option and takes(option) != 0:
+            if not whole:
+                kept.pop()
+            if harmless(option):
+                notes.append(f"{option} {word} is left out: no effect on the prediction")
+            else:
+                faults.append(LineFault("variable", option, f"{word}: {_UNSET}"))
+        elif not names_model and not any(not one.startswith("-") for one in kept if one != "serve"):
+            faults.append(LineFault("variable", "model", f"{word}: {_UNSET}"))
+        else:
+            notes.append(f"the line goes on with {word}, which the text does not set: left out")
+    return kept, notes, faults
+
+
+def _plain(option: str) -> str:
+    return option.lstrip("-").replace("-", "_")
+
+
+def _split(text: str) -> list[str]:
+    """Words of shell text; of text with an open quote those that blanks make."""
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError:
+        return text.split()
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Lines, a line end within quotes or an array taken as part of the line; comments left out."""
+    here, quote, escaped, comment, array = "", "", False, False, 0
+    for mark in text + "\n":
+        comment = mark != "\n" and (
+            comment or (mark == "#" and not quote and here[-1:] in ("", " ", "\t", "\n"))
+        )
+        if comment:
+            continue
+        if mark == "\n" and not quote and not array:
+            yield here
+            here = ""
+            continue
+        here += mark
+        if escaped:
+            escaped = False
+        elif mark == "\\" and quote != "'":
+            escaped = True
+        elif quote:
+            quote = "" if mark == quote else quote
+        elif mark in "'\"":
+            quote = mark
+        elif mark == "(" and (array or _opens_array(here)):
+            array += 1
+        elif mark == ")" and array:
+            array -= 1
+    if here.strip():
+        yield here.rstrip("\n")
+
+
+def _opens_array(here: str) -> bool:
+    match = _ASSIGNS.match(here)
+    return match is not None and here[match.end() :] == "("
+
+
+def _word(text: str) -> tuple[str, str]:
+    """The first word of a text as it is written, an array's brackets with all in them, and the rest."""
+    quote, depth, escaped = "", 0, False
+    for at, mark in enumerate(text):
+        if escaped:
+            escaped = False
+        elif mark == "\\" and quote != "'":
+            escaped = True
+        elif quote:
+            quote = "" if mark == quote else quote
+        elif mark in "'\"":
+            quote = mark
+        elif mark in "({":
+            depth += 1
+        elif mark in ")}":
+            depth -= 1
+        elif not depth and (mark.isspace() or mark == ";"):
+            return text[:at], text[at:]
+    return text, ""
+
+
+def _runs(text: str) -> Iterator[tuple[int, int, str]]:
+    """Stretches of a text within single quotes, double quotes, or none, quotes of a stretch left out.
+
+    A double-quoted array and nothing else counts as not quoted, with its quotes.
+    """
+    start, quote, escaped, at = 0, "", False, 0
+    while at < len(text):
+        mark = text[at]
+        if escaped:
+            escaped = False
+        elif mark == "\\" and quote != "'":
+            escaped = True
+        elif not quote and mark == '"' and (listed := _LISTED.match(text, at)):
+            at = listed.end()
+            continue
+        elif mark == quote or (not quote and mark in "'\""):
+            yield start, at, quote
+            quote = "" if quote else mark
+            start = at + 1
+        at += 1
+    yield start, len(text), quote

@@ -11,7 +11,7 @@ from specfleet.experiments.flags.table import HARMLESS
 
 
 @dataclass(frozen=True)
-class Listed:
+class SglangFlag:
     """One flag.
 
     Attributes:
@@ -69,10 +69,12 @@ def attention_by_itself(compute_capability: float, topk: int) -> tuple[str, ...]
 
 
 @functools.cache
-def listed() -> dict[str, Listed]:
+def listed() -> dict[str, SglangFlag]:
     """By name, in order. Facts of SGLang's own parser (`server_args.py`, 0.5 as of autumn 2026)."""
     text = files("specfleet.experiments.flags").joinpath("data/sglang-0.5.csv").read_text(encoding="utf-8")
     return {
-        row["name"]: Listed(row["name"], row["values"], row["does"], tuple(row["same"].split()), row["why"])
+        row["name"]: SglangFlag(
+            row["name"], row["values"], row["does"], tuple(row["same"].split()), row["why"]
+        )
         for row in csv.DictReader(text.splitlines())
     }

@@ -87,7 +87,7 @@ def deployment_said(experiment: Experiment) -> dict[str, object]:
 
 
 def translated(document: Document, words: Callable[[Document], Document]) -> Document:
-    """The document with the `serve` of each pool translated as the one at the top is.
+    """The document with the `serve` of each pool translated as the one at the top is, and the axes over it.
 
     Args:
         document: whose top is translated already, so a pool's engine and GPUs can be read there.
@@ -97,25 +97,72 @@ def translated(document: Document, words: Callable[[Document], Document]) -> Doc
     pools = deployment.get("pools") if isinstance(deployment, dict) else None
     if not isinstance(deployment, dict) or not isinstance(pools, dict):
         return document
-    top = document.data.get("serve")
+    top, sweep = document.data.get("serve"), document.data.get("sweep")
     there = {name: top[name] for name in _READ_THERE if name in top} if isinstance(top, dict) else {}
-    said, marks, faults = dict(pools), dict(document.marks), list(document.faults)
+    axes = sweep.get("axes") if isinstance(sweep, dict) else None
+    swept = axes if isinstance(axes, dict) else {}
+    said, named = dict(pools), {key: (key, values) for key, values in swept.items()}
     for name, pool in pools.items():
-        own = pool.get("serve") if isinstance(pool, dict) else None
+        own = pool.get("serve", {}) if isinstance(pool, dict) else None
         if not isinstance(pool, dict) or not isinstance(own, dict):
             continue
-        path = pool_path(("serve",), name)
-        under = {at[len(path) - 1 :]: mark for at, mark in marks.items() if at[: len(path)] == path}
-        alone = replace(document, data={"serve": {**there, **own}}, marks=under, faults=())
-        done = words(alone)
-        serve = done.data["serve"]
-        assert isinstance(serve, dict)
+        document, serve, axes_said = _in_pool(document, name, {**there, **own}, swept, words)
         kept = {key: value for key, value in serve.items() if key in own or there.get(key) != value}
-        said[name] = {**pool, "serve": kept}
-        marks |= {pool_path(at, name): mark for at, mark in done.marks.items()}
-        faults += [replace(fault, key=f"deployment.pools.{name}.{fault.key}") for fault in done.faults]
+        said[name] = {**pool, "serve": kept} if "serve" in pool else pool
+        named |= axes_said
     data = {**document.data, "deployment": {**deployment, "pools": said}}
-    return replace(document, data=data, marks=marks, faults=tuple(faults))
+    if isinstance(sweep, dict) and named:
+        data["sweep"] = {**sweep, "axes": dict(named.values())}
+    return replace(document, data=data)
+
+
+_Axes = dict[str, tuple[str, Value]]
+"""Swept keys as they were typed, with the name here and the values."""
+
+
+def _in_pool(
+    document: Document,
+    name: str,
+    serve: dict[str, Value],
+    swept: Mapping[str, Value],
+    words: Callable[[Document], Document],
+) -> tuple[Document, dict[str, Value], _Axes]:
+    """Translates what a file says of one pool.
+
+    Args:
+        document: the file.
+        name: of the pool.
+        serve: its block, with what decides how it is read.
+        swept: the axes of the file.
+        words: as in `translated`.
+
+    Returns:
+        The file with marks and faults of the translation; the block; the axes over it, by what was typed.
+    """
+    path, prefix = pool_path(("serve",), name), f"deployment.pools.{name}."
+    mine = {key.removeprefix(prefix): key for key in swept if key.startswith(f"{prefix}serve.")}
+    under = {at[len(path) - 1 :]: mark for at, mark in document.marks.items() if at[: len(path)] == path}
+    for at, mark in document.marks.items():
+        if at[:2] == ("sweep", "axes") and len(at) > 2 and str(at[2]) in mine.values():
+            under["sweep", "axes", str(at[2]).removeprefix(prefix), *at[3:]] = mark
+    data: dict[str, Value] = {"serve": serve}
+    if mine:
+        data["sweep"] = {"axes": {short: swept[key] for short, key in mine.items()}}
+    done = words(replace(document, data=data, marks=under, faults=()))
+    marks = dict(document.marks)
+    for at, mark in done.marks.items():
+        if at[:2] == ("sweep", "axes"):
+            marks["sweep", "axes", f"{prefix}{at[2]}", *at[3:]] = mark
+        else:
+            marks[pool_path(at, name)] = mark
+    faults = [replace(fault, key=f"{prefix}{fault.key}") for fault in done.faults]
+    document = replace(document, marks=marks, faults=(*document.faults, *faults))
+    found, sweep = done.data["serve"], done.data.get("sweep")
+    assert isinstance(found, dict)
+    axes = sweep.get("axes") if isinstance(sweep, dict) else None
+    said = axes.items() if isinstance(axes, dict) else ()
+    pairs = zip(mine.values(), said, strict=True)
+    return document, found, {key: (f"{prefix}{new}", values) for key, (new, values) in pairs}
 
 
 _READ_THERE = ("engine", "model", "tensor_parallel_size")

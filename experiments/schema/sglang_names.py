@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.sglang import Sglang
+from specfleet.experiments.schema.dashes import underscored
 from specfleet.experiments.schema.faults import Fault
 from specfleet.experiments.schema.lookups import found
 from specfleet.experiments.schema.yamlfile import Document, KeyPath, Mark, Value
@@ -91,6 +92,9 @@ def translated(document: Document) -> Document:
     profile = found(lambda: lookups.engine(named))  # type: ignore[arg-type]
     if profile is None or profile.scheduler != "sglang":
         return document
+    document = underscored(document, {*NAMES, *ALONE, *SPECULATIVE, *OF_THE_SERVER, *PARALLEL, *AXES})
+    serve = document.data["serve"]
+    assert isinstance(serve, dict)
     found_names = _Translation(document, serve)
     found_names.run()
     data = {**document.data, "serve": found_names.serve}

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from specfleet.experiments.schema import lookups
+from specfleet.experiments.schema.dashes import underscored
 from specfleet.experiments.schema.faults import Fault
 from specfleet.experiments.schema.lookups import found
 from specfleet.experiments.schema.yamlfile import Document, KeyPath, Mark, Value
@@ -51,6 +52,9 @@ def translated(document: Document) -> Document:
     profile = found(lambda: lookups.engine(named))  # type: ignore[arg-type]
     if profile is None or profile.scheduler != "trtllm":
         return document
+    document = underscored(document, {*NAMES, *BLOCKS})
+    serve = document.data["serve"]
+    assert isinstance(serve, dict)
     on_its_way = _TrtllmNames(document)
     for key, value in serve.items():
         on_its_way.say(key, value)

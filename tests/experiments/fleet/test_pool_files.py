@@ -238,3 +238,31 @@ def test_a_pool_is_written_in_the_words_of_its_own_engine(tmp_path: Path) -> Non
         InputFaults, match=r"two\.yaml:7: deployment\.pools\.a\.serve\.max_running_requests: is max_num"
     ):
         load(file)
+
+
+AXES = """\
+sweep:
+  axes:
+    deployment.pools.a.serve.mem-fraction-static: [0.7, 0.8]
+    deployment.pools.a.serve.disable_radix_cache: [true, false]
+    deployment.pools.b.serve.kv_cache_config.free_gpu_memory_fraction: [0.5, 0.9]
+"""
+
+
+def test_a_sweep_over_a_pool_is_written_in_the_words_of_its_own_engine(tmp_path: Path) -> None:
+    file = tmp_path / "two.yaml"
+    file.write_text(ENGINES + AXES)
+    found = [pool_experiments(point.config) for point in expand(load(file).experiment)]
+    assert [
+        (pools["a"].serve.gpu_memory_utilization, pools["a"].serve.enable_prefix_caching) for pools in found
+    ] == [(share, cached) for share in (0.7, 0.8) for cached in (False, True) for _ in range(2)]
+    assert [pools["b"].serve.gpu_memory_utilization for pools in found] == [0.5, 0.9] * 4
+    assert {pools["a"].serve.max_num_seqs for pools in found} == {64}, "what is not swept stays"
+
+
+def test_a_fault_of_such_a_sweep_is_said_at_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "two.yaml"
+    file.write_text(ENGINES + AXES.replace("[0.7, 0.8]", "[0.7, 1.5]"))
+    said = r"two\.yaml:12: sweep\.axes\.deployment\.pools\.a\.serve\.gpu_memory_utilization: value 1\.5: must"
+    with pytest.raises(InputFaults, match=said):
+        load(file)

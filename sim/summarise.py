@@ -11,7 +11,7 @@ up, which says so in `Summary.whole`, up to `FITS` requests.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -168,9 +168,9 @@ class Forgetful:
         streams = {one: FedStream(shelf, one, watch) for one, shelf in shelves.items()}
         for table in self.source.portions(self.size):
             requests = senders.send(table)
-            chosen = senders.replicas(requests)
-            for replica, stream in streams.items():
-                mine = np.flatnonzero(chosen == replica)
+            for mine, stream in zip(
+                _each(senders.replicas(requests), replicas), streams.values(), strict=True
+            ):
                 stream.feed({name: column[mine] for name, column in requests.items()})
                 stream.run()
             if alone:
@@ -215,6 +215,16 @@ def together(shares: Iterable[Summary]) -> Summary:
         first.merge(other)
     first.check()
     return first
+
+
+def _each(chosen: npt.NDArray[np.int64], replicas: range) -> Iterator[npt.NDArray[np.int64]]:
+    """Yields the requests of each of some replicas, in order of arrival, by the replica of every request."""
+    here = np.flatnonzero((chosen >= replicas.start) & (chosen < replicas.stop))
+    local = (chosen[here] - replicas.start).astype(np.int16)  # which numpy sorts by radix
+    order = here[np.argsort(local, kind="stable")]
+    ends = np.cumsum(np.bincount(local, minlength=len(replicas)))
+    for low, high in pairwise([0, *ends.tolist()]):
+        yield order[low:high]
 
 
 def _held(scenario: Scenario, given: Source, seed: int, reason: str, every_turn: bool) -> RunResult:

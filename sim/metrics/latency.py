@@ -249,55 +249,63 @@ def _check_sums(split: dict[str, F64], each: Columns) -> None:
 
 
 class _Until(NamedTuple):
-    """The parts of the iterations of a replica.
+    """The parts of iterations, replica after replica.
 
     Attributes:
-        parts: by part, the seconds before each iteration and after the last.
+        parts: by part, of each replica the seconds before each of its iterations and after its last.
         whole: what the parts of each iteration sum to.
+        before: where those of a replica begin in `parts`.
+        steps: where its iterations begin in `whole`.
     """
 
     parts: dict[str, F64]
     whole: F64
+    before: I64
+    steps: I64
 
 
-def _until(result: RunResult, plain_cost: StepCost) -> dict[int, _Until]:
-    """Returns the parts of iterations by replica."""
+def _until(result: RunResult, plain_cost: StepCost) -> _Until:
+    """Returns the parts of all iterations."""
     parts, replica = iteration_parts(result, plain_cost), result.iterations["replica"]
-    replicas = np.flatnonzero(np.bincount(replica)).tolist()
-    found = {index: _Until({}, np.zeros(0)) for index in replicas}
-    whole = np.zeros(len(replica))
+    counts = np.bincount(replica, minlength=result.scenario.deployment.replicas)
+    order = np.argsort(replica, kind="stable")
+    ends = np.cumsum(counts)
+    bounds = list(zip((ends - counts).tolist(), ends.tolist(), strict=True))
+    sums, whole = {}, np.zeros(len(replica))
     for name in list(parts):
-        seconds = parts.pop(name)
+        seconds = parts.pop(name)[order]
         whole = whole + seconds
-        for index in replicas:
-            found[index].parts[name] = np.concatenate(([0.0], np.cumsum(seconds[replica == index])))
-    return {index: until._replace(whole=whole[replica == index]) for index, until in found.items()}
+        sums[name] = np.zeros(len(replica) + len(counts))
+        for number, (low, high) in enumerate(bounds):
+            np.cumsum(seconds[low:high], out=sums[name][low + number + 1 : high + number + 1])
+    return _Until(sums, whole, ends - counts + np.arange(len(counts)), ends - counts)
 
 
-def _decode_sums(result: RunResult, until: Mapping[int, _Until], each: Columns) -> dict[str, F64]:
+def _decode_sums(result: RunResult, until: _Until, each: Columns) -> dict[str, F64]:
     """Returns, for each request, the sums of its iterations' parts and its pauses."""
     gaps, staged = result.odd_gaps, result.scenario.engine.pipeline_parallel_size > 1
     numbers = each["request_id"]  # of a pool's, those of the whole run
     most = max(int(numbers.max(initial=0)), int(gaps["request_id"].max(initial=0)))
     place = np.full(most + 1, -1, dtype=np.int32)
     place[numbers] = np.arange(len(numbers))
-    names = dict.fromkeys(name for one in until.values() for name in one.parts)
-    sums = {name: np.zeros(len(numbers)) for name in (*names, "paused")}
-    for replica, (parts, whole) in until.items():
-        mine = each["replica"] == replica
-        odd = (gaps["replica"] == replica) & (place[gaps["request_id"]] >= 0) & (gaps["from_iteration"] >= 0)
-        if "interrupted_s" in each:  # pauses of an attempt that was lost are in it, or were thrown away
-            last = place[gaps["request_id"]]
-            odd &= mine[last] & (gaps["from_iteration"] >= each["first_iteration"][last])
-        who = place[gaps["request_id"][odd]]
-        begun, ended = each["first_iteration"][mine] + 1, each["last_iteration"][mine] + 1
-        before, after = gaps["from_iteration"][odd] + 1, gaps["to_iteration"][odd] + (0 if staged else 1)
-        for name, seconds in parts.items():
-            sums[name][mine] = seconds[ended] - seconds[begun]
-            np.subtract.at(sums[name], who, seconds[after] - seconds[before])
-        np.add.at(sums["paused"], who, gaps["gap_s"][odd])
-        if staged:  # between its batches are others; its own is no pause
-            np.subtract.at(sums["paused"], who, whole[gaps["to_iteration"][odd]])
+    odd = (place[gaps["request_id"]] >= 0) & (gaps["from_iteration"] >= 0)
+    if "interrupted_s" in each:  # pauses of an attempt that was lost are in it, or were thrown away
+        last = place[gaps["request_id"]]
+        odd &= each["replica"][last] == gaps["replica"]
+        odd &= gaps["from_iteration"] >= each["first_iteration"][last]
+    who, where = place[gaps["request_id"][odd]], gaps["replica"][odd]
+    begun, ended = (
+        until.before[each["replica"]] + each[name] + 1 for name in ("first_iteration", "last_iteration")
+    )
+    before = until.before[where] + gaps["from_iteration"][odd] + 1
+    after = until.before[where] + gaps["to_iteration"][odd] + (0 if staged else 1)
+    sums = {"paused": np.zeros(len(numbers))}
+    for name, seconds in until.parts.items():
+        sums[name] = seconds[ended] - seconds[begun]
+        np.subtract.at(sums[name], who, seconds[after] - seconds[before])
+    np.add.at(sums["paused"], who, gaps["gap_s"][odd])
+    if staged:  # between its batches are others; its own is no pause
+        np.subtract.at(sums["paused"], who, until.whole[until.steps[where] + gaps["to_iteration"][odd]])
     if "interrupted_s" in each:  # from its first token, at a replica that failed, to the next at its last
         sums["paused"] += each["interrupted_s"]
     return sums

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from specfleet.sim.errors import Breach
 from specfleet.sim.laws.names import BOTH_WAYS
+from specfleet.sim.pauses import alike
 from specfleet.sim.recorder import Columns
 from specfleet.sim.scenario import RunResult
 
@@ -34,6 +35,8 @@ def _differences(ours: RunResult, theirs: RunResult) -> Iterator[tuple[str, int 
         ("iterations", by_replica(ours.iterations), by_replica(theirs.iterations)),
         ("odd_gaps", by_replica(ours.odd_gaps), by_replica(theirs.odd_gaps)),
     ]
+    if not (ours.parts or ours.scenario.deployment.replicas > 1):  # of several, the order is nobody's
+        tables.append(("odd_gaps alike", alike(ours.odd_gaps)._asdict(), alike(theirs.odd_gaps)._asdict()))
     for table, a, b in tables:
         if a.keys() != b.keys():
             yield f"{table}: columns {sorted(a.keys() ^ b.keys())}", None, None

@@ -13,6 +13,7 @@ from specfleet.sim.errors import Breach
 from specfleet.sim.laws.names import BUSY, CAUSES, ENDS_ONCE, IN_FLIGHT, LITTLE, TOKENS, first, request_breach
 from specfleet.sim.laws.requests import aborted, check_drafts, check_emitted, check_requests
 from specfleet.sim.laws.steps import CLOCK_ROUNDING, ROUNDING, StepLaws
+from specfleet.sim.pauses import LatePauses
 from specfleet.sim.recorder import ABORTED, FINISHED, LOST, REJECTED, TIMED_OUT, Columns, alone_s
 from specfleet.sim.scenario import RunResult, Scenario
 from specfleet.sim.sglang.rules import SglangRules
@@ -99,6 +100,9 @@ class Totals:
 
     def add_gaps(self, gaps: Columns) -> None:
         """Takes in pauses of more than one iteration, each of which a chunk ends."""
+        if isinstance(gaps, LatePauses):
+            self.chunked += gaps.alike.tokens()
+            return
         on_one_replica = (gaps["counted"] == 1) & (gaps["from_iteration"] >= 0)
         self.chunked += int(gaps["tokens"][on_one_replica].sum())
 
@@ -261,9 +265,7 @@ def _due_tokens(engine: EngineConfig, table: RequestTable) -> npt.NDArray[np.int
     context and pool hold, and every prompt gives one."""
     if engine.sglang is None:
         return table.output_tokens
-    rules = SglangRules.of(engine)
-    asked = zip(table.prompt_tokens.tolist(), table.max_tokens.tolist(), strict=True)
-    most = np.array([rules.max_new_tokens(prompt, tokens) for prompt, tokens in asked], dtype=np.int64)
+    most = SglangRules.of(engine).max_new_tokens_each(table.prompt_tokens, table.max_tokens)
     return np.maximum(np.minimum(table.output_tokens, most), 1)
 
 

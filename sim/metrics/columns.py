@@ -12,6 +12,7 @@ from specfleet.sim.metrics.figures import ClassFigures, EngineLoad, Figures, Rep
 from specfleet.sim.metrics.samples import PerToken, Sample, Samples
 from specfleet.sim.metrics.seconds import Seconds
 from specfleet.sim.metrics.sums import Counted, IterationSums, RequestSums, parts, step_gaps
+from specfleet.sim.pauses import alike
 from specfleet.sim.recorder import alone_s
 from specfleet.sim.scenario import RunResult
 
@@ -25,15 +26,12 @@ def inter_token_latencies(result: RunResult) -> tuple[Samples, Sample]:
     counts = result.iterations["gaps_by_tokens"]
     chunks, gaps = counts.sum(axis=1, dtype=np.int32), step_gaps(result.iterations)
     gaps[chunks == 0] = 0.0  # nobody waited for these
-    odd = result.odd_gaps["counted"] == 1
-    odd_s = np.asarray(result.odd_gaps["gap_s"][odd], dtype=np.float64)
-    odd_tokens = result.odd_gaps["tokens"][odd].astype(np.int64)
-    used = chunks > 0
+    odd, used = alike(result.odd_gaps), chunks > 0
     by_chunk = Samples(
-        np.concatenate([gaps[used], odd_s]),
-        np.concatenate([chunks[used], np.ones(len(odd_s), dtype=np.int32)]),
+        np.concatenate([gaps[used], odd.gap_s]),
+        np.concatenate([chunks[used], odd.chunks.sum(axis=1, dtype=np.int32)]),
     )
-    return by_chunk, PerToken(gaps, counts, odd_s, odd_tokens)
+    return by_chunk, PerToken(gaps, counts, odd.gap_s, odd.chunks)
 
 
 def benchmark(result: RunResult, slo: Slo | None = None) -> Figures:

@@ -175,17 +175,17 @@ class PerToken(Sample):
     Args:
         pauses: shape `(n,)`.
         chunks: how many chunks of so many tokens follow each pause, shape `(n, most tokens + 1)`.
-        odd_s, odd_tokens: further pauses, each with its chunk's tokens.
+        odd_s, odd_chunks: further pauses, and the same of them.
     """
 
     pauses: F64
     chunks: Weights
     odd_s: F64
-    odd_tokens: Weights
+    odd_chunks: Weights
 
     def pieces(self) -> Iterator[tuple[F64, Weights]]:
         """Yields pauses by token, `PIECE` iterations at a time; the further pauses last."""
         for low in range(0, len(self.pauses), PIECE):
             pauses, chunks = self.pauses[low : low + PIECE], self.chunks[low : low + PIECE]
             yield from per_token(pauses, chunks)
-        yield self.odd_s / np.maximum(self.odd_tokens, 1), self.odd_tokens
+        yield from per_token(self.odd_s, self.odd_chunks)

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from specfleet.sim.metrics.samples import F64
 from specfleet.sim.metrics.sums import Counted
+from specfleet.sim.pauses import alike
 from specfleet.sim.recorder import Columns
 
 I64 = npt.NDArray[np.int64]
@@ -47,8 +48,8 @@ class Seconds:
 
     def add_gaps(self, columns: Columns) -> None:
         """Counts the chunks after pauses of more than one iteration (columns as `RunResult.odd_gaps`)."""
-        odd = columns["counted"] == 1
-        self._add_chunks(np.asarray(columns["end_s"][odd], dtype=np.float64) + self._receive_s)
+        odd = alike(columns)
+        self._add_chunks(odd.end_s + self._receive_s, odd.chunks.sum(axis=1))
 
     def _add_chunks(self, times_s: F64, counts: I64 | None = None) -> None:
         places = self._places(times_s)

@@ -27,6 +27,7 @@ from specfleet.sim.metrics.samples import per_token
 from specfleet.sim.metrics.seconds import Seconds
 from specfleet.sim.metrics.sums import Counted, IterationSums, RequestSums, present, step_gaps
 from specfleet.sim.metrics.tally import Tally
+from specfleet.sim.pauses import alike
 from specfleet.sim.recorder import Columns
 from specfleet.sim.scenario import RunResult, Scenario
 
@@ -134,12 +135,12 @@ class Summary:
     def add_gaps(self, columns: Columns) -> None:
         """Takes in pauses of more than one iteration (columns as `RunResult.odd_gaps`)."""
         self._totals.add_gaps(columns)
-        odd = columns["counted"] == 1
-        if not odd.any():
+        odd = alike(columns)
+        if not len(odd.gap_s):
             return
-        pauses, tokens = columns["gap_s"][odd], columns["tokens"][odd]
-        self._latencies["itl"].add(pauses)
-        self._latencies["itl_per_token"].add(pauses / np.maximum(tokens, 1), tokens)
+        self._latencies["itl"].add(odd.gap_s, odd.chunks.sum(axis=1))
+        for values, weights in per_token(odd.gap_s, odd.chunks):
+            self._latencies["itl_per_token"].add(values, weights)
         assert self._seconds is not None
         self._seconds.add_gaps(columns)
 

@@ -135,11 +135,8 @@ class PrefillAdder(Generic[Who]):
         """
         start = sequence.num_computed_tokens
         missing = sequence.num_tokens - start
-        most = min(self.chunk_left, int(self.left))
-        if most <= 0:
-            most = self.chunk_left
-        tokens = min(missing, most)
-        cut = missing > most
+        tokens = next_piece(missing, self.chunk_left, self.left)
+        cut = tokens < missing
         self.pieces.append(PrefillRow(sequence, start, tokens, cut, None))
         self._charge(tokens, 0 if cut else min(sequence.max_tokens, CLIP_MAX_NEW_TOKENS))
         return sequence if cut else None
@@ -244,28 +241,74 @@ def may_try(full: bool, waiting: int, places: int, displaces: bool) -> tuple[boo
     return True, False
 
 
-def admit_alone(
-    rules: SglangRules, available: int, promised: float, prompt: int, output: int
-) -> tuple[bool, bool] | None:
-    """Returns what `admit` finds where one newcomer waits alone, with nothing in the radix tree.
+def next_piece(missing: int, chunk_left: int, left: float) -> int:
+    """Returns the tokens of a cut prompt that are next: at least some, whatever is promised.
 
-    Most prefill batches of an open loop are that, and all else that is done for a batch costs three times as
-    much as this.
+    Args:
+        missing: of the prompt. chunk_left: of the chunk. left: KV tokens that are not promised.
+    """
+    most = min(chunk_left, int(left))
+    return min(missing, most if most > 0 else chunk_left)
+
+
+def admit_counted(
+    rules: SglangRules,
+    available: int,
+    promised: float,
+    places: int,
+    full: bool,
+    begun: tuple[int, int] | None,
+    waiting: Iterable[tuple[int, int]],
+) -> tuple[list[int], bool, bool]:
+    """Returns what `go_on` and `admit` find where nothing is in the radix tree and nobody is displaced.
 
     Args:
         rules: of the engine. available: KV tokens free. promised: those of them that others are to write.
-        prompt: of the newcomer. output: that an estimate counts of it.
+        places, full: as of `admit`.
+        begun: tokens that are left of the prompt that is being cut, and its max_tokens; None: none is.
+        waiting: prompt and max_tokens of those who wait, in turn.
 
     Returns:
-        Whether it is admitted, and what `full` is then; None if its prompt does not go in whole.
+        The tokens that each row computes, that of the cut prompt first; whether more is to come of the last
+        one; and what `full` is then.
     """
-    if prompt + output + rules.page >= available - promised:
-        return False, True
-    whole = rules.ceil_page(prompt)
-    if whole > rules.chunked_prefill_size or rules.prefill_max_requests < 1:
-        return None
-    taken = whole + rules.page
-    return True, available - (promised + (taken + output)) <= 0 or available - taken <= 0
+    page, chunk_left, input_left = rules.page, rules.chunked_prefill_size, rules.max_prefill_tokens
+    counts: list[int] = []
+    taken, cut = 0, False
+    if begun is not None:
+        missing, output = begun
+        counts.append(next_piece(missing, chunk_left, available - promised))
+        cut = counts[0] < missing
+        whole = -(-counts[0] // page) * page
+        taken = whole + page
+        promised += taken + (0 if cut else min(output, CLIP_MAX_NEW_TOKENS))
+        input_left, chunk_left = input_left - whole, chunk_left - whole
+    for tokens, output in waiting:
+        if len(counts) >= places:
+            full = True
+        if full or len(counts) >= rules.prefill_max_requests:
+            break
+        output = min(output, CLIP_MAX_NEW_TOKENS)
+        if tokens + output + page >= available - promised:
+            return counts, cut, True
+        whole = -(-tokens // page) * page
+        if rules.chunked_prefill_size == NEVER:
+            if counts and whole >= input_left:  # the first may be longer than `max_prefill_tokens`
+                break
+        elif whole > chunk_left:
+            whole = tokens = chunk_left // page * page
+            if whole <= 0:
+                break
+            cut, output = True, 0
+        counts.append(tokens)
+        taken += whole + page
+        promised += whole + page + output
+        input_left, chunk_left = input_left - whole, chunk_left - whole
+        if available - promised <= 0 or available - taken <= 0:
+            return counts, cut, True
+        if input_left <= 0 or chunk_left <= 0:
+            break
+    return counts, cut, full
 
 
 def admit(

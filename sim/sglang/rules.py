@@ -160,6 +160,14 @@ class SglangRules:
         """Returns so many tokens in whole pages."""
         return -(-tokens // self.page) * self.page
 
+    def pages(self, tokens: Count) -> Count:
+        """Returns the pages of so many tokens."""
+        return (tokens + (self.page - 1)) // self.page
+
+    def pages_to_decode(self, committed: Count) -> Count:
+        """Returns `tokens_to_decode` in pages."""
+        return self.pages(committed + (self.reserve or 1))
+
     def floor_page(self, tokens: int) -> int:
         """Returns the whole pages among so many tokens."""
         return tokens // self.page * self.page

@@ -20,6 +20,7 @@ from sglang_replay import sglang_config
 
 from specfleet.sim.calendar.luck import I64
 from specfleet.sim.calendar.sglang.asking import Asking, Followed
+from specfleet.sim.calendar.sglang.counted import CountedLane
 from specfleet.sim.calendar.sglang.kv import Count, Shared
 from specfleet.sim.calendar.sglang.lane import SglangLane
 from specfleet.sim.calendar.sglang.line import AsTheyCame, Sorted
@@ -62,13 +63,25 @@ class Scripted:
 
 
 class Watched(SglangLane):
-    """A lane that keeps the rows of its last prefill batch."""
+    """A lane that keeps the rows of its last prefill batch: place, tokens computed before and in it."""
 
-    pieces: list[PrefillRow[Asking]]
+    pieces: list[tuple[int, int, int]]
 
     def _compute(self, pieces: list[PrefillRow[Asking]], running: int) -> tuple[int, ...]:
-        self.pieces = pieces
+        self.pieces = [(one.place, start, tokens) for one, start, tokens, _, _ in pieces]
         return super()._compute(pieces, running)
+
+
+class WatchedCount(CountedLane):
+    """The same of one that counts KV alone."""
+
+    pieces: list[tuple[int, int, int]]
+
+    def _take(self, counts: list[int], cut: bool, running: int) -> tuple[int, ...]:
+        begun = [] if self.cut is None else [(self.cut.place, self.cut.start)]
+        new = [(place, 0) for place in self.waiting.inbox[self.waiting.head :]]
+        self.pieces = [(*who, count) for who, count in zip(begun + new, counts, strict=False)]
+        return super()._take(counts, cut, running)
 
 
 class Recorded(Sorted):
@@ -136,21 +149,22 @@ class CalendarReplay:
         cut = outputs_cut(table, self.rules)
         lives = SglangTrajectories(cut, rows, self.rules, packing, luck)  # type: ignore[arg-type]
         eos = bool(requests[0].get("ignore_eos"))
-        kv: Count | Shared
-        line: AsTheyCame | Sorted
-        if counts:
-            kv = Count(self.rules, config.enable_prefix_caching)
-            line = AsTheyCame(array("q"), array("d"), lives, eos)
-        else:
-            kv = Shared(self.rules, config.enable_prefix_caching, config.uses_eagle, packing)
-            line = Recorded(trace, lives, config, kv)
         ratio = NewTokenRatio.of(config.sglang.schedule_conservativeness)
         cost: Any = None
-        displaces = config.sglang if config.sglang.preempts else None
-        self.lane, self.line = (
-            Watched(self.rules, ratio, cost, lives, line, kv, eos, displaces, None, 0),
-            line,
-        )
+        self.lane: Watched | WatchedCount
+        self.line: AsTheyCame | Recorded
+        if counts:
+            count = Count(self.rules, config.enable_prefix_caching)
+            came = self.line = AsTheyCame(array("q"), array("d"), lives, eos)
+            if count.tree is None and eos:
+                self.lane = Watched(self.rules, ratio, cost, lives, came, count, eos, None, None, 0)
+            else:
+                self.lane = WatchedCount(self.rules, ratio, cost, lives, came, count, eos, None, 0)
+        else:
+            kv = Shared(self.rules, config.enable_prefix_caching, config.uses_eagle, packing)
+            self.line = Recorded(trace, lives, config, kv)
+            displaces = config.sglang if config.sglang.preempts else None
+            self.lane = Watched(self.rules, ratio, cost, lives, self.line, kv, eos, displaces, None, 0)
         self.obstacle = ""
 
     def steps(self) -> Iterator[Step]:
@@ -191,7 +205,8 @@ class CalendarReplay:
             else:
                 turn["running"] = [self._id(one.place) for one in stood if not self._is_sure(one)]
             turn |= {"ntr": round(lane.ratio.now, 6), "waiting": waits}
-            turn["chunked"] = None if lane.chunked is None else self._id(lane.chunked.place)
+            cut = lane.cut if isinstance(lane, WatchedCount) else lane.chunked
+            turn["chunked"] = None if cut is None else self._id(cut.place)
             if shape is None and not flies:
                 lane.ratio.reset()
             if shape is None:
@@ -224,7 +239,7 @@ class CalendarReplay:
         return one.last < self.lane.decodes and bool(one.block.leave.sure[one.j])
 
     def _prefill_rows(self) -> list[list[Any]]:
-        return [[self._id(one.place), "P", start, tokens] for one, start, tokens, _, _ in self.lane.pieces]
+        return [[self._id(place), "P", start, tokens] for place, start, tokens in self.lane.pieces]
 
 
 def _arrival(one: tuple[int, dict[str, Any]]) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from specfleet.sim.calendar.sglang.kv import Count
 from specfleet.sim.config import EngineConfig, SglangConfig, SpeculativeConfig
 from specfleet.sim.sequence import FINISHED, Sequence
-from specfleet.sim.sglang.adder import PrefillAdder, admit, admit_alone
+from specfleet.sim.sglang.adder import PrefillAdder, admit, admit_counted
 from specfleet.sim.sglang.batch import CUT, DECODE, MIXED, PREFILL, SglangBatch
 from specfleet.sim.sglang.pool import Match
 from specfleet.sim.sglang.radix import Key, RadixTree, common, cut, length
@@ -265,23 +265,39 @@ def test_every_request_ends_with_its_tokens_and_gives_its_kv_back(world: dict[st
 @given(
     st.sampled_from([1, 16]),
     st.sampled_from([-1, 64]),
+    st.sampled_from([None, 1, 2]),
     st.integers(0, 400),
     st.sampled_from([0.0, 7.0, 60.3, 150.0]),
-    st.integers(1, 150),
-    st.integers(1, 150),
+    st.integers(0, 3),
+    st.booleans(),
+    st.lists(st.tuples(st.integers(1, 150), st.integers(1, 150)), max_size=4),
+    st.booleans(),
+    st.integers(0, 90),
 )
-def test_one_who_waits_alone_is_admitted_as_by_the_batch(
-    page: int, chunk: int, available: int, promised: float, prompt: int, most: int
+def test_those_counted_alone_are_admitted_as_by_the_batch(
+    page: int,
+    chunk: int,
+    most: int | None,
+    available: int,
+    promised: float,
+    places: int,
+    full: bool,
+    asked: list[tuple[int, int]],
+    cutting: bool,
+    computed: int,
 ) -> None:
-    config = replace(PLAIN, block_size=page, sglang=SglangConfig(chunked_prefill_size=chunk))
-    rules = SglangRules.of(config)
-    waits, pool = Sequence(0, prompt, most), Count(rules, radix=True)
+    settings = SglangConfig(chunked_prefill_size=chunk, prefill_max_requests=most, max_prefill_tokens=200)
+    rules = SglangRules.of(replace(PLAIN, block_size=page, sglang=settings))
+    waits, pool = [Sequence(place, *one) for place, one in enumerate(asked)], Count(rules, radix=True)
     pool.available = available
     batch: PrefillAdder[Sequence] = PrefillAdder(rules, pool, list, promised, 0.7, 0)
-    full = admit(batch, [waits], False, lambda: 9, lambda sequence: Match(None, 0))
-    alone = admit_alone(rules, available, promised, prompt, left_to_write(waits))
-    if alone is None:
-        assert batch.chunked is waits or not batch.pieces
-    else:
-        assert alone == (bool(batch.pieces), full)
-        assert batch.chunked is None
+    begun = None
+    if cutting and waits and chunk > 0:
+        first = waits.pop(0)
+        first.num_computed_tokens = min(computed, first.num_tokens - 1)
+        begun = first.num_tokens - first.num_computed_tokens, first.max_tokens
+        batch.chunked = batch.go_on(first)
+    then = admit(batch, waits, full, lambda: places, lambda sequence: Match(None, 0))
+    tokens = [(one.num_tokens, one.max_tokens) for one in waits]
+    found = admit_counted(rules, available, promised, places, full, begun, iter(tokens))
+    assert found == ([piece.tokens for piece in batch.pieces], batch.chunked is not None, then)

@@ -120,7 +120,7 @@ def test_pauses_by_token_are_those_written_out(
     out += [p / n for p, n in odd for _ in range(n)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(samples, "PIECE", 7)
-        sample = PerToken(pauses, chunks, odd_s, odd_tokens)
+        sample = PerToken(pauses, chunks, odd_s, np.eye(99, dtype=np.int64)[odd_tokens])
         assert len(sample) == len(out)
         if out:
             assert sample.mean() == pytest.approx(np.mean(out))

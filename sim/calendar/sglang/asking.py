@@ -46,6 +46,11 @@ class Asking:
         self.admitted = self.first = self.last = -1
         self.since = self.rank = self.first_rank = self.stay = 0
 
+    @property
+    def most(self) -> int:
+        """Output tokens that it may have yet."""
+        return self.max_tokens - self.num_output_tokens
+
     def live(self, block: SglangLives, j: int) -> None:
         """Gives it a life."""
         self.block, self.j = block, j
@@ -114,7 +119,7 @@ class Prefilled:
     """A prefill batch whose result is not known yet.
 
     Attributes:
-        members: its requests, but for one whose prompt goes on.
+        members: its requests, but for one whose prompt goes on. size: where KV is counted alone, how many.
         at_once: those that end with their first token; pages: of their prompts.
         sure: KV pages of those of them whose end is certain; ghosts, ghost_context, ghost_pages: of the
             others, who decode once in vain.
@@ -122,17 +127,26 @@ class Prefilled:
             is known.
     """
 
-    __slots__ = ("at_once", "ghost_context", "ghost_pages", "ghosts", "left", "members", "pages", "sure")
+    __slots__ = (
+        "at_once",
+        "ghost_context",
+        "ghost_pages",
+        "ghosts",
+        "left",
+        "members",
+        "pages",
+        "size",
+        "sure",
+    )
 
     def __init__(self) -> None:
-        self.at_once = self.pages = self.sure = 0
+        self.at_once = self.pages = self.sure = self.size = 0
         self.ghosts = self.ghost_context = self.ghost_pages = 0
         self.left = 0
         self.members: list[Asking] = []
 
-    def count(self, asking: Asking, pages: int, context_mask: int, sign: int) -> None:
-        """Counts a member that holds so many KV pages, or takes it out again."""
-        block, j, most = asking.block, asking.j, asking.max_tokens - asking.num_output_tokens
+    def count(self, block: SglangLives, j: int, most: int, pages: int, context_mask: int, sign: int) -> None:
+        """Counts a member, or takes it out again: outputs that it may have yet, and its KV pages."""
         self.left += sign * min(most, CLIP_MAX_NEW_TOKENS)
         if block.rounds[j]:
             self.left -= sign * min(most - 1, CLIP_MAX_NEW_TOKENS)

@@ -11,9 +11,11 @@ import numpy.typing as npt
 from specfleet.hardware.stepcost import StepShape
 from specfleet.sim.calendar.books.ledger import Ledger
 from specfleet.sim.calendar.columns import Stays
-from specfleet.sim.calendar.luck import F64, I64
+from specfleet.sim.calendar.luck import I64
 from specfleet.sim.calendar.sglang.lane import SglangLane
+from specfleet.sim.calendar.sglang.pauses import Pauses
 from specfleet.sim.calendar.sglang.stays import Segments, StayColumns
+from specfleet.sim.pauses import LatePauses
 from specfleet.sim.recorder import Columns
 
 WIDTH = len(StepShape._fields) + 4
@@ -78,6 +80,7 @@ class SglangColumns:
         steady = np.flatnonzero(self.at[1:] == self.at[:-1] + 1) + 1
         steady = steady[steady > 1]
         gaps[self.at[steady]] = counted[steady]
+        self._each = counted
         at_once = np.flatnonzero(self._follows(stays.whole) & self.counted)
         np.add.at(gaps, (self.at[stays.since[at_once]], stays.tokens(at_once, 0)), 1)
         return {"chunks": chunks, "output_tokens": output, "gaps_by_tokens": gaps}
@@ -108,43 +111,14 @@ class SglangColumns:
 
     def odd_gaps(self) -> Columns:
         """Returns the pauses of more than one iteration: a prefill batch lay between two decodes."""
-        stays, segments = self.stays, self.stays.segments
-        breaks = np.flatnonzero(self.at[1:] != self.at[:-1] + 1) + 1
-        low = np.searchsorted(breaks, segments.since + self._follows(segments))
-        high = np.searchsorted(breaks, segments.last + 1)
-        counts = np.maximum(high - low, 0)
-        ones = np.repeat(np.arange(len(counts)), counts)
-        begins = np.cumsum(counts) - counts
-        nth = np.repeat(low - begins, counts) + np.arange(len(ones))
-        # a tenth of the time in 16 bits
-        order = np.argsort(nth.astype(np.uint16) if len(breaks) < 1 << 16 else nth, kind="stable")
-        ones, decode = segments.stay[ones[order]], breaks[nth[order]]
-        before = np.where(decode == stays.since[ones], stays.first[ones], self.at[decode - 1])
-        it, tokens = self.at[decode], stays.tokens(ones, decode - stays.since[ones])
+        lane, stays = self.lane, self.stays
+        ids = lane.lives.order[stays.place]
+        pauses = Pauses(
+            stays, self.at, self.end_s, self._follows(stays.segments), self.counted, ids, lane.replica
+        )
         if stays.again is not None:
-            again, last = stays.again, self._last()[stays.before]
-            ones = np.concatenate([ones, again])
-            before, it = np.concatenate([before, last]), np.concatenate([it, stays.first[again]])
-            tokens = np.concatenate([tokens, np.ones_like(again)])
-            order = np.argsort(it, kind="stable")
-            ones, before, it, tokens = ones[order], before[order], it[order], tokens[order]
-        end: F64 = self.end_s[it]
-        return {
-            "request_id": self.lane.lives.order[stays.place[ones]],
-            "replica": np.full(len(it), self.lane.replica),
-            "from_iteration": before,
-            "to_iteration": it,
-            "counted": self.counted[ones].astype(np.int64),
-            "end_s": end,
-            "gap_s": end - self.end_s[before],
-            "tokens": tokens,
-        }
-
-    def _last(self) -> I64:
-        """Returns the iteration of each stay's last chunk."""
-        stays = self.stays
-        decode = np.maximum(stays.since + stays.rounds - 1, 0)
-        return np.where(stays.rounds > 0, self.at[decode], stays.first)
+            return pauses.columns()
+        return LatePauses(pauses.columns, pauses.alike(self._each))
 
     @property
     def place(self) -> I64:
@@ -154,7 +128,7 @@ class SglangColumns:
     def requests(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         """Yields the request columns that the engine knows, a row a place of `place`."""
         lane, stays, place = self.lane, self.stays, self.place
-        first, last = stays.first[stays.opening], self._last()[stays.closing]
+        first, last = stays.first[stays.opening], stays.ends_in(self.at)[stays.closing]
         yield "chunks", stays.chunks()
         yield "first_iteration", first
         yield "last_iteration", last

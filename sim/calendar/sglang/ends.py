@@ -41,23 +41,29 @@ class SglangEnds:
         self.ended: list[EndedAt] = []
         self.turn_s = 0.0
         self._due: list[int] = []
-        self._at: dict[int, list[tuple[int, Asking]]] = {}
+        self._at: dict[int, list[tuple[int, EndedAt]]] = {}
         self._decoding: list[int] = []
-        self._at_once: list[tuple[int, Asking]] = []
+        self._at_once: list[tuple[int, EndedAt]] = []
         self._known: dict[int, int] = {}
         self._order = 0
 
-    def expect(self, asking: Asking, iteration: int) -> None:
-        """Notes a request that is prefilled in an iteration, and decodes up to its last batch, if at all."""
-        if asking.last < asking.since:
-            self._at_once.append((iteration, asking))
+    def expect_one(self, asking: Asking, iteration: int) -> None:
+        """As `expect`."""
+        ended = EndedAt(asking.place, asking.first, asking.first_rank, asking.rank)
+        self.expect(ended, asking.since, asking.last, iteration)
+
+    def expect(self, ended: EndedAt, since: int, last: int, iteration: int) -> None:
+        """Notes a request that is prefilled in an iteration, and decodes from one decode batch to another, if
+        at all. `ended`: what will be told of it, the rank of its last chunk as if that were its first."""
+        if last < since:
+            self._at_once.append((iteration, ended))
             return
-        order, last = self._order, asking.last
+        order = self._order
         self._order = order + 1
         if last not in self._at:
             self._at[last] = []
             heappush(self._due, last)
-        self._at[last].append((order, asking))
+        self._at[last].append((order, ended))
         if self.ranks:
             self._decoding.append(order)
 
@@ -80,20 +86,19 @@ class SglangEnds:
     def settle(self, decode: int, iteration: int) -> None:
         """Notes who has ended up to a decode batch and an iteration, before anybody is told."""
         while self._at_once and self._at_once[0][0] <= iteration:
-            asking = self._at_once.pop(0)[1]
-            self.ended.append(EndedAt(asking.place, asking.first, asking.first_rank, asking.rank))
+            self.ended.append(self._at_once.pop(0)[1])
         while self._due and self._due[0] <= decode:
             self._end(self._at.pop(heappop(self._due)))
 
-    def _end(self, together: list[tuple[int, Asking]]) -> None:
+    def _end(self, together: list[tuple[int, EndedAt]]) -> None:
         """Ends who decodes for the last time in one batch, in its order."""
-        for gone, (order, asking) in enumerate(together):
-            rank = self._known.pop(asking.place, 0)
+        for gone, (order, ended) in enumerate(together):
+            rank = self._known.pop(ended.place, 0) if self._known else 0
             if self.ranks and not rank:
                 index = bisect_left(self._decoding, order)
                 del self._decoding[index]
                 rank = index + gone + 1
-            self.ended.append(EndedAt(asking.place, asking.first, asking.first_rank, rank))
+            self.ended.append(EndedAt(ended.place, ended.first, ended.first_rank, rank))
 
     def rearrange(self, decode: int, before: Sequence[Asking], after: Sequence[Asking]) -> None:
         """Those who stay on the running list stand in another order from a decode batch on.
@@ -105,16 +110,16 @@ class SglangEnds:
         self._at.clear()
         self._due.clear()
         self._decoding.clear()
-        at_once = {asking.place: iteration for iteration, asking in self._at_once}
+        at_once = {ended.place: iteration for iteration, ended in self._at_once}
         self._at_once.clear()
         for rank, asking in enumerate(before, 1):
             if asking.since <= asking.last < decode:  # its outcome is in flight, in the order up to then
-                self.expect(asking, 0)
+                self.expect_one(asking, 0)
                 if self.ranks:
                     self._known[asking.place] = rank
                     self._decoding.pop()
         for asking in after:
             if asking.last < asking.since:
-                self.expect(asking, at_once[asking.place])
+                self.expect_one(asking, at_once[asking.place])
             elif asking.last >= decode:
-                self.expect(asking, 0)
+                self.expect_one(asking, 0)

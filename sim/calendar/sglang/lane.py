@@ -16,7 +16,7 @@ from specfleet.hardware.stepcost import StepCost, StepShape, prefill_pairs, shap
 from specfleet.sim.calendar.quiet import new_shape
 from specfleet.sim.calendar.sglang.asking import NOTHING, Asking, Followed, Prefilled, Written
 from specfleet.sim.calendar.sglang.ends import SglangEnds
-from specfleet.sim.calendar.sglang.kv import NO_MATCH, Count, Shared
+from specfleet.sim.calendar.sglang.kv import Count, Shared
 from specfleet.sim.calendar.sglang.line import SglangLine, Sorted
 from specfleet.sim.calendar.sglang.lives import SglangTrajectories
 from specfleet.sim.calendar.sglang.position import SglangPosition
@@ -34,8 +34,8 @@ from specfleet.sim.calendar.trajectories import NOT_YET
 from specfleet.sim.config import SglangConfig
 from specfleet.sim.errors import Breach, Unsuited
 from specfleet.sim.laws.names import ONE_BATCH
-from specfleet.sim.sglang.adder import PrefillAdder, PrefillRow, admit, admit_alone, may_try
-from specfleet.sim.sglang.rules import CLIP_MAX_NEW_TOKENS, NewTokenRatio, SglangRules, promised
+from specfleet.sim.sglang.adder import PrefillAdder, PrefillRow, admit, may_try
+from specfleet.sim.sglang.rules import NewTokenRatio, SglangRules, promised
 
 CLOSE = 1e-6
 """A sum of expected outputs so near a whole number of tokens is added up one by one, as the scheduler does:
@@ -71,6 +71,8 @@ class SglangLane(SglangPosition):
         chunked: whose prompt is being cut.
     """
 
+    __slots__ = ("chunked", "cost", "displaces", "ignore_eos", "quiet", "replica")
+
     def __init__(
         self,
         rules: SglangRules,
@@ -87,8 +89,6 @@ class SglangLane(SglangPosition):
         super().__init__(rules, ratio, waiting, kv, ends, lives)
         self.cost, self.replica, self.ignore_eos = cost, replica, ignore_eos
         self.displaces = displaces
-        # without a tree, outputs that are known are looked at one by one
-        self._counts_alone = self.shared is None and (kv.tree is not None or not ignore_eos)
         self.quiet = SglangQuiet(self.calendar, cost, self.pack, self.lag)
         self.chunked: Asking | None = None
 
@@ -108,7 +108,13 @@ class SglangLane(SglangPosition):
             if self.entry >= self.calendar.edge:
                 self.calendar.move_to_front(self.entry)
                 self.entry = 1
-            shape = self._prefill() or self._decode()
+            shape = self._prefill()
+            if shape is None and self._goes_on() and self.quiet.run(self, until):
+                known, turn = self.decodes - 2 - lag, self.times[-1]
+                if self.ends is not None and self.ends.publish(known, self.iterations - 2 - lag, turn):
+                    until = yield self.now
+                continue
+            shape = shape or self._decode()
             if shape is not None:
                 self._note(shape, decode if self.decodes > decode else 0)
                 if lag and not flew:
@@ -116,8 +122,6 @@ class SglangLane(SglangPosition):
                 known = decode - 1 - (lag and decode_flew)
                 if self.ends is not None and self.ends.publish(known, self.iterations - 2 - lag, turn):
                     until = yield self.now
-                elif self.decodes > decode and self.chunked is None and not self._tries():
-                    self.quiet.run(self, until)
                 continue
             if self.flying:  # wait for the batch in flight, then try again
                 self._learn()
@@ -126,11 +130,16 @@ class SglangLane(SglangPosition):
                 if self.ends is not None and self.ends.publish(known, self.iterations - 2, turn):
                     until = yield self.now
                 continue
-            if waiting.count or self.chunked is not None:
+            if waiting.count or self.cutting:
                 raise Unsuited("nothing can be scheduled although requests are left")
             until = yield from self._idle(until)
             if self.now == inf:
                 return
+
+    @property
+    def cutting(self) -> bool:
+        """Whether a prompt is being cut."""
+        return self.chunked is not None
 
     def _idle(self, until: float) -> Generator[float, float, float]:
         """Waits for the next request: `now` becomes its time (inf: there is none)."""
@@ -168,20 +177,23 @@ class SglangLane(SglangPosition):
         else:
             self.now = self.last_end
 
-    def _tries(self) -> bool:
-        """Whether each turn tries those who wait, though the list is full."""
-        return self.displaces is not None and self.waiting.count > 0
+    def _goes_on(self) -> bool:
+        """Whether this turn is a decode in which nothing is new: with overlap it follows another, and so it
+        does where a tree is kept; no turn tries those who wait though the list is full."""
+        if self.decode_flies != self.lag or (self.displaces is not None and self.waiting.count):
+            return False
+        return self.shared is None or (len(self.rows) > 0 and self.rows[-1] > 0)
 
     # what is known of those who run
 
     def _runs(self) -> tuple[int, int]:
         """Returns how many are on the running list when a turn begins, and the outputs expected of them."""
         if self.decode_flies:
-            return self.sum >> self.pack.count, self.left
+            return self.sum >> self.pack.count, self.reach - (self.sum & self.pack.context_mask)
         calendar, entry = self.calendar, self.entry
-        running = (self.sum + calendar.at[entry]) >> self.pack.count
-        left = self.left + calendar.left_at[entry]
-        return running + self.prefilled.at_once, left + self.prefilled.left
+        ahead = self.sum + calendar.at[entry]
+        left = self.reach + calendar.reach_at[entry] - (ahead & self.pack.context_mask)
+        return (ahead >> self.pack.count) + self.prefilled.at_once, left + self.prefilled.left
 
     def _promised(self, left: int) -> float:
         """Returns `promised` of those who run, of whom `left` output tokens are left."""
@@ -235,16 +247,6 @@ class SglangLane(SglangPosition):
         waiting.sort()
         kv.begin(self.held)
         expected = self._promised(left)
-        if begun is None and waiting.count == 1 and self._counts_alone:
-            (asking,) = waiting.in_turn()
-            most = min(asking.max_tokens, CLIP_MAX_NEW_TOKENS)
-            alone = admit_alone(rules, kv.available, expected, asking.num_tokens, most)
-            if alone is not None:
-                admitted, self.full = alone
-                if not admitted:
-                    return None
-                waiting.take([asking])
-                return self._compute([PrefillRow(asking, 0, asking.num_tokens, False, NO_MATCH)], running)
         adder: PrefillAdder[Asking] = PrefillAdder(rules, kv, self._listed, expected, self.ratio.now, 0)
         if begun is not None:
             self.chunked = adder.go_on(begun)
@@ -331,7 +333,7 @@ class SglangLane(SglangPosition):
         asking.stay = self.stays.begin(place, self.iterations, rank, asking.admitted, self.decodes, rounds)
         asking.since, asking.last = self.decodes, self.decodes + rounds - 1
         batch.members.append(asking)
-        batch.count(asking, pages, self.pack.context_mask, 1)
+        batch.count(block, j, asking.most, pages, self.pack.context_mask, 1)
         if rounds:
             self.calendar.add(block, j, self.entry)
             self.running.append(asking)
@@ -345,7 +347,7 @@ class SglangLane(SglangPosition):
         if self.shared is not None:
             self.shared.joins(asking)
         if self.ends is not None:
-            self.ends.expect(asking, self.iterations)
+            self.ends.expect_one(asking, self.iterations)
 
     # a decode batch
 
@@ -370,7 +372,7 @@ class SglangLane(SglangPosition):
         behind = self.decode_flies
         self._learn(True)
         ahead = self.sum + self.calendar.at[self.entry]
-        self.sum, self.left = ahead, self.left + self.calendar.left_at[self.entry]
+        self.sum, self.reach = ahead, self.reach + self.calendar.reach_at[self.entry]
         self.entry, self.decodes = self.entry + 1, self.decodes + 1
         self.old_pages, self.new_pages, self.behind, self.decode_flies = pages, 0, behind, True
         if not self.lag:

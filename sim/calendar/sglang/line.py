@@ -67,11 +67,19 @@ class AsTheyCame(WaitingLine):
     ) -> None:
         super().__init__(inbox, arrived_s)
         self.lives, self.ignore_eos = lives, ignore_eos
+        self._prompt, self._most = lives.asked_each()
 
     @property
     def count(self) -> int:
         """How many wait."""
         return self.visible - self.head
+
+    def asked(self) -> Iterator[tuple[int, int]]:
+        """Yields prompt and max_tokens of who waits, in turn."""
+        inbox, prompt, most = self.inbox, self._prompt, self._most
+        for index in range(self.head, self.visible):
+            place = inbox[index]
+            yield prompt[place], most[place]
 
     def sort(self) -> None:
         """They stand as they came."""

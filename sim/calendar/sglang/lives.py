@@ -94,30 +94,35 @@ class SglangLives(LifeBatch):
     """Up to 256 lives. `row[start:end]` is added from a request's first decode on.
 
     Attributes:
-        left: as `row`, of the output that an admission expects it to write.
-        context: KV tokens read in each decode, flat, those it writes included.
+        reach: of each, context and the output that an admission expects it to write, in any of its decodes.
+        clipped: as `row`, of what an estimate does not count of that output; None: it counts all.
+        held: KV tokens that a request has when it begins each decode, flat.
         leave: what is noted where it is gone.
         query: tokens that a decode computes.
     """
 
-    left: I64
-    context: I64
+    reach: list[int]
+    clipped: I64 | None
+    held: I64
     leave: Leave
     query: int
 
     def computed(self, j: int, decode: int) -> int:
         """Returns the KV tokens that a request has when it begins its n-th decode, from 0."""
-        return int(self.context[self.start[j] + decode]) - self.query
+        return int(self.held[self.start[j] + decode])
 
     def word(self, j: int, decodes: int) -> tuple[int, int]:
-        """Returns what a request contributes in the last of so many decodes: packed, and output expected."""
+        """Returns what a request contributes in the last of so many decodes: packed, and `reach`."""
         low = self.start[j]
         high = low + decodes
-        return int(np.add.reduce(self.row[low:high])), int(np.add.reduce(self.left[low:high]))
+        reach = self.reach[j] if decodes else 0
+        if self.clipped is not None:
+            reach -= int(np.add.reduce(self.clipped[low:high]))
+        return int(np.add.reduce(self.row[low:high])), reach
 
     def largest(self, j: int) -> int:
         """Returns the most KV tokens that a request reads or holds, but for its reserve and its last page."""
-        return int(self.context[self.start[j] + self.rounds[j]])
+        return int(self.held[self.start[j] + self.rounds[j]]) + self.query
 
     def accepted(self) -> int:
         """Returns the drafts accepted in the life of one who is computed again."""
@@ -153,13 +158,16 @@ class SglangTrajectories(Trajectories):
 
     def life(self, place: int) -> tuple[SglangLives, int]:
         """Returns the block that a request's life is in, drawn on first sight, and its index there."""
-        block = self.block(place // BLOCK)
-        assert isinstance(block, SglangLives)
-        return block, place % BLOCK
+        block = self._blocks.get(place // BLOCK) or self.block(place // BLOCK)
+        return block, place % BLOCK  # type: ignore[return-value]
 
     def asked(self, row: int) -> tuple[int, int]:
         """Returns the prompt and max_tokens of a row."""
         return int(self._prompt[row]), int(self._most[row])
+
+    def asked_each(self) -> tuple[memoryview, memoryview]:
+        """Returns the prompts and max_tokens of all, by place."""
+        return self._prompt[self.order].data, self._most[self.order].data
 
     def _draw(self, number: int) -> SglangLives:
         low = number * BLOCK
@@ -209,16 +217,23 @@ class SglangTrajectories(Trajectories):
         gains, starts, before, rounds = drawn
         lengths = np.diff(starts, append=len(before) - 1)
         base, ends = before[starts], starts + rounds
-        computed = before[:-1] + np.repeat(known - base, lengths)
-        pages = rules.tokens_to_decode(computed) // rules.page
-        context = computed + query
-        word = (1 << pack.count) + (pages << pack.pages) + context
-        left = np.minimum(np.repeat(most - 1 + known, lengths) - computed, CLIP_MAX_NEW_TOKENS)
+        held = before[:-1] + np.repeat(known - base, lengths)
+        pages = rules.pages_to_decode(held)
         last = starts + np.maximum(rounds - 1, 0)
-        leave = self._leave(rounds, starts, before, base, most, pages, context[ends])
-        word[ends] = left[ends] = 0
-        row, left_row = differences(word, 0), differences(left, 0)
-        row[starts], left_row[starts] = word[starts], left[starts]
+        leave = self._leave(rounds, starts, before, base, most, pages, held[ends] + query)
+        word = pages << pack.pages
+        word += held
+        word += (1 << pack.count) + query
+        word[ends] = 0
+        row = differences(word, 0)
+        row[starts] = word[starts]
+        reach = most - 1 + known
+        clipped = None
+        if int(most.max(initial=0)) - 1 > CLIP_MAX_NEW_TOKENS:
+            over = np.maximum(np.repeat(reach - CLIP_MAX_NEW_TOKENS, lengths) - held, 0)
+            over[ends] = 0
+            clipped = differences(over, 0)
+            clipped[starts] = over[starts]
         return SglangLives(
             first_place=first_place,
             row=row,
@@ -231,7 +246,7 @@ class SglangTrajectories(Trajectories):
             starts=starts,
             rounds_column=rounds,
             prompt=known.tolist(),
-            blocks=(rules.ceil_page(known) // rules.page).tolist(),
+            blocks=rules.pages(known).tolist(),
             rounds=rounds.tolist(),
             most=most.tolist(),
             uses_drafts=[],
@@ -241,8 +256,9 @@ class SglangTrajectories(Trajectories):
             unused=[],
             spared=[],
             rows=[],
-            left=left_row,
-            context=context,
+            reach=(reach + query).tolist(),
+            clipped=clipped,
+            held=held,
             leave=leave,
             query=query,
         )

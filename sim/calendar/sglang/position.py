@@ -35,7 +35,7 @@ class SglangPosition:
         iterations: batches so far. decodes: number of the next decode batch, from 1; entry: its place.
         now: time of the next turn. last_end: when the last batch ends, or ended. flying: it is in flight
             (overlap).
-        sum, left: running sums, up to the last decode.
+        sum, reach: running sums, up to the last decode.
         full: nobody is admitted until somebody leaves the running list.
         old_pages, new_pages: KV pages of those in the last decode, and of the prompts computed since.
         behind: the last decode was decided before the result of the one before it was known.
@@ -43,6 +43,41 @@ class SglangPosition:
             of the decode batch (0: a prefill batch).
         times: start, end and turn of each iteration.
     """
+
+    __slots__ = (
+        "behind",
+        "calendar",
+        "chunk_pages",
+        "decode_flies",
+        "decodes",
+        "displaced",
+        "ends",
+        "entry",
+        "flying",
+        "full",
+        "iterations",
+        "kv",
+        "lag",
+        "last_end",
+        "lives",
+        "new_pages",
+        "now",
+        "old_pages",
+        "pack",
+        "pages",
+        "passes",
+        "prefilled",
+        "ratio",
+        "reach",
+        "rows",
+        "rules",
+        "running",
+        "shared",
+        "stays",
+        "sum",
+        "times",
+        "waiting",
+    )
 
     def __init__(
         self,
@@ -61,7 +96,7 @@ class SglangPosition:
         self.iterations, self.decodes, self.entry = 0, 1, 1
         self.now = self.last_end = 0.0
         self.flying = self.behind = self.full = False
-        self.sum = self.left = 0
+        self.sum = self.reach = 0
         self.lives, self.lag, self.pack = lives, rules.in_flight > 0, lives.layout
         self.calendar = SglangCalendar(lives.longest_row, self.lag)
         self.stays = SglangStays()

@@ -40,61 +40,100 @@ class SglangQuiet:
     def __init__(self, calendar: SglangCalendar, cost: StepCost, pack: SglangPacking, lag: bool) -> None:
         self.calendar, self.cost, self.pack, self.lag = calendar, cost, pack, lag
 
-    def run(self, lane: SglangPosition, until: float) -> None:
-        """Runs decodes before `until`, an arrival, an end that others wait for, or a shortage of KV.
+    def run(self, lane: SglangPosition, until: float) -> bool:
+        """Runs decodes before `until`, an arrival, a turn that tries those who wait, or a shortage of KV, and
+        up to one whose turn may tell of an end; returns whether there were any.
 
-        It begins behind a decode, and ends before a turn that may be anything else.
+        With overlap they go on behind a decode, without a tree from anywhere else, too.
         """
-        waiting = lane.waiting
+        waiting, begun = lane.waiting, lane.decodes
         blocked, limit = waiting.count > 0, waiting.next_arrival(until)
-        if blocked and not lane.full:
-            return
-        stop = lane.decodes + self.calendar.edge - lane.entry
+        stop = begun + self.calendar.edge - lane.entry
         if lane.ends is not None:
-            stop = min(stop, lane.ends.next_stop(self.lag))
-        while lane.now < limit and lane.decodes < stop and (lane.full or not blocked):
-            step_s = lane.last_end - lane.times[-3]
-            if stop - lane.decodes > WINDOW and limit - lane.now > WINDOW * step_s:
-                most = min(stop - lane.decodes, self.reach)
-                if step_s and limit < inf:
-                    most = min(most, int(min((limit - lane.now) / step_s, 1e6)) + 2)
-                if self._window(lane, limit, most, blocked):
-                    continue
-                if not self._turns(lane, limit, min(stop, lane.decodes + WINDOW), blocked):
-                    return
-            elif not self._turns(lane, limit, stop, blocked):
-                return
+            stop = min(stop, 1 + lane.ends.next_stop(self.lag))
+        if blocked and not lane.full:
+            if lane.shared is not None:
+                return False
+            stop = min(stop, begun + 1)  # who waits has just been tried
+        turns, goes_on = self._turns_ahead if self.lag else self._turns, True
+        while goes_on and lane.now < limit and lane.decodes < stop:
+            last = stop
+            if stop - lane.decodes > WINDOW and lane.times:
+                step_s = lane.last_end - lane.times[-3]
+                if limit - lane.now > WINDOW * step_s:
+                    most = min(stop - lane.decodes, self.reach)
+                    if step_s and limit < inf:
+                        most = min(most, int(min((limit - lane.now) / step_s, 1e6)) + 2)
+                    if self._window(lane, limit, most, blocked):
+                        goes_on = lane.full or not blocked
+                        continue
+                    last = lane.decodes + WINDOW
+            goes_on = turns(lane, limit, last, blocked) and (lane.full or not blocked)
+        return lane.decodes > begun
 
     def _turns(self, lane: SglangPosition, limit: float, stop: int, blocked: bool) -> bool:
-        """Runs decodes one by one; returns whether there were any.
+        """Runs decodes one by one, each when the one before it is known; returns whether there were any.
 
         The state is in local variables: that is a third of what a decode costs.
         """
-        calendar, pack, lag, seconds = self.calendar, self.pack, self.lag, self.cost.seconds
-        at, gone, sure = calendar.at, calendar.gone_at[GONE], calendar.gone_at[SURE]
-        sure_before, ghosts = calendar.gone_at[SURE_BEFORE], calendar.gone_at[GHOST]
-        ghost_pages, page_bit, page_mask = calendar.gone_at[GHOST_PAGES], pack.pages, pack.pages_mask
-        count_bit, low, reserves = pack.count, pack.context_mask, lane.rules.reserve > 0
-        entry, decodes, now, last_end, acc = lane.entry, lane.decodes, lane.now, lane.last_end, lane.sum
-        behind, held, k, passes = (
-            lane.behind,
-            lane.old_pages,
-            lane.rules.num_speculative_tokens,
-            lane.passes[0],
+        calendar, pack, cost, shared, waits = (
+            self.calendar,
+            self.pack,
+            self.cost,
+            lane.shared,
+            lane.waiting.count,
         )
-        waits, met, first, saved = lane.waiting.count, False, lane.entry, lane.kv.saved
-        shared = lane.shared
+        at, gone, reach_at, seconds = calendar.at, calendar.gone_at[GONE], calendar.reach_at, cost.seconds
+        page_bit, page_mask, count_bit, low = pack.pages, pack.pages_mask, pack.count, pack.context_mask
+        entry, decodes, now, acc, reach = lane.entry, lane.decodes, lane.now, lane.sum, lane.reach
+        k, passes, total, held = lane.rules.num_speculative_tokens, lane.passes[0], lane.pages, lane.old_pages
+        met, saved, begun, waits = False, lane.kv.saved, decodes, lane.waiting.count
+        while now < limit and decodes < stop and not (blocked and met):
+            ahead = acc + at[entry]
+            rows, context, used = ahead >> count_bit, ahead & low, ((ahead >> page_bit) & page_mask) - saved
+            if not rows or used > total:
+                break
+            if shared is not None:
+                shared.decodes(rows, held, used, 0)
+            drafts = rows * k
+            numbers = rows + drafts, rows, 0, rows + drafts, drafts, context, context, 0, passes
+            begin, now = now, now + seconds(new_shape(StepShape, numbers))
+            lane.rows.extend((*numbers, rows, waits, used, decodes))
+            lane.times.extend((begin, now, begin))
+            acc, reach = ahead, reach + reach_at[entry]
+            entry, decodes, held = entry + 1, decodes + 1, used + saved
+            if left := gone[entry]:
+                met = True
+                held -= left & low
+                if shared is not None:
+                    shared.ended(decodes - 1, False)
+                    saved = shared.saved
+        lane.now = lane.last_end = now
+        lane.sum, lane.reach, lane.old_pages, lane.behind = acc, reach, held, False
+        self._move(lane, decodes - begun, met)
+        return decodes > begun
+
+    def _turns_ahead(self, lane: SglangPosition, limit: float, stop: int, blocked: bool) -> bool:
+        """The same with overlap: each is decided before the decode before it is known."""
+        calendar, pack, cost, shared, waits = (
+            self.calendar,
+            self.pack,
+            self.cost,
+            lane.shared,
+            lane.waiting.count,
+        )
+        at, (gone, _, sure, sure_before, ghosts, ghost_pages) = calendar.at, calendar.gone_at
+        reach_at, reserves, seconds = calendar.reach_at, lane.rules.reserve > 0, cost.seconds
+        page_bit, page_mask, count_bit, low = pack.pages, pack.pages_mask, pack.count, pack.context_mask
+        entry, decodes, now, acc, reach = lane.entry, lane.decodes, lane.now, lane.sum, lane.reach
+        k, passes, total, held = lane.rules.num_speculative_tokens, lane.passes[0], lane.pages, lane.old_pages
+        last_end, behind, met, saved = lane.last_end, lane.behind, False, lane.kv.saved
+        begun, waits = decodes, lane.waiting.count
         while now < limit and decodes < stop and not (blocked and met):
             ahead = acc + at[entry]
             rows, context = ahead >> count_bit, ahead & low
-            if not rows:
-                break
-            running, left, seen = rows, gone[entry + 1 - lag], ahead
-            if lag:
-                running = acc >> count_bit
-                seen = acc if reserves else ahead
-            pages = used = (seen >> page_bit) & page_mask
-            if lag and left:
+            pages = used = ((acc if reserves else ahead) >> page_bit) & page_mask
+            if left := gone[entry]:
                 vain, certain = ghosts[entry], sure[entry] & low
                 rows, context = rows + (vain >> count_bit), context + (vain & low)
                 if not reserves:
@@ -104,34 +143,36 @@ class SglangQuiet:
                     if behind:
                         used -= certain - sure_before[entry]
             used -= saved
-            if used > lane.pages:
+            if not rows or used > total:
                 break
             if shared is not None:
                 shared.decodes(rows, held, used, 0)
-            numbers = shape_fields(rows, rows * k, context, context, 0, 0, 0, passes)
-            begin = last_end if lag else now
-            last_end = begin + seconds(new_shape(StepShape, numbers))
-            lane.rows.extend((*numbers, running, waits, used, decodes))
+            drafts = rows * k
+            numbers = rows + drafts, rows, 0, rows + drafts, drafts, context, context, 0, passes
+            begin, last_end = last_end, last_end + seconds(new_shape(StepShape, numbers))
+            lane.rows.extend((*numbers, acc >> count_bit, waits, used, decodes))
             lane.times.extend((begin, last_end, now))
-            now = begin if lag else last_end
-            acc, held, behind, entry, decodes = ahead, pages, lag, entry + 1, decodes + 1
+            acc, reach, now, held, behind = ahead, reach + reach_at[entry], begin, pages, True
+            entry, decodes = entry + 1, decodes + 1
             if left:
                 met = True
-                if not lag:
-                    held -= left & low
                 if shared is not None:
-                    shared.ended(decodes - 1 - lag, lag)
+                    shared.ended(decodes - 2, True)
                     saved = shared.saved
-        lane.sum, lane.now, lane.last_end, lane.behind, lane.old_pages = acc, now, last_end, behind, held
-        self._move(lane, entry - first, met)
-        return entry > first
+        lane.now, lane.last_end, lane.behind, lane.old_pages = now, last_end, behind, held
+        lane.sum, lane.reach = acc, reach
+        self._move(lane, decodes - begun, met)
+        return decodes > begun
 
     def _move(self, lane: SglangPosition, done: int, met: bool) -> None:
         """Moves on by some decodes; `met`: somebody has left the running list."""
-        lane.left += int(self.calendar.left[lane.entry : lane.entry + done].sum())
+        if not done:
+            return
         lane.entry += done
         lane.decodes += done
         lane.iterations += done
+        lane.new_pages = 0
+        lane.decode_flies = lane.flying = self.lag
         for _ in range(done):
             if lane.ratio.now <= lane.ratio.least:
                 break
@@ -184,6 +225,7 @@ class SglangQuiet:
             if met:
                 lane.shared.ended(lane.decodes + done - 1 - lag, lag)
         lane.sum, lane.last_end, lane.behind = int(sums[done - 1]), end, lag
+        lane.reach += int(calendar.reach[first : first + done].sum())
         lane.now = float(times[done - 1]) if lag else end
         lane.old_pages = int(pages[done - 1]) - (0 if lag else int(left[done - 1]) & pack.context_mask)
         self._move(lane, done, met)

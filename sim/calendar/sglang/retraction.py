@@ -12,6 +12,7 @@ from specfleet.sim.calendar.sglang.asking import Asking, Followed, Written
 from specfleet.sim.calendar.sglang.kv import Shared
 from specfleet.sim.calendar.sglang.line import Sorted
 from specfleet.sim.calendar.sglang.position import SglangPosition
+from specfleet.sim.calendar.sglang.stays import FIRST, NUMBERS, RANK, ROUNDS
 from specfleet.sim.config import SglangConfig
 from specfleet.sim.errors import Unsuited
 from specfleet.sim.sglang.adder import PrefillAdder
@@ -144,7 +145,7 @@ def _take_out(lane: SglangPosition, victims: list[Runner]) -> None:
         stays.close(told.stay, lane.decodes - 1 - flying)
         if told.place in fresh:
             batch.members.remove(told)
-            batch.count(told, pages, lane.pack.context_mask, -1)
+            batch.count(told.block, told.j, told.most, pages, lane.pack.context_mask, -1)
         if done:
             lane.old_pages -= pages
         else:
@@ -152,11 +153,11 @@ def _take_out(lane: SglangPosition, victims: list[Runner]) -> None:
         block, j = told.block, told.j
         if block.rounds[j]:
             lane.calendar.remove(block, j, lane.entry, done)
-            word, left = block.word(j, done)
+            word, reach = block.word(j, done)
             lane.sum -= word
-            lane.left -= left
+            lane.reach -= reach
         heard = -1 if told.place in fresh else done - flying
-        stays.rounds[told.stay] = heard
+        stays.noted[NUMBERS * told.stay + ROUNDS] = heard
         if block.gains is not None:
             low, rounds = block.start[j], block.rounds[j]
             drawn = block.gains[low : low + rounds]
@@ -168,8 +169,8 @@ def _take_out(lane: SglangPosition, victims: list[Runner]) -> None:
         stays.retractions[told.place] = told.retractions
         _wait_again(lane, told, outputs)
     for rank, one in enumerate(batch.members, 1):
-        one.rank = stays.rank[one.stay] = rank
-        if one.first == stays.first[one.stay]:
+        one.rank = stays.noted[NUMBERS * one.stay + RANK] = rank
+        if one.first == stays.noted[NUMBERS * one.stay + FIRST]:
             one.first_rank = rank
 
 

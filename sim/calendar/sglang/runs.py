@@ -16,6 +16,7 @@ from specfleet.sim.calendar.harvest import by_end
 from specfleet.sim.calendar.luck import F64, I64
 from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.sglang.columns import SglangColumns
+from specfleet.sim.calendar.sglang.counted import CountedLane
 from specfleet.sim.calendar.sglang.ends import SglangEnds
 from specfleet.sim.calendar.sglang.kv import Count, Shared
 from specfleet.sim.calendar.sglang.lane import SglangLane
@@ -89,6 +90,8 @@ class SglangFleet:
         assert sglang is not None
         kv: Count | Shared
         waiting: SglangLine
+        # without a tree, outputs that are known are looked at one by one
+        known_lengths = sglang.ignore_eos and not config.enable_prefix_caching
         if self.retracts:
             layout = self.lives.layout if self.run.shared else None
             kv = Shared(self.rules, config.enable_prefix_caching, config.uses_eagle, layout)
@@ -97,7 +100,9 @@ class SglangFleet:
             kv = Count(self.rules, config.enable_prefix_caching)
             waiting = AsTheyCame(inbox, arrived_s, self.lives, sglang.ignore_eos)
         ratio = NewTokenRatio.of(sglang.schedule_conservativeness)
-        cost = self.run.scenario.cost
+        cost, lives = self.run.scenario.cost, self.lives
+        if isinstance(kv, Count) and isinstance(waiting, AsTheyCame) and not known_lengths:
+            return CountedLane(self.rules, ratio, cost, lives, waiting, kv, sglang.ignore_eos, ends, replica)
         eos, displaces = sglang.ignore_eos, sglang if sglang.preempts else None
         return SglangLane(self.rules, ratio, cost, self.lives, waiting, kv, eos, displaces, ends, replica)
 

@@ -11,14 +11,18 @@ import numpy.typing as npt
 from specfleet.sim.calendar.books.ledger import Ledger
 from specfleet.sim.calendar.luck import I64, U8
 
+NUMBERS = 6
+"""Of a stay, in `SglangStays.noted`."""
+FIRST, RANK, SINCE, ROUNDS = 1, 2, 4, 5
+
 
 class SglangStays:
     """A stay begins with a prefill, whose token is its first, and decodes in successive decode batches.
 
     Attributes:
-        place, first, rank, admitted: of each: the request, the iteration of its first token, the place of
-            that in its batch, and the iteration of the request's first admission.
-        since, rounds: its first decode batch, and how many give it tokens; -1: its first was thrown away.
+        noted: six numbers of each: the request's place, the iteration of its first token, the place of that
+            in its batch, and the iteration of the request's first admission; its first decode batch, and how
+            many give it tokens (-1: its first was thrown away).
         cached: tokens found at their first admission, by place, where there are any.
         retractions: of those who were retracted, by place.
         gains: of those who were: tokens kept of each round, by stay.
@@ -29,8 +33,7 @@ class SglangStays:
     """
 
     def __init__(self) -> None:
-        self.place, self.first, self.rank, self.admitted = array("q"), array("q"), array("q"), array("q")
-        self.since, self.rounds = array("q"), array("q")
+        self.noted = array("q")
         self.cached: dict[int, int] = {}
         self.retractions: dict[int, int] = {}
         self.gains: dict[int, U8] = {}
@@ -41,15 +44,15 @@ class SglangStays:
 
     def begin(self, place: int, iteration: int, rank: int, admitted: int, since: int, rounds: int) -> int:
         """Notes a stay; returns its number."""
-        self.place.append(place)
-        self.first.append(iteration)
-        self.rank.append(rank)
-        self.admitted.append(admitted)
-        self.since.append(since)
-        self.rounds.append(rounds)
+        stay = len(self.noted) // NUMBERS
+        self.noted.extend((place, iteration, rank, admitted, since, rounds))
         if self.segments is not None:
-            self.stand(len(self.place) - 1, since, since + rounds - 1)
-        return len(self.place) - 1
+            self.stand(stay, since, since + rounds - 1)
+        return stay
+
+    def columns(self) -> I64:
+        """Returns the numbers of all stays, shape `(6, stays)`; nothing may be noted while they are held."""
+        return np.frombuffer(self.noted, dtype=np.int64).reshape(-1, NUMBERS).T
 
     def stand(self, stay: int, since: int, last: int) -> None:
         """Notes a segment of a stay."""
@@ -61,8 +64,9 @@ class SglangStays:
     def divide(self) -> None:
         """SglangStays have segments from now on; those so far are one each."""
         if self.segments is None:
-            last = [since + rounds - 1 for since, rounds in zip(self.since, self.rounds, strict=True)]
-            self.segments = array("q", range(len(self.place))), self.since[:], array("q", last)
+            since, rounds = self.columns()[[SINCE, ROUNDS]].tolist()
+            last = [first + count - 1 for first, count in zip(since, rounds, strict=True)]
+            self.segments = array("q", range(len(since))), array("q", since), array("q", last)
 
     def close(self, stay: int, last: int) -> None:
         """Notes that a stay's last segment ends with a decode batch, if not before."""
@@ -125,11 +129,16 @@ class StayColumns:
     """
 
     def __init__(self, stays: SglangStays, gains: tuple[U8, I64] | None) -> None:
-        noted = (stays.place, stays.first, stays.rank, stays.admitted, stays.since, stays.rounds)
-        columns = [np.frombuffer(column, dtype=np.int64) for column in noted]
+        columns = stays.columns().copy()
         there = columns[-1] >= 0
+        self.place: I64
+        self.first: I64
+        self.rank: I64
+        self.admitted: I64
+        self.since: I64
+        self.rounds: I64
         self.place, self.first, self.rank, self.admitted, self.since, self.rounds = (
-            columns if there.all() else [column[there] for column in columns]
+            columns if there.all() else columns[:, there]
         )
         self.whole = Segments(np.arange(len(self.place)), self.since, self.since + self.rounds - 1)
         self.segments = self.whole
@@ -183,8 +192,14 @@ class StayColumns:
 
     def chunks(self) -> I64:
         """Returns the chunks of each request."""
-        each = 1 + self.rounds
+        each: I64 = 1 + self.rounds
         if self.again is None:
             return each
         totals: I64 = np.bincount(self.place, weights=each)[self.place[self.opening]].astype(np.int64)
         return totals
+
+    def ends_in(self, at: I64) -> I64:
+        """Returns the iteration of each stay's last chunk; `at`: that of each decode batch."""
+        decode = np.maximum(self.since + self.rounds - 1, 0)
+        ends: I64 = np.where(self.rounds > 0, at[decode], self.first)
+        return ends

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from specfleet.sim.calendar.sglang.lives import SglangLives
+from specfleet.sim.calendar.sglang.lives import Leave, SglangLives
 
 LONGEST_WINDOW = 1024
 """Decode batches that are worked out at once, at most."""
@@ -21,7 +21,7 @@ class SglangCalendar:
         lag: with overlap, so that rows in vain and certain ends are noted too.
 
     Attributes:
-        row, left: differences of the packed sum, and of the output that an admission expects.
+        row: differences of the packed sum. reach: of context and output that an admission expects.
         gone: shape `(6, entries)`, the columns above.
         edge: the entry from which it has to be moved to the front.
     """
@@ -29,37 +29,56 @@ class SglangCalendar:
     def __init__(self, longest_row: int, lag: bool) -> None:
         entries = max(SHORTEST_CALENDAR, 4 * longest_row) + longest_row + LONGEST_WINDOW
         self.row = np.zeros(entries, dtype=np.int64)
-        self.left = np.zeros(entries, dtype=np.int64)
+        self.reach = np.zeros(entries, dtype=np.int64)
         self.gone = np.zeros((6, entries), dtype=np.int64)
         self.edge = entries - longest_row - LONGEST_WINDOW - 4
-        self.at, self.left_at = self.row.data, self.left.data
+        self.at, self.reach_at = self.row.data, self.reach.data
         self.gone_at = [column.data for column in self.gone]
-        self.columns = range(6 if lag else 1)
+        self.lag = lag
 
     def add(self, block: SglangLives, j: int, entry: int) -> None:
         """Adds a request whose first decode is at `entry`."""
         low, high = block.start[j], block.end[j]
-        length = high - low
-        part = self.row[entry : entry + length]
+        after = entry + high - low - 1
+        part = self.row[entry : after + 1]
         np.add(part, block.row[low:high], part)
-        part = self.left[entry : entry + length]
-        np.add(part, block.left[low:high], part)
-        after, leave = entry + length - 1, block.leave
-        for column in self.columns:
-            if number := leave[column][j]:
-                self.gone_at[column][after] += number
+        reach = block.reach[j]
+        self.reach_at[entry] += reach
+        self.reach_at[after] -= reach
+        self.gone_at[GONE][after] += block.leave.pages[j]
+        if self.lag:
+            self._count(block.leave, j, after, 1)
+        if block.clipped is not None:
+            self.reach[entry : after + 1] -= block.clipped[low:high]
+
+    def _count(self, leave: Leave, j: int, after: int, sign: int) -> None:
+        """Notes what else stands where a request is gone with overlap, or takes that back."""
+        gone = self.gone_at
+        gone[BEFORE][after] += sign * leave.before[j]
+        if sure := leave.sure[j]:
+            gone[SURE][after] += sign * sure
+            gone[SURE_BEFORE][after] += sign * leave.sure_before[j]
+        else:
+            gone[GHOST][after] += sign * leave.ghost[j]
+            gone[GHOST_PAGES][after] += sign * leave.ghost_pages[j]
 
     def remove(self, block: SglangLives, j: int, entry: int, done: int) -> None:
         """Takes a request out from `entry` on, where it would decode for the time after the first `done`."""
         low, high = block.start[j] + done, block.end[j]
-        self.row[entry : entry + high - low] -= block.row[low:high]
-        self.left[entry : entry + high - low] -= block.left[low:high]
-        for column in self.columns:
-            self.gone_at[column][entry + high - low - 1] -= block.leave[column][j]
+        after = entry + high - low - 1
+        self.row[entry : after + 1] -= block.row[low:high]
+        if not done:
+            self.reach_at[entry] -= block.reach[j]
+        self.reach_at[after] += block.reach[j]
+        self.gone_at[GONE][after] -= block.leave.pages[j]
+        if self.lag:
+            self._count(block.leave, j, after, -1)
+        if block.clipped is not None:
+            self.reach[entry : after + 1] += block.clipped[low:high]
 
     def move_to_front(self, entry: int) -> None:
         """Makes `entry` the second one; the one before it is kept."""
-        for table in (self.row, self.left, *self.gone):
+        for table in (self.row, self.reach, *self.gone):
             future = table[entry - 1 :].copy()
             table[: len(future)] = future
             table[len(future) :] = 0

@@ -99,7 +99,8 @@ def test_whoever_is_given_up_is_answered_with_an_error_and_nothing_else() -> Non
 def test_chunks_after_a_pause_reach_the_client_as_late_as_others() -> None:
     """Half a second to be received: a chunk that leaves at 0.7 s falls into the second after."""
     seconds = Seconds(0.0, 0.5)
-    seconds.add_gaps({"end_s": np.array([0.7, 0.2, 0.9]), "counted": np.array([1, 1, 0])})
+    pauses = {"end_s": [0.7, 0.2, 0.9], "counted": [1, 1, 0], "gap_s": [0.1] * 3, "tokens": [1, 2, 1]}
+    seconds.add_gaps({name: np.array(values) for name, values in pauses.items()})
     seconds.add_iterations(np.array([0.7, 0.2]), np.array([2, 1]))
     assert seconds._chunks[:3].tolist() == [2, 3, 0]
 

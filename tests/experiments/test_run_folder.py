@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from specfleet.experiments.cli.endings import ended_alike
 from specfleet.experiments.cli.main import app
 from specfleet.experiments.load.config import load_experiment
 from specfleet.experiments.plan.traffic import Trial
@@ -469,22 +468,3 @@ def test_a_search_takes_the_next_number_and_only_its_own_folder() -> None:
     assert specfleet("report", "results/x-breakeven").exit_code == 0
     assert Path("results/x-breakeven/2/report.html").is_file()
     assert specfleet("results", "list").stdout.count("breakeven  ") == 2
-
-
-# How commands end
-
-
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
-def test_every_request_to_end_is_an_interrupt_unless_it_is_ignored(name: str) -> None:
-    asked = getattr(signal, name)
-    before = signal.getsignal(asked)
-    with pytest.raises(KeyboardInterrupt), ended_alike():
-        os.kill(os.getpid(), asked)
-        time.sleep(1)
-    assert signal.getsignal(asked) is before
-    signal.signal(asked, signal.SIG_IGN)
-    try:
-        with ended_alike():
-            os.kill(os.getpid(), asked)
-    finally:
-        signal.signal(asked, before)

@@ -27,7 +27,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from specfleet.experiments.cli.main import main
+import specfleet.experiments.cli.main  # noqa: F401 - forks are to find it
+from specfleet.__main__ import main
 from specfleet.experiments.run.folder import located, manifest_of
 
 RUN = """
@@ -55,6 +56,8 @@ plan: {candidates: {gpu: [h100-sxm], tensor_parallel_size: [1]}}
 """
 WRITES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.symlink"}
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT")
+BY_TIME = ("jobs 2", "cluster")
+"""Kinds whose processes write, each by itself, so that no count of writes names a moment."""
 MOST_S = 120.0
 """After which a command counts as hung."""
 
@@ -103,12 +106,14 @@ SEARCHED = ("breakeven", "run.yaml", "sweep={}", "--tolerance", "0.2", *OPTIONS)
 def kinds() -> dict[str, Kind]:
     """Returns every way, by name."""
     jobs = (*FRESH[:-1], "2")
+    cluster = (*jobs, "--cluster", "local")
     found = (
         Kind("fresh", FRESH, (*FRESH, "--resume"), "results/x", OF_A_RUN),
         Kind("next number", FRESH, (*FRESH, "--resume"), "results/x", OF_A_RUN, [(*FRESH, OTHER)]),
         Kind("in place", IN_PLACE, (*IN_PLACE, "--resume"), "mine", OF_A_RUN, [(*IN_PLACE, OTHER)]),
         Kind("resumed", (*FRESH, "--resume"), (*FRESH, "--resume"), "results/x", OF_A_RUN, [("cut", *FRESH)]),
         Kind("jobs 2", jobs, (*jobs, "--resume"), "results/x", OF_A_RUN),
+        Kind("cluster", cluster, (*FRESH, "--resume"), "results/x", OF_A_RUN),
         Kind("plan", PLANNED, (*PLANNED, "--resume"), "results/x-plan", ("plan.json", "rollout.md")),
         Kind("breakeven", SEARCHED, SEARCHED, "results/x-breakeven", ("breakeven.*",)),
         Kind(
@@ -150,15 +155,24 @@ def start(folder: Path, words: Sequence[str], after: int | None = None, number: 
         os.dup2(out, 2)
         sys.stdout, sys.stderr = (os.fdopen(n, "w", buffering=1) for n in (1, 2))
         sys.addaudithook(_counting(after, number))
-        main(list(words))
-    except SystemExit as ended:
-        code = int(ended.code or 0)
+        code = _ended(words)
     except KeyboardInterrupt:  # before the command began, or after its end
         code = 130
     finally:
+        os._exit(code)
+
+
+def _ended(words: Sequence[str]) -> int:
+    """Runs a command to the end of its process; returns its exit code."""
+    sys.argv = ["specfleet", *words]
+    try:
+        main()
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    finally:
         atexit._run_exitfuncs()
         sys.stdout.flush()
-        os._exit(code)
+    return 0
 
 
 def _counting(after: int | None, number: int) -> Callable[[str, tuple[object, ...]], None]:
@@ -337,7 +351,7 @@ def campaign(
             measure(kind, Path(root))
         for turn in range(count):
             kind, name = every[turn % len(every)], SIGNALS[turn // len(every) % len(SIGNALS)]
-            by_time = not writes_only and (kind.name == "jobs 2" or rng.random() < 0.5)
+            by_time = not writes_only and (kind.name in BY_TIME or rng.random() < 0.5)
             moment = rng.uniform(0.0, 1.05 * kind.seconds) if by_time else rng.randint(1, kind.writes)
             found.append((kind.name, name, killed(kind, Path(root), name, moment)))
             if found[-1][2].startswith("fault"):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from specfleet.experiments.run.cluster import LOCAL
@@ -47,34 +49,59 @@ def started(workers: int) -> LocalCluster:
     from distributed import LocalCluster
 
     _quieten()
-    with _deaf_children():
-        return LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            processes=True,
-            memory_limit=0,
-            dashboard_address="127.0.0.1:0",
-            silence_logs=logging.CRITICAL,
-        )
+    return LocalCluster(
+        n_workers=workers,
+        threads_per_worker=1,
+        processes=True,
+        memory_limit=0,
+        dashboard_address="127.0.0.1:0",
+        silence_logs=logging.CRITICAL,
+    )
 
 
 @contextmanager
-def _deaf_children() -> Iterator[None]:
-    """Ctrl-C and the end of a terminal reach workers, too, but the command ends them: a thread that starts
-    meanwhile hears of neither, nor do the processes that it starts at any time."""
+def interrupts_wait() -> Iterator[None]:
+    """Whoever asks the command to end while a cluster starts is heard afterwards, when it can be ended.
+
+    Ctrl-C and the end of a terminal reach workers, too, but the command ends them: a thread that starts
+    meanwhile hears of neither, nor do the processes that it starts at any time.
+    """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
     from multiprocessing.resource_tracker import ensure_running
 
     deaf_to = {signal.SIGINT, signal.SIGHUP}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, deaf_to)
+    with ExitStack() as afterwards:
+        for asked in (*deaf_to, signal.SIGTERM):
+            afterwards.enter_context(_put_off(asked))
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, deaf_to)
+        try:
+            ensure_running()  # else it starts with the first process, and its starter hears of Ctrl-C again
+            signal.pthread_sigmask(signal.SIG_BLOCK, deaf_to)
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _put_off(asked: signal.Signals) -> Iterator[None]:
+    """Calls the handler of a signal that comes meanwhile at the end; without one the process ends at once.
+
+    To block it would not do: any thread of the process may be told of a signal, and the first one answers.
+    """
+    handler = signal.getsignal(asked)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[FrameType | None] = []
+    signal.signal(asked, lambda number, frame: came.append(frame))
     try:
-        ensure_running()  # else it starts with the first process, and who starts it listens to Ctrl-C again
-        signal.pthread_sigmask(signal.SIG_BLOCK, deaf_to)
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(asked, handler)
+        if came:
+            handler(asked, came[0])
 
 
 def reached(address: str) -> Client:

@@ -77,7 +77,8 @@ class ClusterWorkers(Workers):
 
     def _begin(self) -> None:
         if self._address == LOCAL:
-            self._local = connect.started(self._jobs)
+            with connect.interrupts_wait():
+                self._local = connect.started(self._jobs)
             self._address = self._local.scheduler_address
         self._client = client = connect.reached(self._address)
         connect.wait_for_workers(client, self._address, self._say)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from specfleet.sim.calendar.runs import MANY, on_the_calendar
 from specfleet.sim.cluster import Cluster
@@ -82,12 +84,13 @@ def _result(
 ) -> RunResult:
     """Returns what a run left behind, with what was known of its requests before."""
     n = len(table)
+    request_id: npt.NDArray[np.integer[Any]] = np.arange(n, dtype=np.int32 if n < 1 << 31 else np.int64)
     requests = ran.requests | {
-        "request_id": np.arange(n).astype(np.int32 if n < 1 << 31 else np.int64),
+        "request_id": request_id,
         "class_id": table.class_id,
         "prompt_tokens": table.prompt_tokens,
         "max_tokens": table.max_tokens,
-        "counted": np.arange(n) >= scenario.load.num_warmups,
+        "counted": request_id >= scenario.load.num_warmups,
     }
     if table.think_s is not None:
         requests |= {"session_id": table.session_id, "turn": table.turn, "think_s": table.think_s}

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from specfleet.experiments.load.rules.sglang import is_sglang
 from specfleet.experiments.load.sweep import Point
@@ -42,7 +43,7 @@ from specfleet.sim.metrics.figures import ClassFigures, EngineLoad, Figures, Val
 from specfleet.sim.metrics.summary import Summary
 from specfleet.sim.metrics.sums import Counted
 from specfleet.sim.metrics.tasks import Tasks, due_s
-from specfleet.sim.recorder import FINISHED
+from specfleet.sim.recorder import FINISHED, Columns
 from specfleet.sim.scenario import RunResult
 from specfleet.sim.simulation import simulate
 from specfleet.sim.speculation.spec import unfit_for_tails
@@ -153,13 +154,7 @@ def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> F
     result = simulate(built.scenario, table, seed, every_turn=every_turn)
     figures, steps = benchmark(result, built.slo), steps_of(result, built)
     measured = result.requests["counted"] == 1
-    counted = Counted.of(result.requests)
     due = due_s(result, table)[measured & (result.requests["status"] == FINISHED)]
-    lists = {
-        "rtfx": 0.0,
-        "latencies": counted.e2el_s,
-        "queue_times": counted.sent_s - due,
-    }
     mixed = len(table.class_names) > 1
     figures_of = by_class(result, table.class_names, built.slo) if mixed else {}
     paid = paid_share(built, steps, result.scaling)
@@ -175,7 +170,7 @@ def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> F
         **scaling_of(result, built, steps),
         "steps": len(result.iterations["start_s"]),
         **_by_class(figures_of),
-        **client_queue(built.scenario, table, counted, due),
+        **client_queue(built.scenario, table, Counted.of(result.requests), due),
         **_tasks(config, result, built, paid),
         "refusals": dict(result.refusals),
         "warning": unfit_for_tails([spec for pool in built.pools for spec in pool.acceptance.values()]),
@@ -183,13 +178,23 @@ def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> F
         **told_of(result),
         "stepped": {"share": result.stepped_share, "because": result.stepped_because},
     }
+    bench = bench_json(config, figures, int(measured.sum()))
     return {
-        "bench.json": partial(write_json, content=bench_json(config, figures, int(measured.sum())) | lists),
+        "bench.json": partial(_write_bench, bench=bench, requests=result.requests, due=due),
         "engine.json": partial(write_json, content=engine),
         "requests.csv": partial(write_requests, columns=result.requests),
         **({} if result.scaling is None else {"fleet.csv": partial(write_fleet, log=result.scaling)}),
         **_sglang_bench(config, figures),
     }
+
+
+def _write_bench(
+    path: Path, bench: Mapping[str, object], requests: Columns, due: npt.NDArray[np.float64]
+) -> None:
+    """Writes the figures, and of each counted request its latency and what it waited since it was `due`."""
+    counted = Counted.of(requests)
+    lists = {"rtfx": 0.0, "latencies": counted.e2el_s, "queue_times": counted.sent_s - due}
+    write_json(path, {**bench, **lists})
 
 
 def _steps(

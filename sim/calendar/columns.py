@@ -18,6 +18,8 @@ from specfleet.sim.recorder import Columns
 
 LAYERS = 128
 """Requests compared with one another at once when chunks are ranked within their step."""
+BLOCK = 65_536
+"""Stays whose place among those of one step is counted at once."""
 I32 = npt.NDArray[np.int32]
 Places = I64 | slice
 """Requests of a lane in order of arrival; a slice spares copies where it has all of them."""
@@ -73,10 +75,11 @@ class Stays:
     def ranks_at_first(self, decoding: I32) -> I32:
         """Returns the place (from 1) of each stay's first chunk in its step: behind all who decode."""
         order = np.argsort(self.first, kind="stable")
-        ordered = self.first[order]
-        ranks = np.empty_like(self.first)
-        ranks[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered) + 1
-        ranks += decoding[self.first]
+        ordered, ranks = self.first[order], decoding[self.first]
+        for low in range(0, len(order), BLOCK):
+            block = slice(low, low + BLOCK)
+            before = np.searchsorted(ordered, ordered[block])
+            ranks[order[block]] += (np.arange(low, low + len(before)) - before + 1).astype(np.int32)
         return ranks
 
     def ranks_at_last(self) -> I32:

@@ -142,8 +142,10 @@ class Lanes:
         self._fleet.lives.settle()
         if arrived_s is None:
             arrived_s = np.frombuffer(self._arrived_s)
+        del self._places[:]
         harvest = Harvest(self._run, self._rules, sent_s, arrived_s)
         for server in self.servers:
+            server.lane.waiting.forget_times()
             if server.lane.inbox:
                 harvest.add(server.lane, self._places_of(server.lane))
         harvest.add_rounds(self._fleet.ledger)

@@ -38,6 +38,10 @@ class WaitingLine:
         self.inbox.append(place)
         self.arrived_s.append(now)
 
+    def forget_times(self) -> None:
+        """Everybody has come and gone: when they came is not asked any more."""
+        del self.arrived_s[:]
+
     def see(self, now: float) -> None:
         """Lets those in who have arrived by `now`."""
         arrived_s, visible = self.arrived_s, self.visible

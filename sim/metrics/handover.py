@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from specfleet.sim.disaggregation.config import DECODE, PREFILL
 from specfleet.sim.metrics.latency import until_first_token
-from specfleet.sim.recorder import FINISHED
+from specfleet.sim.recorder import FINISHED, Columns
 from specfleet.sim.scenario import RunResult
 
 
@@ -18,14 +20,28 @@ def ttft_split(result: RunResult) -> dict[str, float]:
     `client` is what sending and receiving take; the others are those of `latency.until_first_token`. Nothing
     without requests.
     """
-    requests = result.requests
-    rows = np.flatnonzero((requests["status"] == FINISHED) & (requests["counted"] == 1))
-    if not len(rows):
+    each = _Served(result.requests)
+    if not len(each["sent_s"]):
         return {}
-    each = {name: column[rows] for name, column in requests.items()}
-    parts = until_first_token(each)
-    parts["client_s"] = parts["client_s"] + (each["first_chunk_s"] - each["first_token_s"])
-    return {f"ttft_{name[:-2]}_ms": 1e3 * float(seconds.mean()) for name, seconds in parts.items()}
+    found = {}
+    for name, seconds in until_first_token(each):
+        if name == "client_s":
+            seconds = seconds + (each["first_chunk_s"] - each["first_token_s"])
+        found[f"ttft_{name[:-2]}_ms"] = 1e3 * float(seconds.mean())
+    return found
+
+
+class _Served(dict[str, npt.NDArray[Any]]):
+    """The columns of the counted requests that ended: a copy of one while it is asked for, if it must be."""
+
+    def __init__(self, columns: Columns) -> None:
+        super().__init__(columns)
+        chosen = (columns["status"] == FINISHED) & (columns["counted"] == 1)
+        self._rows = slice(None) if chosen.all() else np.flatnonzero(chosen)
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        """The column of those requests."""
+        return super().__getitem__(name)[self._rows]
 
 
 @dataclass(frozen=True)
@@ -68,7 +84,7 @@ def handover_figures(result: RunResult) -> HandoverFigures | None:
     prompts = [member for pool in scenario.pools if pool.role == PREFILL for member in pool.members]
     still = np.isin(result.standing["replica"], prompts)
     stood_s = float((result.standing["end_s"] - result.standing["start_s"])[still].sum())
-    transfer_s = until_first_token({name: column[rows] for name, column in requests.items()})["transfer_s"]
+    transfer_s = dict(until_first_token(_Served(requests)))["transfer_s"]
     return HandoverFigures(
         kv_gb=float(requests["kv_bytes"][rows].mean()) / 1e9,
         p99_transfer_ms=1e3 * float(np.percentile(transfer_s, 99.0)),

@@ -193,7 +193,7 @@ def _split(each: Columns, sums: Mapping[str, F64], per_round: float) -> dict[str
     output = each["output_tokens"].astype(np.float64)
     rounds = np.maximum(each["chunks"] - 1, 0)
     share = np.divide((output - 1) / per_round, rounds, out=np.ones_like(output), where=rounds > 0)
-    before = until_first_token(each)
+    before = dict(until_first_token(each))
     client_s = before.pop("client_s") + (each["last_chunk_s"] - each["finished_s"])
     return {
         "client_s": client_s,
@@ -208,30 +208,28 @@ def _split(each: Columns, sums: Mapping[str, F64], per_round: float) -> dict[str
     }
 
 
-def until_first_token(each: Columns) -> dict[str, F64]:
-    """Returns the parts of the time from when requests were sent until the engine has their first token.
+def until_first_token(each: Columns) -> Iterator[tuple[str, F64]]:
+    """Yields the parts of the time from when requests were sent until the engine has their first token, one
+    at a time: each is a column as long as the requests.
 
     Args:
         each: columns of requests; of those whose KV was handed over, of the pool that decodes, or of the run.
     """
     if "prefilled_s" not in each:
-        return {
-            "client_s": each["arrived_s"] - each["sent_s"],
-            "queue_s": each["admitted_s"] - each["arrived_s"],
-            "prefill_s": each["first_token_s"] - each["admitted_s"],
-        }
+        yield "client_s", each["arrived_s"] - each["sent_s"]
+        yield "queue_s", each["admitted_s"] - each["arrived_s"]
+        yield "prefill_s", each["first_token_s"] - each["admitted_s"]
+        return
     ready_s = np.maximum(each["opened_s"], each["prefilled_s"])
-    arrived_s = each.get("prompt_arrived_s", each["arrived_s"])
-    admitted_s = each.get("prompt_admitted_s", each["admitted_s"])
-    return {
-        "client_s": arrived_s - each["sent_s"],
-        "queue_s": admitted_s - arrived_s,
-        "prefill_s": each["prefilled_s"] - admitted_s,
-        "handover_s": ready_s - each["prefilled_s"],
-        "transfer_s": each["moved_s"] - ready_s,
-        "decode_queue_s": each["decode_admitted_s"] - each["moved_s"],
-        "first_step_s": each["first_token_s"] - each["decode_admitted_s"],
-    }
+    arrived_s = each["prompt_arrived_s" if "prompt_arrived_s" in each else "arrived_s"]
+    admitted_s = each["prompt_admitted_s" if "prompt_admitted_s" in each else "admitted_s"]
+    yield "client_s", arrived_s - each["sent_s"]
+    yield "queue_s", admitted_s - arrived_s
+    yield "prefill_s", each["prefilled_s"] - admitted_s
+    yield "handover_s", ready_s - each["prefilled_s"]
+    yield "transfer_s", each["moved_s"] - ready_s
+    yield "decode_queue_s", each["decode_admitted_s"] - each["moved_s"]
+    yield "first_step_s", each["first_token_s"] - each["decode_admitted_s"]
 
 
 def _check_sums(split: dict[str, F64], each: Columns) -> None:

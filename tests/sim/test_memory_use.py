@@ -18,6 +18,7 @@ from specfleet.sim import summarise as summarise_module
 from specfleet.sim.calendar import runs
 from specfleet.sim.config import NO_CLIENT, ClientConfig, DeploymentConfig, LoadConfig
 from specfleet.sim.metrics import samples
+from specfleet.sim.metrics.handover import ttft_split
 from specfleet.sim.metrics.samples import PerToken, Samples
 from specfleet.sim.simulation import RunResult, simulate
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
@@ -25,7 +26,7 @@ from specfleet.sim.summarise import summarise
 from specfleet.workloads.build import RequestStream, WorkloadSpec
 from specfleet.workloads.lengths import Fixed, LogNormal
 
-AT_MOST, AFTERWARDS = 165, 115
+AT_MOST, AFTERWARDS = 140, 105
 """Bytes of a request with its steps, of a closed loop in batches of 16: at the peak, and in the result."""
 A_REQUEST, A_CLIENT, AN_ITERATION = 72, 32, 80
 """Bytes of a request (lengths and class apart), more of it where the client takes time, of an iteration."""
@@ -96,9 +97,23 @@ def test_a_request_takes_few_bytes_while_it_is_simulated_and_fewer_in_the_result
 ) -> None:
     for module in (simulation, runs):
         monkeypatch.setattr(module, "MANY", 1)
-    few, many = 10_000, 40_000
+    bytes_at_most_and_after(100)  # prices, which are kept
+    few, many = 10_000, 20_000
     each = (bytes_at_most_and_after(many) - bytes_at_most_and_after(few)) / (many - few)
     assert (each <= [AT_MOST, AFTERWARDS]).all(), each
+
+
+def test_where_a_ttft_went_is_told_in_three_columns_at_a_time() -> None:
+    result = run(0, 10, ClientConfig())
+    many = {name: np.repeat(column, 100) for name, column in result.requests.items()}
+    several = replace(result, requests=many)
+    tracemalloc.start()
+    try:
+        found = ttft_split(several)
+        assert tracemalloc.get_traced_memory()[1] <= (3 * 8 + 2) * len(many["sent_s"])
+    finally:
+        tracemalloc.stop()
+    assert found == pytest.approx(ttft_split(result))
 
 
 def test_columns_that_are_equal_share_memory() -> None:

@@ -192,9 +192,8 @@ def _write_bench(
     path: Path, bench: Mapping[str, object], requests: Columns, due: npt.NDArray[np.float64]
 ) -> None:
     """Writes the figures, and of each counted request its latency and what it waited since it was `due`."""
-    counted = Counted.of(requests)
-    lists = {"rtfx": 0.0, "latencies": counted.e2el_s, "queue_times": counted.sent_s - due}
-    write_json(path, {**bench, **lists})
+    own = Counted.of(requests)
+    write_json(path, {**bench, "rtfx": 0.0, "latencies": own.e2el_s, "queue_times": own.sent_s - due})
 
 
 def _steps(

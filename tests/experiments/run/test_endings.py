@@ -13,7 +13,7 @@ import pytest
 
 from specfleet.experiments.cli.endings import ended_alike
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 HEARD = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 """Ctrl-C is ignored by what a shell started in the background."""
 

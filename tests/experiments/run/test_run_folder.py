@@ -29,7 +29,7 @@ from specfleet.experiments.run.lock import NAME as LOCK
 from specfleet.experiments.run.lock import Lock, LockHolder, holder
 from specfleet.experiments.run.results import read_results
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FILE = """
 name: x
 serve:

@@ -17,7 +17,7 @@ import typer
 from specfleet.experiments.cli.base import plain_errors
 from specfleet.experiments.run.processes import WorkerLost, Workers
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 TWO_SIZES = """
 name: two-sizes

@@ -1,8 +1,8 @@
 """Shell text as far as a server's command needs it: lines, and variables that the text itself sets.
 
 Read are assignments that stand alone (`X=1`, `export X=1`, `ARGS=(...)`, `ARGS+=(...)`) and are not within a
-branch or a loop; `$X`, `${X}`, `${X:-default}` and `"${ARGS[@]}"` are put in where they are used, but for
-single quotes.
+branch, and what `for` loops go through. `$X`, `${X}`, `${X:-default}` and `"${ARGS[@]}"` are put in where
+they stand, but for single quotes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _LOOSE = re.compile(r"\$(?:[A-Za-z_@*]|\{)")
 """A variable that is still there once all that are set have been put in."""
 _NAMES_A_FILE = ("config", "extra_llm_api_options")
 _UNSET = "the text does not set it; write its value"
-_OPENS, _CLOSES = ("if", "for", "while", "until", "case"), ("fi", "done", "esac")
+_OPENS, _CLOSES = ("if", "case"), ("fi", "esac")
+_LOOP = re.compile(rf"\s*for\s+({_NAME})\s+in\s+(.*?)\s*(?:;.*)?", re.DOTALL)
+_SUM = re.compile(r"\$\(\((.*?)\)\)", re.DOTALL)
 _IN_A_BRANCH = re.compile(rf"(?:&&|\|\||then|else|do)\s+({_NAME})\+?=")
 
 
@@ -35,12 +37,14 @@ class Shell:
     Attributes:
         values: of variables, as text.
         lists: of arrays, word by word.
-        branched: names that are set within a branch or a loop, and so not known.
+        branched: names that are set within a branch, and so not known.
+        loops: variables of `for` loops, and the words that they go through.
     """
 
     values: dict[str, str] = field(default_factory=dict)
     lists: dict[str, list[str]] = field(default_factory=dict)
     branched: set[str] = field(default_factory=set)
+    loops: dict[str, list[str]] = field(default_factory=dict)
 
     def parts(self, text: str) -> Iterator[str]:
         """The lines of a text that may be commands, their variables put in; assignments are taken in.
@@ -49,6 +53,9 @@ class Shell:
         """
         depth = 0
         for part in _parts(re.sub(r"\\\n", " ", text)):
+            part = _SUM.sub(lambda found: "$((" + "".join(found[1].split()) + "))", part)
+            if loop := _LOOP.fullmatch(part):
+                self.loops[loop[1]] = _split(self.put_in(loop[2]))
             first = part.split(maxsplit=1)[0].rstrip(";") if part.strip() else ""
             depth += (first in _OPENS) - (first in _CLOSES)
             self.branched |= set(_IN_A_BRANCH.findall(part))

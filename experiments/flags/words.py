@@ -47,6 +47,7 @@ class Command:
         environment: variables set before it.
         notes: what was read otherwise than a shell would read it.
         files: what the text writes to files with `cat > FILE << EOF`, by their names.
+        loops: variables of the loops in the text, and what they go through.
     """
 
     engine: str
@@ -54,6 +55,7 @@ class Command:
     environment: dict[str, str]
     notes: tuple[str, ...] = ()
     files: dict[str, str] = field(default_factory=dict)
+    loops: dict[str, list[str]] = field(default_factory=dict)
 
 
 def commands(text: str) -> list[Command]:
@@ -64,8 +66,11 @@ def commands(text: str) -> list[Command]:
     """
     text, files = _written(text.translate(_QUOTES))
     text, bare = _json_quoted(text)
-    found = [command for words in _lines(text) if (command := _command(words)) is not None]
-    found = found or [c for line in _manifest(text) for words in _lines(line) if (c := _command(words))]
+    shell = Shell()
+    found = [command for words in _lines(text, shell) if (command := _command(words)) is not None]
+    found = found or [
+        c for line in _manifest(text) for words in _lines(line, Shell()) if (c := _command(words))
+    ]
     if not found:
         first = next((line.strip() for line in text.splitlines() if line.strip()), "")
         said = f"the text begins {first[:60]!r}" if first else "the text is empty"
@@ -78,7 +83,7 @@ def commands(text: str) -> list[Command]:
             for value in bare
         )
         found[0] = replace(found[0], notes=notes)
-    return [replace(command, files=files) for command in found]
+    return [replace(command, files=files, loops=shell.loops) for command in found]
 
 
 def _written(text: str) -> tuple[str, dict[str, str]]:
@@ -127,10 +132,10 @@ def _within_quotes(before: str) -> bool:
     return False
 
 
-def _lines(text: str) -> Iterator[list[str]]:
+def _lines(text: str, shell: Shell) -> Iterator[list[str]]:
     """The words of each command of a shell text."""
     words: list[str] = []
-    for part in Shell().parts(text):
+    for part in shell.parts(text):
         try:
             split = shlex.split(part)
         except ValueError as error:

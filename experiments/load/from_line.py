@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from specfleet.experiments.flags import sglang, shown, trtllm
-from specfleet.experiments.flags.bench import bench_workload, sglang_workload
+from specfleet.experiments.flags.bench import sglang_bench, vllm_bench
 from specfleet.experiments.flags.facts import Configs
 from specfleet.experiments.flags.faults import LineFault, together
 from specfleet.experiments.flags.fields import FIELDS
@@ -122,9 +122,12 @@ def translate(
             this.notes.insert(0, f"the text starts {len(servers)} servers; this is the first")
         benches = [command for command in given if command.engine in BENCHES]
         if benches:
-            read = bench_workload if benches[0].engine == BENCH else sglang_workload
-            this.data["workload"], notes = read(benches[0].words)
-            this.notes += notes
+            sends = vllm_bench if benches[0].engine == BENCH else sglang_bench
+            sent = sends(benches[0].words, benches[0].loops)
+            this.data["workload"] = sent.workload
+            this.data |= {"slo": sent.slo} if sent.slo else {}
+            this.data |= {"sweep": {"axes": sent.axes}} if sent.axes else {}
+            this.notes += sent.notes
         this.notes += [note for command in given for note in command.notes]
     except LineFault as fault:
         raise InputFaults([_fault(one) for one in fault.every]) from None

@@ -20,6 +20,7 @@ from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.memory import given as given_memory
 from specfleet.experiments.schema.blocks.serve import Serve, SpeculativeConfig
 from specfleet.experiments.schema.blocks.workload import NUM_PROMPTS, PerConcurrency, Workload
+from specfleet.experiments.schema.pools import longest_of
 from specfleet.experiments.schema.registry import OWN
 from specfleet.hardware.engine_profile import EngineProfile
 from specfleet.hardware.memory import KvBudget, kv_budget
@@ -349,8 +350,9 @@ def workload_spec(workload: Workload, max_model_len: int | None = None) -> Workl
 def requests(config: Experiment, seed: int) -> RequestTable:
     """Returns the requests of a point; the same for every K and GPU at the same seed."""
     workload = config.workload
-    assert config.serve.max_model_len
-    return with_thought(_requests(workload, config.serve.max_model_len, seed), workload, seed)
+    longest = longest_of(config)
+    assert longest
+    return with_thought(_requests(workload, longest, seed), workload, seed)
 
 
 def _requests(workload: Workload, max_model_len: int, seed: int) -> RequestTable:
@@ -389,5 +391,5 @@ def source(config: Experiment, seed: int) -> Source:
     workload = config.workload
     single = not workload.has_sessions and not workload.replayed and not workload.thinks
     if workload.trace is None and single:
-        return RequestStream(workload_spec(config.workload, config.serve.max_model_len), seed)
+        return RequestStream(workload_spec(config.workload, longest_of(config)), seed)
     return Table(requests(config, seed))

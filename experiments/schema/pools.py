@@ -42,6 +42,19 @@ def pool_experiments(config: Experiment) -> dict[str, Experiment]:
     return {name: Experiment.model_validate(pool_data(data, name)) for name in names}
 
 
+def longest_of(config: Experiment) -> int | None:
+    """The tokens of the longest request that some pool of a filled experiment holds: its max_model_len.
+
+    Where pools have roles both must hold it. None where the model is not known.
+    """
+    by_role: dict[str | None, list[int]] = {}
+    for pool in (config.deployment.pools or {}).values():
+        own = pool.serve.get("max_model_len", config.serve.max_model_len)
+        if isinstance(own, int):
+            by_role.setdefault(pool.role, []).append(own)
+    return min(map(max, by_role.values()), default=config.serve.max_model_len)
+
+
 def pool_path(path: KeyPath, name: str) -> KeyPath:
     """Where a pool would say what stands at a key of the top."""
     return ("deployment", "pools", name, *path)

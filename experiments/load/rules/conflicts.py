@@ -32,10 +32,14 @@ from specfleet.experiments.schema.lookups import found
 from specfleet.sim.config import ON_HOST
 
 
-def conflicts(config: Experiment) -> Iterator[Conflict]:
+def conflicts(config: Experiment, longest: int | None = None) -> Iterator[Conflict]:
     """Everything wrong with a filled point that no single value shows.
 
     Whether it fits in memory is asked only of a point that makes sense.
+
+    Args:
+        config: the point, or one pool of it.
+        longest: tokens of the longest request that some pool holds; None where all replicas are alike.
     """
     found_any = False
     for conflict in _without_running(config):
@@ -47,7 +51,7 @@ def conflicts(config: Experiment) -> Iterator[Conflict]:
         found_any = True
         yield conflict
     if not found_any:
-        yield from running_conflicts(config)
+        yield from running_conflicts(config, longest)
         yield from summary_conflicts(config)
 
 

@@ -25,18 +25,25 @@ if TYPE_CHECKING:
     from specfleet.workloads.traces.report import Trace
 
 
-def running_conflicts(config: Experiment) -> Iterator[Conflict]:
-    """What keeps a filled point from running although each of its values is sound."""
+def running_conflicts(config: Experiment, elsewhere: int | None = None) -> Iterator[Conflict]:
+    """What keeps a filled point from running although each of its values is sound.
+
+    Args:
+        config: the point, or one pool of it.
+        elsewhere: tokens of the longest request that some pool holds: what none does is said of that one.
+    """
     too_large = list(_memory(config.serve))
     yield from too_large or datasheet_conflicts(config.serve)
     yield from _acceptance(config)
+    limit = config.serve.max_model_len
+    if limit is not None and elsewhere is not None and limit < elsewhere:
+        return
     yield from _recorded(config)
     workload = config.workload
     file = workload.trace_file
-    if file is None or not lookups.is_file(file) or config.serve.max_model_len is None:
+    if file is None or not lookups.is_file(file) or limit is None:
         return
     refusal, longest = _trace(_as_read(workload))
-    limit = config.serve.max_model_len
     if refusal is not None:
         yield Conflict.at(refusal, "workload.trace")
         return

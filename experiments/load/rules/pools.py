@@ -15,7 +15,7 @@ from specfleet.experiments.load.rules.gateway import gateway_conflicts
 from specfleet.experiments.load.rules.handover import handover_conflicts
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import did_you_mean
-from specfleet.experiments.schema.pools import pool_data, pool_experiments, written_path
+from specfleet.experiments.schema.pools import longest_of, pool_data, pool_experiments, written_path
 from specfleet.experiments.schema.structure import check
 from specfleet.experiments.schema.yamlfile import KeyPath, Value
 
@@ -39,7 +39,7 @@ def pooled_conflicts(
     pools = config.deployment.pools or {}
     found: list[Conflict] = []
     unsound = False
-    each: dict[str, list[Conflict]] = {}
+    sounds: dict[str, Experiment] = {}
     for name in pools:
         own = pool_data(data, name)
         try:
@@ -49,7 +49,9 @@ def pooled_conflicts(
             findings = check(own).findings
             found += [Conflict((written_path(f.path, name, written),), f.message) for f in findings]
             continue
-        each[name] = list(conflicts(filled(sound)))
+        sounds[name] = filled(sound)
+    longest = None if unsound else longest_of(filled(config))
+    each = {name: list(conflicts(sound, longest)) for name, sound in sounds.items()}
     for name, mine in each.items():
         for conflict in mine:
             paths = [written_path(path, name, written) for path in conflict.paths]

@@ -12,6 +12,7 @@ import specfleet as sf
 from specfleet.experiments.load.config import load, load_experiment, resolved
 from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.page.write import write_report
+from specfleet.experiments.point.build import requests
 from specfleet.experiments.point.built import build
 from specfleet.experiments.point.ceiling import ceiling
 from specfleet.experiments.run.check import check
@@ -22,6 +23,9 @@ from specfleet.experiments.schema.faults import InputFaults
 from specfleet.experiments.schema.pools import pool_experiments
 from specfleet.experiments.schema.yamlfile import Value
 from specfleet.experiments.words.check import check_text
+from specfleet.sim.scenario import RunResult
+from specfleet.sim.simulation import simulate
+from specfleet.workloads.requests import RequestTable
 
 FILE = """\
 seed: 1
@@ -266,3 +270,48 @@ def test_a_fault_of_such_a_sweep_is_said_at_its_line(tmp_path: Path) -> None:
     said = r"two\.yaml:12: sweep\.axes\.deployment\.pools\.a\.serve\.gpu_memory_utilization: value 1\.5: must"
     with pytest.raises(InputFaults, match=said):
         load(file)
+
+
+LENGTHS = """\
+name: lengths
+serve: {model: meta-llama/Llama-3.1-8B-Instruct, gpu: h100-sxm, max_model_len: 4096}
+deployment:
+  pools:
+    short: {replicas: 1}
+    long: {replicas: 1, serve: {max_model_len: 8192}}
+  router: least_outstanding
+workload: {trace: log.csv, on_too_long: drop, num_prompts: 30}
+"""
+
+
+def of_lengths(tmp_path: Path, *changes: str) -> tuple[RequestTable, RunResult]:
+    """Requests of 300, 6,000 and 9,000 tokens in front of both pools; what becomes of them."""
+    rows = [f"2023-11-16 18:00:{at:02d}.0,{(300, 6000, 9000)[at % 3]},20" for at in range(59)]
+    (tmp_path / "log.csv").write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]))
+    file = tmp_path / "lengths.yaml"
+    file.write_text(LENGTHS)
+    (point,) = expand(load_experiment(file, changes))
+    table = requests(point.config, 0)
+    return table, simulate(build(point.config).scenario, table, 0)
+
+
+def test_a_recorded_request_goes_to_a_pool_that_holds_it(tmp_path: Path) -> None:
+    table, result = of_lengths(tmp_path)
+    assert sorted(set(table.prompt_tokens.tolist())) == [300, 6000], "what no pool holds is dropped"
+    longer = table.prompt_tokens > 4096
+    assert (result.requests["pool"][longer] == 1).all() and not result.refusals
+    assert (result.requests["pool"][~longer] == 0).any()
+
+
+def test_a_recorded_request_is_refused_where_its_class_may_go_nowhere_else(tmp_path: Path) -> None:
+    router = "deployment.router={by_class: {chat: long}, otherwise: short}"
+    table, result = of_lengths(tmp_path, router)
+    ((reason, count),) = result.refusals.items()
+    assert count == (table.prompt_tokens > 4096).sum() and "4096" in reason
+
+
+def test_what_no_pool_holds_is_said_once_of_the_longest(tmp_path: Path) -> None:
+    with pytest.raises(InputFaults) as caught:
+        of_lengths(tmp_path, "workload.on_too_long=error")
+    (fault,) = caught.value.faults
+    assert fault.key == "deployment.pools.long.serve.max_model_len" and "is 8192" in fault.message

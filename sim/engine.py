@@ -25,7 +25,7 @@ from specfleet.sim.laws.names import ONE_BATCH
 from specfleet.sim.recorder import Recorder
 from specfleet.sim.requests import Request as Request
 from specfleet.sim.scheduler import Scheduler
-from specfleet.sim.sequence import FINISHED, Batch, Head, Sequence
+from specfleet.sim.sequence import FINISHED, AskedTokens, Batch, Head, Sequence
 from specfleet.sim.sglang.scheduler import SglangScheduler
 from specfleet.sim.speculation.policy import Policy, tell
 
@@ -84,7 +84,7 @@ class Engine:
         scheduler = self.scheduler
         return not (self._flights or self.inbox or len(scheduler) or scheduler.waits_for_others)
 
-    def refusal(self, request: Sequence) -> str | None:
+    def refusal(self, request: Sequence | AskedTokens) -> str | None:
         """Returns why a request could never be served here, or None."""
         return self.scheduler.refusal(request)
 
@@ -283,6 +283,8 @@ class Engine:
 
         Placeholders, and the wasted step of a request that has ended, are no verifications.
         """
+        if not batch.sequences:
+            return []
         sampled, void, histogram = [], batch.void, self.recorder.rounds_by_accepted
         for sequence, drafts, samples in zip(batch.sequences, batch.num_drafts, batch.samples, strict=True):
             if not samples:
@@ -318,9 +320,8 @@ class Engine:
             planned = max(batch.tail.planned_drafts, default=0)
         if batch.head is not None and batch.head.planned is not None:
             wanted = batch.head.planned
-            planned = max(
-                planned or 0, wanted if isinstance(wanted, int) else max(wanted.tolist(), default=0)
-            )
+            most = wanted if isinstance(wanted, int) else int(np.maximum.reduce(wanted, initial=0))
+            planned = max(planned or 0, most)
         return self.scheduler.rules.passes(planned, batch.skips_drafts)
 
     def _commit(self, flight: Flight) -> None:
@@ -391,20 +392,20 @@ class Engine:
         if planned is None:
             planned = self.config.num_speculative_tokens
         elif not isinstance(planned, int):
-            planned = head.of_those_left(planned)
+            planned = scheduler.crowd.columns.drafts[: head.n - len(head.left)]
         scheduler.propose_head(self._notes.proposed(planned, head.n - len(head.left)))
 
     def _note_head(self, head: Head, gaps: list[int]) -> int:
         """Notes the chunks of rows that are columns; returns their tokens."""
         assert self._notes is not None
-        self._notes.gaps(head, gaps)
+        tokens = self._notes.gaps(head, gaps)
         for place in head.left:
             request = head.members[place]
             assert isinstance(request, Request)
             request.chunks += 1
             request.last_iteration = self.iterations
             self.finished.append((request, place + 1))
-        return int(np.add.reduce(head.kept))
+        return tokens
 
     def _record(self, flight: Flight, chunks: int, output_tokens: int, gaps: list[int]) -> None:
         """Writes the iteration's row."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from collections.abc import Sequence as Rows
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -73,6 +74,10 @@ class KVCache:
         sequence.slots = sequence.num_blocks * self.block_size
         return True
 
+    def grow_each(self, sequences: Rows[Sequence], counts: Rows[int]) -> None:
+        """Gives running sequences so many more blocks each, which are free; does not count them in each."""
+        self.free_blocks -= sum(counts)
+
     def hold(self, blocks: int) -> None:
         """Counts blocks that sequences brought along as held."""
         self.free_blocks -= blocks
@@ -128,7 +133,8 @@ class PrefixCache(KVCache):
         self.drops_last_block = drops_last_block
         self._users = [0] * num_gpu_blocks
         self._key_of: list[int | None] = [None] * num_gpu_blocks
-        self._blocks_with: dict[int, dict[int, None]] = {}
+        self._block_with: dict[int, int] = {}
+        self._others_with: dict[int, dict[int, None]] = {}
         self._held: dict[int, list[int]] = {}
         self._num_registered: dict[int, int] = {}
         self._across: dict[tuple[object, ...], int] = {}
@@ -183,11 +189,11 @@ class PrefixCache(KVCache):
     def lookup(self, sequence: Sequence) -> Hit:
         """Returns the longest cached prefix, in whole blocks, at least one known token short."""
         blocks: list[int] = []
+        with_key = self._block_with
         for key in self._keys(sequence)[: findable_blocks(sequence.num_tokens, self.block_size)]:
-            found = self._blocks_with.get(key)
-            if not found:
+            if key not in with_key:
                 break
-            blocks.append(next(iter(found)))
+            blocks.append(with_key[key])
         del blocks[usable_hit(len(blocks), self.drops_last_block) :]
         return Hit(tuple(blocks), len(blocks) * self.block_size) if blocks else NO_HIT
 
@@ -217,20 +223,40 @@ class PrefixCache(KVCache):
 
     def _hand_out(self, sequence: Sequence, count: int) -> None:
         """Hands `count` blocks from the front of the free list to `sequence`; their contents are gone."""
+        self.grow_each([sequence], [count])
         held = self._held[sequence.id]
-        for _ in range(count):
-            block, _ = self._free.popitem(last=False)
-            key = self._key_of[block]
-            if key is not None:
-                self._key_of[block] = None
-                del self._blocks_with[key][block]
-                if not self._blocks_with[key]:
-                    del self._blocks_with[key]
-            self._users[block] = 1
-            held.append(block)
-        self.free_blocks = len(self._free)
         sequence.num_blocks = len(held)
         sequence.slots = len(held) * self.block_size
+
+    def grow_each(self, sequences: Rows[Sequence], counts: Rows[int]) -> None:
+        """As `KVCache.grow_each`: blocks from the front of the free list, whose contents are gone."""
+        next_block, key_of, users, free = self._free.popitem, self._key_of, self._users, self._free
+        for sequence, count in zip(sequences, counts, strict=True):
+            held = self._held[sequence.id]
+            for _ in range(count):
+                block = next_block(last=False)[0]
+                if key_of[block] is not None:
+                    self._forget(block)
+                users[block] = 1
+                held.append(block)
+        self.free_blocks = len(free)
+
+    def _forget(self, block: int) -> None:
+        """Takes its key from a block; of several with that key the one that has had it longest is found."""
+        key = self._key_of[block]
+        assert key is not None
+        self._key_of[block] = None
+        others = self._others_with.get(key)
+        if self._block_with[key] != block:
+            assert others is not None
+            del others[block]
+        elif others:
+            self._block_with[key] = first = next(iter(others))
+            del others[first]
+        else:
+            del self._block_with[key]
+        if others is not None and not others:
+            del self._others_with[key]
 
     def register(self, sequence: Sequence, num_tokens: int) -> None:
         """Makes the full blocks among the first `num_tokens` findable."""
@@ -241,19 +267,22 @@ class PrefixCache(KVCache):
         full = min(full, len(keys))
         if full <= first:
             return
+        key_of, with_key = self._key_of, self._block_with
         for block, key in zip(self._held[sequence.id][first:full], keys[first:full], strict=True):
-            self._key_of[block] = key
-            self._blocks_with.setdefault(key, {})[block] = None
+            key_of[block] = key
+            if with_key.setdefault(key, block) != block:
+                self._others_with.setdefault(key, {})[block] = None
         self._num_registered[sequence.id] = full
 
     def free(self, sequence: Sequence) -> None:
         """As `KVCache.free`. Tail blocks go first; those without a key are reused at once."""
         reusable: list[int] = []
         evictable: list[int] = []
+        users, key_of = self._users, self._key_of
         for block in reversed(self._held.pop(sequence.id, [])):
-            self._users[block] -= 1
-            if self._users[block] == 0:
-                (reusable if self._key_of[block] is None else evictable).append(block)
+            left = users[block] = users[block] - 1
+            if not left:
+                (reusable if key_of[block] is None else evictable).append(block)
         self._num_registered.pop(sequence.id, None)
         for block in reversed(reusable):
             self._free[block] = None
@@ -273,7 +302,6 @@ class PrefixCache(KVCache):
             if counted != held:
                 raise Breach(BLOCKS, f"block {block} counts {counted} users, {held} sequences hold it")
         self._add_up(sum(1 for count in users if count), len(self._free))
-        for key, blocks in self._blocks_with.items():
-            for block in blocks:
-                if self._key_of[block] != key:
-                    raise Breach(BLOCKS, f"block {block} of the prefix cache lost its key")
+        found = [(key, (block, *self._others_with.get(key, ()))) for key, block in self._block_with.items()]
+        if any(self._key_of[block] != key for key, blocks in found for block in blocks):
+            raise Breach(BLOCKS, "a block of the prefix cache lost its key")

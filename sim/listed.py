@@ -80,6 +80,8 @@ class ListedCrowd:
     def _serve_each(self, index: int, budget: int) -> int:
         """Serves running sequences from a place in the list on; returns what is left of the budget."""
         running, rules, config, kv = self.running, self.rules, self.config, self.kv
+        if index == len(running):
+            return budget
         batch, step, piece, draft_slots = self.batch, self.step, self.rules.piece, self.rules.draft_slots
         trims, caches = config.trims_drafts_to_max_tokens, config.enable_prefix_caching
         cap, lookahead = step.cap, rules.lookahead
@@ -150,21 +152,25 @@ class ListedCrowd:
             if by_priority:
                 victim = max(running, key=lambda s: (s.priority, s.arrival))
                 position = running.index(victim)
-                del running[position]
                 index -= position < index
-                restored = batch.withdraw(victim)
+                restored = self._withdraw(victim, position)
                 if restored is not None:
                     budget += restored + self.rules.draft_slots
             else:
-                victim = running.pop()
-            self._preempt(victim)
+                victim, position = running[-1], len(running) - 1
+            del running[position]
+            self._preempt(victim, position)
             batch.preempted.append(victim)
             if victim is sequence:
                 return index, budget, False
         return index, budget, True
 
-    def _preempt(self, victim: Sequence) -> None:
-        """Throws a running sequence out: blocks go, computed tokens restart at 0, outputs are kept."""
+    def _withdraw(self, victim: Sequence, position: int) -> int | None:
+        """As `Batch.withdraw`, of the running sequence at a position."""
+        return self.batch.withdraw(victim)
+
+    def _preempt(self, victim: Sequence, position: int) -> None:
+        """Throws out whoever ran at a position: blocks go, computed tokens restart at 0, outputs are kept."""
         self.kv.free(victim)
         victim.state = PREEMPTED
         victim.num_computed_tokens = 0

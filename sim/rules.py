@@ -283,10 +283,6 @@ class SchedulerRules:
         """
         return min(computed, known - self.hash_lookahead) // self.block_size
 
-    def keyed_blocks_each(self, computed: I64, known: I64) -> I64:
-        """As `keyed_blocks`, for many."""
-        return np.asarray(np.minimum(computed, known - self.hash_lookahead) // self.block_size)
-
     def blocks_reserved(self, known: int) -> int:
         """Returns the blocks that must be free or found before a request of so many known tokens enters."""
         if not self.reserves_all:

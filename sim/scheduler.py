@@ -26,7 +26,7 @@ from specfleet.sim.errors import Breach
 from specfleet.sim.kvcache import KVCache, PrefixCache
 from specfleet.sim.laws.names import BLOCKS, ENDS_ONCE, LIMITS
 from specfleet.sim.rules import I64, SchedulerRules, last_output, leaves_drafts_unused
-from specfleet.sim.sequence import FINISHED, RUNNING, Batch, Head, Sequence
+from specfleet.sim.sequence import FINISHED, RUNNING, AskedTokens, Batch, Head, Sequence
 from specfleet.sim.speculation.policy import Plan, Policy, minds_order, plan_of
 
 
@@ -108,7 +108,7 @@ class Scheduler:
     def rest(self) -> None:
         """Learns that there is nothing to do: vLLM keeps nothing that an idle time would change."""
 
-    def refusal(self, request: Sequence) -> str | None:
+    def refusal(self, request: Sequence | AskedTokens) -> str | None:
         """Returns why a request could never be served here, or None.
 
         At its end it may hold prompt, output and the drafts of the steps in flight.
@@ -209,7 +209,7 @@ class Scheduler:
         if batch.head is not None:
             unused = self._advance_head(batch.head, unused)
         rows = zip(batch.sequences, batch.num_tokens, batch.num_drafts, wanted, strict=False)
-        for sequence, tokens, drafts, following in rows:
+        for sequence, tokens, drafts, following in rows if batch.sequences else ():
             if unused:
                 unused = sequence.drafts_unused_after(tokens)
             computed = sequence.num_computed_tokens + tokens
@@ -233,13 +233,25 @@ class Scheduler:
         """As `_advance`, for rows that are columns; returns whether all drafts after them are in vain."""
         columns, which = self.crowd.columns, slice(head.n) if head.places is None else head.places
         if unused:
-            in_flight = (columns.assumed[which] > 0).astype(np.int64) if columns.ahead else 0
-            unused = bool(leaves_drafts_unused(columns.written[which], in_flight, columns.most[which]).all())
-        columns.assumed[which] += head.drafts + 1
-        if columns.ahead:
+            unused = self._head_unused(head)
+        if not columns.ahead:
+            columns.in_flight = head.drafts
+        else:
+            columns.assumed[which] += head.drafts + 1
             planned = self.rules.num_speculative_tokens if head.planned is None else head.planned
             columns.drafts[which] = planned
+            columns.each = planned if isinstance(planned, int) and head.places is None else None
         return unused
+
+    def _head_unused(self, head: Head) -> bool:
+        """Whether no draft proposed after the rows that are columns could be used."""
+        columns, first = self.crowd.columns, 0 if head.places is None else head.places.item(0)
+        flies = columns.assumed.item(first) > 0
+        if not leaves_drafts_unused(columns.written.item(first), int(flies), columns.most.item(first)):
+            return False
+        which = slice(head.n) if head.places is None else head.places
+        in_flight = (columns.assumed[which] > 0).astype(np.int64) if columns.ahead else 0
+        return bool(leaves_drafts_unused(columns.written[which], in_flight, columns.most[which]).all())
 
     def _check_drafter(self, batch: Batch) -> None:
         """Notes whether the drafter's positions suffice; if not, the drafts it leaves behind are void.
@@ -326,14 +338,17 @@ class Scheduler:
                     self.kv.free(sequence)
                 sequence.state = FINISHED
                 finished.append(sequence)
-        self._land(head.left if head is not None else [])
-        if finished:
-            self._forget(finished)
+        self._land(head.left if head is not None else [], finished)
         return Outcome(kept, finished)
 
-    def _land(self, left: list[int]) -> None:
-        """Takes over what rows of those brought who had just come aboard, and lets who ended go."""
+    def _land(self, left: list[int], finished: list[Sequence]) -> None:
+        """Takes over what rows of those brought who had just come aboard, and lets who ended go.
+
+        Args:
+            left: places of rows that are columns and ended. finished: all who ended, those first.
+        """
         crowd, gone = self.crowd, list(left)
+        listed = [sequence for sequence in finished[len(left) :] if sequence not in crowd.pending]
         for sequence, place in crowd.pending.items():
             if sequence.state == FINISHED:
                 gone.append(place)
@@ -342,28 +357,30 @@ class Scheduler:
         crowd.pending.clear()
         if gone:
             crowd.drop(gone)
+        if listed:
+            self._forget(listed)
 
     def _commit_head(self, head: Head) -> list[Sequence]:
         """As `commit_rows`, for the rows that are columns; returns who finished."""
         crowd, columns, n = self.crowd, self.crowd.columns, head.n
         columns.grow(head.new, head.drafts)
         written, last = columns.written[:n], columns.last[:n]
-        ended = np.flatnonzero(written >= last)
+        ended = (written >= last).nonzero()[0]
         head.kept = head.new
+        if isinstance(head.planned, np.ndarray) and not columns.ahead:
+            columns.drafts[:n] = head.planned  # before those who go on move up
         if len(ended):
             surplus = written[ended] - last[ended]
             head.kept = head.new.copy()
             head.kept[ended] -= surplus
             written[ended] -= surplus
             columns.context[ended] -= surplus
-        if self.config.enable_prefix_caching and (columns.ahead or self.rules.num_speculative_tokens):
-            crowd.key(head, self.rules.keyed_blocks_each(columns.context[:n], columns.context[:n] + 1))
         if not len(ended):
             return []
         head.left = ended.tolist()
         finished = [head.members[place] for place in head.left]
         for sequence, place in zip(finished, head.left, strict=True):
-            columns.refresh(sequence, place)
+            crowd.leave(sequence, place)
             self.kv.free(sequence)
             sequence.state = FINISHED
         return finished
@@ -382,6 +399,7 @@ class Scheduler:
         """As `propose`, for those aboard, a number a row that goes on, or one for all."""
         columns = self.crowd.columns
         columns.drafts[: columns.n] = drafts
+        columns.each = drafts if isinstance(drafts, int) else None
 
     def _forget(self, finished: list[Sequence]) -> None:
         """Removes ended sequences from the running list and, where they had been preempted, the queue."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,13 @@ def stretches_of(segments: tuple[tuple[object, int], ...], stream: object) -> tu
     if segments[-1][0] == stream:
         return (*segments[:-1], (stream, NEVER))
     return (*segments, (stream, NEVER))
+
+
+class AskedTokens(NamedTuple):
+    """What a request asks for."""
+
+    prompt_tokens: int
+    max_tokens: int
 
 
 class Sequence:
@@ -151,12 +159,16 @@ class Head:
         listed: tokens sampled by rows that have left these columns since, and stand first in the tail.
         left: places of those who ended, once it is committed.
         counted: which rows are measured; None: all.
+        each: drafts of every row, where they are alike; None: they may differ.
+        by_accepted: rows by drafts accepted, once they are drawn; None where that was not counted.
     """
 
     __slots__ = (
         "assumed",
+        "by_accepted",
         "counted",
         "drafts",
+        "each",
         "ends",
         "ids",
         "kept",
@@ -173,13 +185,17 @@ class Head:
         "written",
     )
 
-    def __init__(self, members: list[Sequence], drafts: I64, ends: I64, void: bool) -> None:
+    def __init__(
+        self, members: list[Sequence], drafts: I64, ends: I64, void: bool, each: int | None = None
+    ) -> None:
         self.members = members
         self.places: I64 | None = None
         self.n = len(drafts)
         self.drafts = drafts
         self.ends = ends
-        self.num_drafts = int(np.add.reduce(drafts))
+        self.each = each
+        self.num_drafts = int(np.add.reduce(drafts)) if each is None else each * self.n
+        self.by_accepted: list[int] | None = None
         self.void = void
         self.planned: int | I64 | None = None
         self.started = False
@@ -209,23 +225,30 @@ class Head:
                 tail.planned_drafts.insert(0, planned if isinstance(planned, int) else int(planned[row]))
             if self.started:
                 self.listed.insert(0, int(self.new[row]))
-        self._without(rows)
+        self.without(rows)
 
-    def _without(self, rows: list[int]) -> None:
-        gone = set(rows)
-        self.members = [member for row, member in enumerate(self.members[: self.n]) if row not in gone]
-        self.drafts, self.ends, self.ids, self.written, self.assumed, self.new = (
-            np.delete(values, rows)
-            for values in (self.drafts, self.ends, self.ids, self.written, self.assumed, self.new)
+    def without(self, rows: list[int]) -> None:
+        """Lets rows go."""
+        self.members = self.members[: self.n]
+        for row in reversed(rows):
+            del self.members[row]
+        stays = np.ones(self.n, dtype=np.bool_)
+        stays[rows] = False
+        drafts, self.ends = self.drafts, self.ends[stays]
+        self.drafts = drafts[stays]
+        self.ids, self.written, self.assumed, self.new = (
+            self.drafts if values is drafts else values[stays]
+            for values in (self.ids, self.written, self.assumed, self.new)
         )
         if self.places is not None:
-            self.places = np.delete(self.places, rows)
+            self.places = self.places[stays]
         if self.counted is not None:
-            self.counted = np.delete(self.counted, rows)
+            self.counted = self.counted[stays]
         if self.planned is not None and not isinstance(self.planned, int):
-            self.planned = np.delete(self.planned, rows)
+            self.planned = self.planned[stays]
         self.n = len(self.drafts)
         self.num_drafts = int(np.add.reduce(self.drafts))
+        self.by_accepted = None
 
 
 class Batch:

@@ -17,7 +17,7 @@ from specfleet.sim.pipeline import engine_of
 from specfleet.sim.recorder import ABORTED, FINISHED, LOST, REJECTED, Columns, Recorder
 from specfleet.sim.requests import RequestMaker
 from specfleet.sim.scenario import Ran, Scenario
-from specfleet.sim.sequence import Sequence
+from specfleet.sim.sequence import AskedTokens
 from specfleet.sim.sglang.scheduler import SglangScheduler
 from specfleet.sim.speculation.lives import Lives
 from specfleet.sim.speculation.policies import asks_for_confidence, make_policy
@@ -254,7 +254,7 @@ class Engines:
     def refusal(self, row: int) -> str | None:
         """Returns why a request could never be served here, or None."""
         prompt, most = int(self._table.prompt_tokens[row]), int(self._table.max_tokens[row])
-        return self.servers[0].engine.refusal(Sequence(row, prompt, most))
+        return self.servers[0].engine.refusal(AskedTokens(prompt, most))
 
     def assign(self, row: int, replica: int) -> None:
         """Notes which replica a request goes to."""

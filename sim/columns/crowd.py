@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 
 import numpy as np
@@ -39,6 +40,7 @@ class ColumnCrowd(ListedCrowd):
         self.pending: dict[Sequence, int] = {}
         self.usable = True
         self._patience, self._waits, self._lasted = 1, 0, 0
+        self._origin: list[int] = []
 
     def begin(self) -> Batch:
         """As `ListedCrowd.begin`; who can come aboard does."""
@@ -83,11 +85,25 @@ class ColumnCrowd(ListedCrowd):
         for place in range(self.columns.n):
             self.columns.refresh(self.running[place], place)
 
+    def leave(self, sequence: Sequence, place: int) -> None:
+        """Writes back what somebody has who leaves, and makes its full blocks findable.
+
+        Nobody asks for blocks of an output before whoever writes it has left.
+        """
+        columns = self.columns
+        columns.refresh(sequence, place)
+        if self.config.enable_prefix_caching:
+            keyed = columns.keyed.item(place)
+            if columns.ahead or self.rules.num_speculative_tokens:
+                keyed = max(keyed, columns.context.item(place))
+            self.kv.register(sequence, keyed)
+
     def dissolve(self) -> None:
         """Lists everybody one by one from now on, for a while."""
         if not self.columns.n:
             return
-        self.refresh()
+        for place in range(self.columns.n):
+            self.leave(self.running[place], place)
         for batch, head in self.flying:
             if head is not None:
                 head.take_out(list(range(head.n)), batch)
@@ -109,8 +125,9 @@ class ColumnCrowd(ListedCrowd):
         """Gives those aboard their rows; False, with nothing given, if not everybody gets a whole one."""
         columns, rules, step = self.columns, self.rules, self.step
         n, k = columns.n, rules.num_speculative_tokens
-        drafts, over = columns.drafts[:n].copy(), self._sure_to_end()
+        drafts, over = columns.drafts[:n].copy(), self._sure_to_end() if columns.ahead else []
         if self.config.trims_drafts_to_max_tokens:
+            columns.each = None
             np.minimum(drafts, columns.most[:n] - columns.written[:n] - 1, out=drafts)
         ends = columns.context[:n] + drafts
         ends += 1
@@ -119,77 +136,96 @@ class ColumnCrowd(ListedCrowd):
         if over:
             ends[over] -= drafts[over] + 1
             drafts[over] = 0
-        total = n - len(over) + int(np.add.reduce(drafts))
-        if total + (n - len(over)) * rules.draft_slots > step.tokens or step.cap <= k:
-            return False
-        if columns.longest + 3 * (k + 1) + rules.lookahead >= rules.max_model_len:
-            columns.longest = int(columns.context[:n].max())
-            if columns.longest + 3 * (k + 1) + rules.lookahead >= rules.max_model_len:
+        held = ends
+        if self._near_the_end():
+            spare = np.minimum(rules.max_model_len - 1 - ends, 0)
+            spare[over] = 0
+            if (drafts + spare < 0).any():
                 return False
-        if not self._hold(ends):
+            columns.each, drafts, ends = None, drafts + spare, ends + spare
+            held = np.minimum(ends, rules.max_model_len - rules.lookahead)
+        rows = n - len(over)
+        total = rows + (int(np.add.reduce(drafts)) if columns.each is None else rows * columns.each)
+        if total + rows * rules.draft_slots > step.tokens or step.cap <= k:
+            return False
+        if not self._hold(held):
             return False
         columns.longest += 1 + k
-        self.batch.head = self._head(drafts[: columns.n], ends[: columns.n], over)
+        if columns.n < n:
+            stay = np.array(self._origin, dtype=np.int64)
+            drafts, ends = drafts[stay], ends[stay]
+            over = [place for place, first in enumerate(self._origin) if first in over]
+        self.batch.head = self._head(drafts, ends, over) if columns.n else None
         return True
+
+    def _near_the_end(self) -> bool:
+        """Whether drafts, or blocks for them, may go beyond the positions of the model."""
+        columns, rules = self.columns, self.rules
+        most = rules.max_model_len - 3 * (rules.num_speculative_tokens + 1) - rules.lookahead
+        if columns.longest >= most:
+            columns.longest = int(columns.context[: columns.n].max())
+        return columns.longest >= most
 
     def _sure_to_end(self) -> list[int]:
         """Returns the places of those who end with the batch in flight, whatever it brings."""
         columns, n = self.columns, self.columns.n
-        if not columns.ahead:
-            return []
         last = reaches_max_tokens(columns.written[:n], 1, columns.most[:n])
-        return [place for place in np.flatnonzero(last).tolist() if columns.assumed[place]]
+        return [place for place in last.nonzero()[0].tolist() if columns.assumed[place]]
 
     def _head(self, drafts: I64, ends: I64, over: list[int]) -> Head | None:
         """Returns the rows of those aboard who have one."""
         columns, n = self.columns, self.columns.n
         members, places = self.running[:n], None
-        over = [place for place in over if place < n]
         if over:
-            places = np.delete(np.arange(n), over)
+            stays = np.ones(n, dtype=np.bool_)
+            stays[over] = False
+            places = stays.nonzero()[0]
             members = [members[place] for place in places.tolist()]
             drafts, ends = drafts[places], ends[places]
         if not members:
             return None
-        head = Head(members, drafts, ends, columns.void)
+        head = Head(members, drafts, ends, columns.void, columns.each)
         head.places = places
         which = slice(n) if places is None else places
         if self.k_varies:
-            head.ids, head.written = columns.ids[which].copy(), columns.written[which].copy()
-            head.assumed = columns.assumed[which].copy()
+            head.ids, head.written, head.assumed = (
+                columns.ids[which].copy(),
+                columns.written[which],
+                columns.assumed[which],
+            )
         columns.drafts[which] = 0
         if self.config.enable_prefix_caching:
-            self.key(head, self.rules.keyed_blocks_each(ends, columns.context[which] + 1))
+            columns.keyed[which] = columns.context[which] + (1 - self.rules.hash_lookahead)
         return head
 
     def _hold(self, ends: I64) -> bool:
-        """Gives those aboard their KV blocks; False, with nothing given, if that has to be seen one by one.
+        """Gives those aboard their KV blocks; who stays is `_origin`, by the places of before.
+
+        False, with nothing given, where somebody in the middle may have to go whose row in flight keeps its
+        place among the others.
 
         Args:
             ends: tokens that each has to hold.
         """
         columns, kv, n = self.columns, self.kv, self.columns.n
+        self._origin = list(range(n))
         held = columns.blocks[:n]
         needed = np.maximum(self.rules.blocks_each(ends), held)
         growth = int(np.add.reduce(needed)) - columns.num_blocks
-        if self.config.policy == "priority" and growth + self._others_growth() > kv.free_blocks:
+        by_priority = columns.ahead and self.config.policy == "priority"
+        if by_priority and growth + self._others_growth() > kv.free_blocks:
             return False
-        if growth <= kv.free_blocks and not self.config.enable_prefix_caching:
-            kv.hold(growth)
+        if growth <= kv.free_blocks:
+            if not self.config.enable_prefix_caching:
+                kv.hold(growth)
+            elif growth:
+                more = needed - held
+                places = more.nonzero()[0]
+                kv.grow_each([self.running[place] for place in places.tolist()], more[places].tolist())
             held[:] = needed
             columns.num_blocks += growth
             return True
-        size, slots, places = self.rules.block_size, self.rules.slots, np.flatnonzero(needed > held)
-        rows = zip(places.tolist(), held[places].tolist(), ends[places].tolist(), strict=True)
-        for place, before, end in rows:
-            if place >= columns.n:
-                break
-            sequence = self.running[place]
-            sequence.num_blocks, sequence.slots = before, before * size
-            if not self._make_room(sequence, slots(end), place, 0)[2]:
-                break
-            held[place] = sequence.num_blocks
-            columns.num_blocks += sequence.num_blocks - before
+        self._hold_each((needed > held).nonzero()[0].tolist(), ends)
         return True
 
     def _others_growth(self) -> int:
@@ -200,27 +236,65 @@ class ColumnCrowd(ListedCrowd):
             return self.rules.usable_blocks
         return self.step.tokens // size + 1 + others * (2 + self.rules.lookahead // size)
 
-    def _preempt(self, victim: Sequence) -> None:
+    def _hold_each(self, short: list[int], ends: I64) -> None:
+        """Gives those at some places their KV blocks, in turn, and throws others out for that."""
+        columns, size, slots, origin = self.columns, self.rules.block_size, self.rules.slots, self._origin
+        for first in short:
+            place = bisect_left(origin, first)
+            if place == len(origin):
+                return
+            if origin[place] != first:
+                continue
+            sequence, before = self.running[place], columns.blocks.item(place)
+            sequence.num_blocks, sequence.slots = before, before * size
+            if not self._make_room(sequence, slots(ends.item(first)), place, 0)[2]:
+                continue
+            place = bisect_left(origin, first)
+            columns.blocks[place] = sequence.num_blocks
+            columns.num_blocks += sequence.num_blocks - before
+
+    def _withdraw(self, victim: Sequence, position: int) -> int | None:
+        head = self.batch.head
+        if position >= self.columns.n or head is None:
+            return super()._withdraw(victim, position)
+        places, row, tokens = head.places, position, None
+        if places is not None:
+            row = int(np.searchsorted(places, position))
+        if places is None or (row < head.n and places[row] == position):
+            tokens = 1 + head.drafts.item(row)
+            head.without([row])
+        if head.places is not None:
+            head.places[row:] -= 1
+        if not head.n:
+            self.batch.head = None
+        return tokens
+
+    def _preempt(self, victim: Sequence, position: int) -> None:
         columns = self.columns
-        if len(self.running) < columns.n:  # it was aboard, and the last one
-            place = columns.n - 1
-            columns.refresh(victim, place)
-            columns.drop_last()
+        if position < columns.n:
+            self.leave(victim, position)
+            columns.drop([position])
+            del self._origin[position : position + 1]
             self.pending.pop(victim, None)
+            for other, place in self.pending.items():
+                self.pending[other] = place - (place > position)
             for batch, head in self.flying:
-                if head is not None and place < head.n:
-                    head.take_out([place], batch)
-        super()._preempt(victim)
+                if head is not None:
+                    self._take_out(head, position, batch)
+        super()._preempt(victim, position)
 
     def drop(self, places: list[int]) -> None:
         """Lets those at places go, who have ended; a row of theirs that is in flight still is in vain."""
         self.columns.drop(places)
+        for place in reversed(places):
+            del self.running[place]
         for batch, head in self.flying:
             if head is None:
                 continue
             rows = [place for place in places if place < head.n]
             if head.places is not None:  # all who had no row have ended now
-                rows = np.flatnonzero(np.isin(head.places, places)).tolist()
+                gone = set(places)
+                rows = [row for row, place in enumerate(head.places.tolist()) if place in gone]
             if rows:
                 head.take_out(rows, batch)
             head.places = None
@@ -231,7 +305,7 @@ class ColumnCrowd(ListedCrowd):
         del self.running[place]
         if place >= columns.n:
             return
-        columns.refresh(sequence, place)
+        self.leave(sequence, place)
         columns.drop([place])
         pending = ((other, at) for other, at in self.pending.items() if other is not sequence)
         self.pending = {other: at - (at > place) for other, at in pending}
@@ -250,17 +324,3 @@ class ColumnCrowd(ListedCrowd):
             head.places = head.places - (head.places > place)
             if (head.places == np.arange(head.n)).all():
                 head.places = None
-
-    def key(self, head: Head, keyed: I64) -> None:
-        """Makes blocks of those aboard findable, where more of them are full than have a key."""
-        columns = self.columns
-        before = columns.keyed[: head.n] if head.places is None else columns.keyed[head.places]
-        rows = np.flatnonzero(keyed > before)
-        places = rows if head.places is None else head.places[rows]
-        full, size, register = keyed[rows], self.rules.block_size, self.kv.register
-        columns.keyed[places] = full
-        each = zip(rows.tolist(), columns.written[places].tolist(), full.tolist(), strict=True)
-        for row, written, blocks in each:
-            sequence = head.members[row]
-            sequence.num_tokens = sequence.prompt_tokens + written
-            register(sequence, blocks * size)

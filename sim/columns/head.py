@@ -51,14 +51,18 @@ class ColumnBatch(Batch):
         n = self.head.n
         return self.head.members[row] if row < n else self.tail.sequences[row - n]
 
+    def _with_tail(self, head: I64, of: Callable[[Batch], I64]) -> I64:
+        """Returns the values of those rows that are columns, and what is asked of the others behind them."""
+        return np.concatenate((head, of(self._tail))) if self._tail.sequences else head
+
     def ids(self) -> I64:
         """As `Batch.ids`."""
-        return np.concatenate((self.head.ids, self.tail.ids()))
+        return self._with_tail(self.head.ids, Batch.ids)
 
     def drafts(self) -> I64:
         """As `Batch.drafts`."""
         head = self.head
-        return np.concatenate((np.zeros_like(head.drafts) if head.void else head.drafts, self.tail.drafts()))
+        return self._with_tail(np.zeros_like(head.drafts) if head.void else head.drafts, Batch.drafts)
 
     def voids(self) -> npt.NDArray[np.bool_]:
         """As `Batch.voids`."""
@@ -68,11 +72,11 @@ class ColumnBatch(Batch):
 
     def written(self) -> I64:
         """As `Batch.written`."""
-        return np.concatenate((self.head.written, self.tail.written()))
+        return self._with_tail(self.head.written, Batch.written)
 
     def assumed(self) -> I64:
         """As `Batch.assumed`."""
-        return np.concatenate((self.head.written + self.head.assumed, self.tail.assumed()))
+        return self._with_tail(self.head.written + self.head.assumed, Batch.assumed)
 
     def will_sample(self) -> npt.NDArray[np.bool_]:
         """As `Batch.will_sample`."""

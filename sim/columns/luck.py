@@ -167,28 +167,51 @@ class ColumnNotes:
             head.counted = columns.counted[:n] > 0
             self.uncounted = not head.counted.all()
         if not head.num_drafts or head.void:
-            head.new = np.ones(n, dtype=np.int64)
+            head.new, head.by_accepted = np.ones(n, dtype=np.int64), [n]
             return
-        drafts, verified = head.drafts, columns.verified[:n]
+        drafts, each, verified = head.drafts, head.each, columns.verified[:n]
         nth = np.where(columns.by_place[:n], columns.written[:n], verified) if self.by_place else verified
         agreed = np.minimum(self.luck.bytes.take(columns.base[:n] + nth), drafts)
-        verifies = drafts > 0
-        verified += verifies
-        columns.drafted[:n] += drafts
-        columns.accepted[:n] += agreed
+        idle = 0
+        if each is None:
+            verifies = drafts > 0
+            idle = n - int(np.count_nonzero(verifies))
+            verified += verifies
+        else:
+            verified += 1
+        drafted, accepted = columns.drafted[:n], columns.accepted[:n]
+        drafted += drafts
+        accepted += agreed
         head.new = agreed + 1
-        idle = n - int(np.count_nonzero(verifies))
+        head.by_accepted = found = np.bincount(agreed).tolist()
         if head.counted is not None:
-            agreed, idle = agreed[verifies & head.counted], 0
-        for accepted, rounds in enumerate(np.bincount(agreed).tolist()):
-            histogram[accepted] += rounds
+            measured = head.counted if each is not None else verifies & head.counted
+            found, idle = np.bincount(agreed[measured]).tolist(), 0
+        for kept, rounds in enumerate(found):
+            histogram[kept] += rounds
         histogram[0] -= idle
 
-    def gaps(self, head: Head, gaps: list[int]) -> None:
-        """Counts measured chunks by their tokens: each row's last one left an iteration before."""
-        kept = head.kept if head.counted is None else head.kept[head.counted]
-        for tokens, chunks in enumerate(np.bincount(kept).tolist()):
-            gaps[tokens] += chunks
+    def gaps(self, head: Head, gaps: list[int]) -> int:
+        """Counts measured chunks by their tokens: each row's last one left an iteration before.
+
+        Returns:
+            The tokens of all chunks.
+        """
+        if head.by_accepted is None or head.counted is not None:
+            kept = head.kept if head.counted is None else head.kept[head.counted]
+            for tokens, chunks in enumerate(np.bincount(kept).tolist()):
+                gaps[tokens] += chunks
+            return int(np.add.reduce(head.kept))
+        total = head.n
+        for accepted, chunks in enumerate(head.by_accepted):
+            total += accepted * chunks
+            gaps[accepted + 1] += chunks
+        for place in head.left:  # what goes beyond the end is dropped
+            new, kept_of_it = head.new.item(place), head.kept.item(place)
+            gaps[new] -= 1
+            gaps[kept_of_it] += 1
+            total -= new - kept_of_it
+        return total
 
     def proposed(self, planned: int | I64, n: int) -> int | I64:
         """Returns the drafts that the first `n` of those aboard find after a step, of those planned."""

@@ -59,7 +59,7 @@ class Columns:
         drafts: to verify next.
         blocks: KV blocks held. num_blocks: their sum.
         last, most: the output token that ends it; the last one that it may ask for.
-        keyed: blocks with a key in the prefix cache.
+        keyed: tokens whose full blocks have a key in the prefix cache once it leaves.
         assumed: tokens of its rows in flight.
         base, verified: where its luck begins; verifications so far. found, sampled: the same of its look-ups.
         drafted, accepted: drafts verified and accepted.
@@ -68,6 +68,8 @@ class Columns:
         ids: of the requests.
         longest: no context is longer.
         void: the drafts of all are placeholders.
+        each: drafts of all, where they are known to be alike; else None.
+        in_flight: of a step that is not scheduled ahead, the drafts that its rows verify, until it has ended.
         notes: keeps the rest.
     """
 
@@ -80,6 +82,8 @@ class Columns:
         self.num_blocks = 0
         self.longest = 0
         self.void = False
+        self.each: int | None = None
+        self.in_flight: I64 | None = None
         self.notes: Notes | None = None
         self._table: I64 = np.zeros((NUM_FIELDS, 0), dtype=np.int64)
         self._name_fields()
@@ -104,6 +108,10 @@ class Columns:
         own = self.notes.enter(sequence) if self.notes is not None else [0] * (ID - BASE)
         counts = (context, written, sequence.num_drafts, sequence.num_blocks, last, sequence.max_tokens)
         self._table[:, self.n] = (*counts, 0, sequence.num_output_placeholders, *own, sequence.id)
+        if not self.n:
+            self.each = sequence.num_drafts
+        elif self.each != sequence.num_drafts:
+            self.each = None
         self.n += 1
         self.num_blocks += sequence.num_blocks
         self.longest = max(self.longest, context)
@@ -118,6 +126,8 @@ class Columns:
         """Writes the counts of the sequence at a place back into it."""
         values = self._table[:, place].tolist()
         in_flight = values[ASSUMED]
+        if self.in_flight is not None and place < len(self.in_flight):
+            in_flight = 1 + self.in_flight.item(place)
         sequence.num_computed_tokens = values[CONTEXT] + in_flight
         sequence.num_in_flight_tokens = in_flight
         sequence.num_output_placeholders = in_flight if self.ahead else 0
@@ -131,15 +141,13 @@ class Columns:
 
     def grow(self, new: I64, drafts: I64) -> None:
         """Adds tokens that rows of the first ones brought, in the place of those that were assumed."""
-        self._table[: WRITTEN + 1, : len(new)] += new
-        rest = self.assumed[: len(new)]
-        rest -= drafts
-        rest -= 1
-
-    def drop_last(self) -> None:
-        """Lets the last one go."""
-        self.n -= 1
-        self.num_blocks -= int(self.blocks[self.n])
+        counts = self._table[: WRITTEN + 1, : len(new)]
+        counts += new
+        self.in_flight = None
+        if self.ahead:
+            rest = self.assumed[: len(new)]
+            rest -= drafts
+            rest -= 1
 
     def drop(self, places: list[int]) -> None:
         """Lets those at places go, which are in order; who stands behind them moves up."""
@@ -149,7 +157,12 @@ class Columns:
             table[:, place : n - 1] = table[:, place + 1 : n]
             n -= 1
         self.n = n
+        if self.in_flight is not None:
+            self.in_flight = np.delete(
+                self.in_flight, [place for place in places if place < len(self.in_flight)]
+            )
 
     def clear(self) -> None:
         """Lets all go."""
         self.n = self.num_blocks = self.longest = 0
+        self.in_flight = None

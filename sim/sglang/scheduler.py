@@ -13,7 +13,7 @@ from collections.abc import Sequence as Rows
 
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.scheduler import Outcome
-from specfleet.sim.sequence import FINISHED, PREEMPTED, RUNNING, WAITING, Batch, Sequence
+from specfleet.sim.sequence import FINISHED, PREEMPTED, RUNNING, WAITING, AskedTokens, Batch, Sequence
 from specfleet.sim.sglang.adder import PrefillAdder, admit, may_try
 from specfleet.sim.sglang.batch import CUT, DECODE, MIXED, PREFILL, SglangBatch, outranked
 from specfleet.sim.sglang.pool import Match, TokenPool
@@ -96,7 +96,7 @@ class SglangScheduler:
         """Requests that hold KV: they run, or their prompt has been begun."""
         return len(self.pool.held)
 
-    def refusal(self, request: Sequence) -> str | None:
+    def refusal(self, request: Sequence | AskedTokens) -> str | None:
         """Returns why a request is refused, or None. Outputs that do not fit are cut, as SGLang does."""
         return self.rules.refusal(request.prompt_tokens)
 

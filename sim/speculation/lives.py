@@ -50,10 +50,11 @@ class Lives:
             self.by_class[name].turns = None if table.think_s is None else table.turn
             if spec.length_rank_correlation:
                 self._ranks[rows] = output_ranks(outputs)
+        self._processes = {i: self.by_class[n] for i, n in enumerate(self._names) if n in self.by_class}
 
     def process(self, row: int) -> Acceptance:
         """Returns the process of a request's class."""
-        return self.by_class[self._names[int(self._table.class_id[row])]]
+        return self._processes[self._table.class_id.item(row)]
 
     def accepted(self, row: int, ahead: bool = False) -> bytes:
         """Returns the drafts accepted by verification, or by output tokens written where luck has a place.

@@ -223,24 +223,26 @@ class SloBudget(Columnwise):
     def plan_rows(self, batch: Batch, waiting: int, now: float) -> I64:
         """Returns K for those behind, then position by position for the most confident."""
         ids = batch.ids()
-        self._started.cover(ids)
-        self._started.of[ids] = started = np.minimum(self._started.of[ids], now)
+        started = np.minimum(self._started.at(ids), now)
+        self._started.of[ids] = started
         behind = now - started > batch.written() * self.tpot_s
         drafts: I64 = np.zeros(len(ids), dtype=np.int64)
-        if behind.any():
-            before = self.k * (np.cumsum(behind) - behind)
-            left_to_each = np.minimum(np.maximum(self.budget - before, 0), self.k)
-            drafts = np.where(behind, left_to_each, drafts)
-        left = self.budget - int(np.add.reduce(drafts))
-        survival = self._survival.of(batch, ids)
-        for position in range(self.k):
-            if not left:
-                break
-            rows = (drafts == position).nonzero()[0]
-            if len(rows) > left:  # the most confident, of equal ones the last
-                rows = rows[survival[rows, position].argsort(kind="stable")[len(rows) - left :]]
-            drafts[rows] += 1
-            left -= len(rows)
+        first, (whole, rest) = behind.nonzero()[0], divmod(self.budget, max(self.k, 1))
+        if len(first) > whole:
+            drafts[first[:whole]] = self.k
+            drafts[first[whole]] = rest
+            return drafts
+        drafts[first] = self.k
+        if len(first) == len(ids):
+            return drafts
+        each, over = divmod(self.budget - len(first) * self.k, len(ids) - len(first))
+        if each >= self.k:
+            each, over = self.k, 0
+        drafts[~behind] = each
+        if over:  # the most confident, of equal ones the last
+            rows = (~behind).nonzero()[0]
+            survival = self._survival.of(batch, ids)[rows, each]
+            drafts[rows[survival.argsort(kind="stable")[len(rows) - over :]]] += 1
         return drafts
 
 

@@ -151,6 +151,15 @@ class ById:
         self.start = start
         self.of: npt.NDArray[Any] = np.full((0, *shape), start, dtype=dtype)
 
+    def at(self, ids: I64) -> npt.NDArray[Any]:
+        """Returns the numbers of requests, with room for them from then on."""
+        try:
+            found: npt.NDArray[Any] = self.of[ids]
+        except IndexError:
+            self.cover(ids)
+            found = self.of[ids]
+        return found
+
     def cover(self, ids: I64) -> None:
         """Makes room for requests."""
         most = int(ids.max(initial=-1)) + 1
@@ -177,10 +186,9 @@ class FromRequest:
     def of(self, batch: Batch, ids: I64 | None = None) -> npt.NDArray[Any]:
         """Returns them for the rows of a batch, whose requests are `ids` if somebody has asked already."""
         ids = batch.ids() if ids is None else ids
-        self._asked.cover(ids)
-        self._said.cover(ids)
-        asked = self._asked.of[ids]
+        asked = self._asked.at(ids)
         if not asked.all():
+            self._said.cover(ids)
             new = np.flatnonzero(~asked)
             for row in new.tolist():
                 self._said.of[ids[row]] = self.ask(batch.member(row))

@@ -118,6 +118,13 @@ def test_columns_equal_a_list_where_budget_and_blocks_run_short(world: World, se
 
 
 @LAWS
+@given(odd(st.booleans().flatmap(lambda tight: worlds(LOOPS, tight=tight))), st.integers(0, 4), SEEDS)
+def test_columns_equal_a_list_at_the_last_positions(world: World, spare: int, seed: int) -> None:
+    most = max(map(sum, zip(world.prompt, world.max_tokens or world.output, strict=True)))
+    prove(replace(world, engine=replace(world.engine, max_model_len=most + spare)), seed)
+
+
+@LAWS
 @given(odd(sharing(LOOPS)), SEEDS)
 def test_columns_find_and_leave_the_same_prefixes(world: World, seed: int) -> None:
     prove(world, seed)

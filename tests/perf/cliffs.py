@@ -8,22 +8,28 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
+from combinations import combinations
 
 from specfleet.hardware import catalog
 from specfleet.hardware.placement import Placement
 from specfleet.hardware.stepcost import KernelCost
-from specfleet.sim.config import EngineConfig, LoadConfig, SglangConfig, SpeculativeConfig
+from specfleet.sim.config import DeploymentConfig, EngineConfig, LoadConfig, SglangConfig, SpeculativeConfig
 from specfleet.sim.metrics.columns import benchmark
 from specfleet.sim.simulation import RunResult, Scenario, simulate
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
 from specfleet.sim.speculation.bursts import Burst, HotCold
 from specfleet.sim.speculation.policy import PolicySpec
+from specfleet.workloads.build import WorkloadSpec
+from specfleet.workloads.build_sessions import session_requests
+from specfleet.workloads.lengths import Fixed
+from specfleet.workloads.pauses import FixedPause
 from specfleet.workloads.requests import RequestTable
+from specfleet.workloads.sessions import SessionSpec
 
 USERS = 128
 ORDINARY, OTHER = 3.0, 5.0
@@ -59,6 +65,10 @@ class Row:
         shared: prompt tokens that one of eight groups shares.
         lengths: prompt and output lengths vary as in recorded conversations.
         temperatures: requests are sampled at 0 or 1.
+        classes: every other request is of class `a`.
+        sessions: turns of a session; 0: single requests.
+        rate: requests a second; None: all are due at once.
+        deployment: replicas and router.
         ordinary: what most users have, with the lower bar.
         base: the row it is compared with.
     """
@@ -75,6 +85,10 @@ class Row:
     shared: int = 0
     lengths: bool = False
     temperatures: bool = False
+    classes: bool = False
+    sessions: int = 0
+    rate: float | None = None
+    deployment: DeploymentConfig = field(default_factory=DeploymentConfig)
     ordinary: bool = False
     base: Row | None = None
 
@@ -88,10 +102,12 @@ class Row:
         spec = AcceptanceSpec(**({"conditional_acceptance": 0.7} | dict(self.acceptance)))
         cost = price(self.k, engine.max_num_seqs)
         load = LoadConfig(max_concurrency=self.users)
-        return Scenario(engine, cost, {"": spec}, load=load, policy=self.policy)
+        return Scenario(engine, cost, {"": spec}, self.deployment, load=load, policy=self.policy)
 
     def table(self) -> RequestTable:
         """Returns the requests."""
+        if self.sessions:
+            return self._turns()
         n, rng = self.requests, np.random.default_rng(0)
         prompts, outputs = np.full(n, 1000), np.full(n, 250)
         if self.lengths:
@@ -100,13 +116,27 @@ class Row:
         segments = None
         if self.shared:
             streams = np.stack([-1 - np.arange(n) % 8, np.arange(n)], axis=1).ravel()
-            tokens = np.tile([self.shared, 1000 - self.shared], n)
+            own = np.maximum(prompts - self.shared, 1)
+            prompts = self.shared + own
+            tokens = np.stack([np.full(n, self.shared), own], axis=1).ravel()
             segments = np.arange(0, 2 * n + 1, 2), streams, tokens
         table = RequestTable.of(prompts, outputs, segments=segments)
         table = replace(table, priority=rng.integers(0, 3, n))
+        if self.classes:
+            table = replace(table, class_id=np.arange(n) % 2, class_names=("a", "b"))
+        if self.rate is not None:
+            table = replace(table, arrival_s=np.cumsum(rng.exponential(1.0 / self.rate, n)))
         if self.temperatures:
             table = replace(table, temperature=rng.integers(0, 2, n).astype(float))
         return table
+
+    def _turns(self) -> RequestTable:
+        """Returns sessions, each turn of which adds 200 tokens to the prompt and 100 of an answer."""
+        size, law = (
+            WorkloadSpec(self.requests, Fixed(200), Fixed(100), request_rate=1000.0),
+            Fixed(self.sessions),
+        )
+        return session_requests(size, SessionSpec(law, FixedPause(0.5), system_tokens=400), 0)
 
 
 def sglang_rows(base: Row) -> list[Row]:
@@ -177,6 +207,7 @@ def rows() -> list[Row]:
         but("priority", engine=(("policy", "priority"),)),
         but("long_prefill_token_threshold", engine=(("long_prefill_token_threshold", 512),)),
         but("reroll_on_reject", speculative=(("reroll_on_reject", True),)),
+        *combinations(base),
     ]
 
 

@@ -265,3 +265,32 @@ def test_an_slo_budget_serves_those_behind_first() -> None:
     policy.plan(batch, 0, 0.0)
     late.num_tokens, early.num_tokens = 11, 110
     assert policy.plan(batch, 0, 0.5) == [K, 0]
+
+
+@given(st.integers(0, 30), st.integers(1, K), st.integers(0, 6), st.data())
+def test_an_slo_budget_hands_out_position_by_position(
+    budget: int, k: int, now: int, data: st.DataObject
+) -> None:
+    n = data.draw(st.integers(0, 9))
+    written = data.draw(st.lists(st.integers(0, 5), min_size=n, max_size=n))
+    levels = st.lists(st.sampled_from([0.1, 0.5, 0.9]), min_size=k, max_size=k)
+    confidence = data.draw(st.lists(levels, min_size=n, max_size=n))
+    policy = make_policy(PolicySpec("slo_budget", {"k": k, "tpot_s": 1.0, "budget": budget}), K, COST)
+    assert policy is not None
+    batch = Batch()
+    for row, (tokens, survival) in enumerate(zip(written, confidence, strict=True)):
+        request = Request(row, 10, 99, confidence=tuple(survival))
+        request.num_tokens += tokens
+        batch.place(request, 1, 0)
+    policy.plan(batch, 0, 0.0)
+    left, wanted = budget, [0] * n
+    for row in range(n):
+        if now > written[row]:
+            wanted[row] = min(k, left)
+            left -= wanted[row]
+    for position in range(k):
+        asks = [row for row in range(n) if wanted[row] == position]
+        for row in sorted(asks, key=lambda row: (confidence[row][position], row))[max(len(asks) - left, 0) :]:
+            wanted[row] += 1
+            left -= 1
+    assert policy.plan(batch, 0, float(now)) == wanted

@@ -76,6 +76,17 @@ def prefill_pairs(tokens: int, past: int) -> int:
     return tokens * past + tokens * (tokens + 1) // 2
 
 
+def drafter_pass_s(cost: StepCost, most: int, tokens: int) -> float:
+    """Returns the seconds of one drafter pass over a prompt of so many tokens, at most `most` in a step."""
+    seconds = 0.0
+    for past in range(0, tokens, most):
+        piece = min(most, tokens - past)
+        fields = shape_fields(0, 0, 0, 0, 1, piece, prefill_pairs(piece, past), 1)
+        columns = {name: np.array([value]) for name, value in zip(StepShape._fields, fields, strict=True)}
+        seconds += float(cost.terms(columns)["drafter"][0])
+    return seconds
+
+
 class StepCost(Protocol):
     """Prices steps. `seconds` is the sum of `terms` in `TERMS` order, to the last bit."""
 

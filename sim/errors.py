@@ -46,5 +46,9 @@ class Breach(SimulationError):  # noqa: N818 - reads as what happened
         return f"law broken: {self.law}: {self.said} ({who}{where}, {when})"
 
 
+ASKED_FOR = "stepping was asked for"
+"""Why a run is stepped with `engine="step"`."""
+
+
 class Unsuited(Exception):  # noqa: N818 - not an error: the run is stepped instead
     """The run met something that only `Engine` can do."""

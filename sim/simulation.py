@@ -11,8 +11,8 @@ import numpy.typing as npt
 from specfleet.sim.calendar.runs import MANY, on_the_calendar
 from specfleet.sim.cluster import Cluster
 from specfleet.sim.disaggregation.run import simulate_disaggregated
-from specfleet.sim.errors import Unsuited
-from specfleet.sim.fleet.run import ASKED_FOR, simulate_pools
+from specfleet.sim.errors import ASKED_FOR, Unsuited
+from specfleet.sim.fleet.run import simulate_pools
 from specfleet.sim.laws.everywhere import check_alike
 from specfleet.sim.laws.whole import check_run
 from specfleet.sim.scenario import Outage, Ran, RunResult, Scenario
@@ -46,7 +46,7 @@ def simulate(
         Breach: a law of `sim.laws` does not hold of what was simulated.
     """
     if scenario.deployment.handover is not None:
-        return simulate_disaggregated(scenario, table, seed, every_turn)
+        return simulate_disaggregated(scenario, table, seed, engine, every_turn)
     if scenario.pools:
         return simulate_pools(scenario, table, seed, engine, every_turn)
     scenario = foreseen(scenario)

@@ -198,6 +198,10 @@ def _why_stepped(config: Experiment) -> str:
     asked = config.workload
     drawn = asked.trace is None and not asked.alone and not asked.has_sessions and not asked.thinks
     table = _drawn(workload_spec(config.workload)) if drawn else requests(config, seed=0)
+    if scenario.deployment.handover is not None:
+        from specfleet.sim.disaggregation.run import why_decoding_is_stepped
+
+        return why_decoding_is_stepped(scenario, table, 0)
     if scenario.pools:
         from specfleet.sim.fleet.run import why_pools_stepped
 

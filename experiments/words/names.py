@@ -65,6 +65,7 @@ _METRICS = {
     "p99_transfer_ms": ("P99 of the time KV is on its way", "ms"),
     "link_out_busy": ("links out of prefill replicas busy", "share"),
     "link_in_busy": ("links into decode replicas busy", "share"),
+    "kv_given_up": ("requests whose KV was given up", "requests"),
     "prefill_stood_still": ("prefill replicas stand still, full of KV", "share of the time"),
     "energy_x_plain": ("energy an output token", "ratio to the baseline"),
     "mean_gpu_w": ("mean power", "W a GPU"),

@@ -198,8 +198,12 @@ class CalendarCrowd:
         if tokens != block.prompt[j]:
             self._enter(Entrant(Stay.fresh(place, block, j)), tokens, blocks, drafts)
             return
-        calendar, entry = self.calendar, self.at.i + 1
         self.waiting.head += 1
+        self.join_drawn(place, block)
+
+    def join_drawn(self, place: int, block: LifeBatch) -> None:
+        """Adds a fresh request as it was drawn: its prompt ends in this step."""
+        calendar, entry, j = self.calendar, self.at.i + 1, place % BLOCK
         low, high = block.start[j], block.end[j]
         part = calendar.row[entry : entry + high - low]
         np.add(part, block.row[low:high], part)
@@ -405,6 +409,7 @@ class CalendarCrowd:
         calendar.clear(i)
         if self.begun is not None:
             acc -= self.footprints.prefilling(self.begun.held)
+        acc -= self.kv.outside << self.pack.blocks
         calendar.row[i] = -acc
         calendar.add_together(books.draw_term(standing, it, self.kv.asks_ends), i)
         self.at.until = books.until

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from typing import NamedTuple
 
 from specfleet.hardware.stepcost import StepCost
 from specfleet.sim.calendar.books.books import Books
@@ -31,6 +32,18 @@ from specfleet.sim.engine import Request
 from specfleet.sim.requests import RequestMaker
 
 
+class LaneKinds(NamedTuple):
+    """The classes that a lane is put together of."""
+
+    line: type[WaitingLine] = WaitingLine
+    crowd: type[CalendarCrowd] = CalendarCrowd
+    kv: type[CountedKV] = CountedKV
+    lane: type[Lane] = Lane
+
+
+USUAL = LaneKinds()
+
+
 class Fleet:
     """What lanes share: trajectories, and the counts of their rounds.
 
@@ -39,10 +52,13 @@ class Fleet:
         rules: of its engines.
         rows: their requests; a *place* is an index into it.
         lanes: how many.
+        kinds: what each is put together of.
     """
 
-    def __init__(self, plan: CalendarRun, rules: Footprints, rows: I64, lanes: int = 1) -> None:
-        self.plan = plan
+    def __init__(
+        self, plan: CalendarRun, rules: Footprints, rows: I64, lanes: int = 1, kinds: LaneKinds = USUAL
+    ) -> None:
+        self.plan, self._kinds = plan, kinds
         table, luck = plan.table, plan.luck
         self.by_k: list[Trajectories] = []
         own = plan.drafting
@@ -101,8 +117,10 @@ class Fleet:
         books = Books(self.lives, self.ledger, lane, log, members)
         if self.by_k and members is not None:
             books = TermBooks(by_k, lane, log, members)
-        waiting, ends = WaitingLine(inbox, arrived_s), Ends(watch, stops, runs_ahead)
-        made = lane_of(plan.config, cost, by_k, waiting, books, ends, replica, plans)
+        waiting, ends = self._kinds.line(inbox, arrived_s), Ends(watch, stops, runs_ahead)
+        made = lane_of(plan.config, cost, by_k, waiting, books, ends, replica, plans, self._kinds)
+        if self._kinds is not USUAL:
+            return made
         if self._prompts is not None:
             made.crowd.kv = SharedKV(made.crowd, self._prompts)
         elif plan.config.enable_prefix_caching and self._may_throw_out and not self.by_k:
@@ -125,6 +143,7 @@ def lane_of(
     ends: Ends,
     replica: int,
     plans: Plans | None = None,
+    kinds: LaneKinds = USUAL,
 ) -> Lane:
     """Puts a lane together whose blocks are only counted.
 
@@ -135,6 +154,7 @@ def lane_of(
         waiting, books, ends: of the engine.
         replica: its number in the cluster.
         plans: K by batch size and queue; None is always K.
+        kinds: what it is put together of.
     """
     lives = by_k[-1]
     speculative = config.speculative
@@ -142,6 +162,6 @@ def lane_of(
         speculative is not None and speculative.reroll_on_reject
     )
     calendar = Calendar(lives.rules, lives.longest_row, learns, lives.drafting)
-    crowd = CalendarCrowd(config, DrawnLives(by_k), calendar, waiting, books, ends)
-    crowd.kv = CountedKV(crowd)
-    return Lane(cost, crowd, plans, replica)
+    crowd = kinds.crowd(config, DrawnLives(by_k), calendar, waiting, books, ends)
+    crowd.kv = kinds.kv(crowd)
+    return kinds.lane(cost, crowd, plans, replica)

@@ -88,6 +88,8 @@ UNDERSTOOD: dict[type, tuple[str, ...]] = {
         "static_batching",
         "cuts_prompts_at_blocks",
         "sglang",
+        "receives_kv",
+        "rebuilds_drafter_kv",
     ),
     SglangConfig: (
         "chunked_prefill_size",
@@ -232,7 +234,6 @@ def _writes_nothing(run: CalendarRun) -> bool:
     return bool((most < 1).any())
 
 
-HANDS_KV = ("hands_kv_over", "receives_kv", "rebuilds_drafter_kv")
 REFUSED = (
     Refusal(
         SglangConfig,
@@ -296,7 +297,13 @@ REFUSED = (
         lambda run: run.scenario.deployment.lockstep > 1,
         "ranks in lockstep",
     ),
-    Refusal(EngineConfig, HANDS_KV, lambda run: any(getattr(run.config, n) for n in HANDS_KV), STEPPED),
+    Refusal(EngineConfig, ("hands_kv_over",), lambda run: run.config.hands_kv_over, STEPPED),
+    Refusal(
+        EngineConfig,
+        (),
+        lambda run: run.config.receives_kv and (run.shared or run.outgrows_drafter),
+        "prompts that share prefixes, or reach drafter_max_model_len, where their KV comes from elsewhere",
+    ),
     Refusal(DeploymentConfig, ("handover",), lambda run: bool(run.scenario.deployment.handover), STEPPED),
     Refusal(
         EngineConfig,

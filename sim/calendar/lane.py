@@ -58,6 +58,7 @@ class Lane:
         self._context_mask = crowd.pack.context_mask
         speculative = crowd.config.speculative
         self._rerolls = speculative is not None and speculative.reroll_on_reject
+        self._plain = not (self._rerolls or crowd.config.rebuilds_drafter_kv)
         self._own_drafts = len(self.calendar.drafts) > 0
         self.quiet = Quiet(self.calendar, cost, self.log, self.ends, plans, self.passes_at)
 
@@ -91,6 +92,7 @@ class Lane:
                 continue
             if short or crowd.may_serve():
                 schedule(crowd)
+                until = min(until, waiting.stop_s)
                 n, pieces = (at.acc >> row_bit) & row_mask, crowd.step.pieces
             if n or pieces:
                 queue, turn, flew = len(waiting.preempted) + waiting.ending, at.now, at.flying
@@ -167,7 +169,7 @@ class Lane:
             log.wakes.append(it)
             log.wake_s.append(begin)
         shape = new_shape(StepShape, numbers)
-        end = begin + (self._with_rerun(shape, it, i) if self._rerolls else self.cost.seconds(shape))
+        end = begin + self.cost.seconds(shape) if self._plain else self._end(begin, shape)
         log.end_s.append(end)
         log.sums.append(acc)
         if window:
@@ -183,12 +185,16 @@ class Lane:
             self.crowd.change_k(following)
         return end - begin
 
-    def _with_rerun(self, shape: StepShape, it: int, i: int) -> float:
+    def _end(self, begin_s: float, shape: StepShape) -> float:
+        """Returns when a step ends that begins at a time."""
+        return begin_s + (self._with_rerun(shape) if self._rerolls else self.cost.seconds(shape))
+
+    def _with_rerun(self, shape: StepShape) -> float:
         """Returns the seconds of a step that runs again, without the drafter, if it rejects a draft."""
-        seconds, outcomes = self.cost.seconds(shape), self.calendar.outcomes[i].tolist()
+        seconds, outcomes = self.cost.seconds(shape), self.calendar.outcomes[self.at.i].tolist()
         accepted = sum([(tokens - 1) * count for tokens, count in enumerate(outcomes)])
         if accepted < shape.draft_tokens:
-            self.log.rerolled.append(it)
+            self.log.rerolled.append(self.at.it)
             seconds += self.cost.seconds(shape._replace(draft_passes=0))
         return seconds
 
@@ -225,7 +231,7 @@ class Lane:
         self.crowd.kv.emptied(at.it)
         self.calendar.row[at.i + 1] = 0
         self.calendar.skip_beside(at.i + 1)
-        at.now, at.flying, at.acc = at.last_end, False, 0
+        at.now, at.flying, at.acc = at.last_end, False, self.crowd.kv.outside << self.crowd.pack.blocks
         return self.ends.publish(at.it - 2, turn)
 
     def _idle(self, until: float) -> Generator[float, float, float]:
@@ -269,7 +275,7 @@ class Lane:
 
     @property
     def inbox(self) -> array[int] | range:
-        """Places of the requests in order of arrival."""
+        """Places of the requests in the order in which they come to run."""
         return self.waiting.inbox
 
     @property

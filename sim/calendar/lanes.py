@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specfleet.sim.calendar.columns import Places
-from specfleet.sim.calendar.fleet import Fleet
+from specfleet.sim.calendar.fleet import USUAL, Fleet
 from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.harvest import Harvest
 from specfleet.sim.calendar.lane import Lane, Turns
@@ -73,25 +73,29 @@ class Lanes:
     Attributes:
         servers: a lane a replica.
         watches: who ends there, a watch a replica.
+        arrived_s: when each request of the table has arrived; nan of the others.
     """
+
+    serves: type[LaneServer] = LaneServer
+    kinds = USUAL
 
     def __init__(self, run: CalendarRun, rules: Footprints, clocked: bool, among: bool = False) -> None:
         self._run, self._rules = run, rules
         replicas = run.scenario.deployment.replicas
-        self._fleet = fleet = Fleet(run, rules, run.served, replicas)
+        self._fleet = fleet = Fleet(run, rules, run.served, replicas, self.kinds)
         self._places = _places(run) if clocked or among else array("q")
-        self._arrived_s = array("d", [nan]) * len(self._places)
+        self.arrived_s = array("d", [nan]) * len(self._places)
         ranks = clocked and run.scenario.client.chunk_s != 0.0
         self.watches = [Watch(ranks) for _ in range(replicas)]
         lanes = [
             fleet.lane(array("q"), array("d"), index, index, watch, clocked, not clocked)
             for index, watch in enumerate(self.watches)
         ]
-        self.servers = [LaneServer(lane, fleet.lives, self._places) for lane in lanes]
+        self.servers = [self.serves(lane, fleet.lives, self._places) for lane in lanes]
 
     def accepts(self, row: int, now: float) -> bool:
         """Whether a request that arrives at `now` can be served."""
-        self._arrived_s[row] = now
+        self.arrived_s[row] = now
         return self._places[row] >= 0
 
     def between_arrivals(self, arrived_s: list[float], router: Counting) -> None:
@@ -141,7 +145,7 @@ class Lanes:
         """
         self._fleet.lives.settle()
         if arrived_s is None:
-            arrived_s = np.frombuffer(self._arrived_s)
+            arrived_s = np.frombuffer(self.arrived_s)
         del self._places[:]
         harvest = Harvest(self._run, self._rules, sent_s, arrived_s)
         for server in self.servers:

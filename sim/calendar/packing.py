@@ -54,7 +54,7 @@ class Packing:
         longest = layout.held(longest_tokens + growth_tokens) if layout else longest_tokens + growth_tokens
         overdrawn = config.usable_blocks + seqs * (growth // size + 1)
         most_blocks = min(overdrawn, seqs * (longest // size + 1))
-        if config.reserves_max_tokens:
+        if config.reserves_max_tokens or config.receives_kv:
             most_blocks = overdrawn
         block_bits = most_blocks.bit_length()
         held_tokens = seqs * (longest_tokens + growth_tokens) if shared else most_blocks * size

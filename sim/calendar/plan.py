@@ -175,4 +175,6 @@ class CalendarRun:
         slots = self.config.kv_layout.held_each(slots) if self.config.kv_layout else slots
         blocks = slots // rules.block_size + 1
         most = min(self.config.max_num_seqs, len(rows))
+        if self.config.receives_kv:  # whose KV is on its way has no seat, and blocks
+            most = len(rows)
         return int(np.sort(blocks)[len(rows) - most :].sum()) <= self.config.usable_blocks

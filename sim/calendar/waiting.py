@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from math import inf
 
 from specfleet.sim.calendar.stay import Stay
 
@@ -26,6 +27,11 @@ class WaitingLine:
         self.arrived_s = arrived_s
         self.head = self.visible = self.ending = self.lacks = 0
         self.preempted: list[Stay] = []
+
+    @property
+    def stop_s(self) -> float:
+        """The time from which no turn is taken before somebody else has been told of one."""
+        return inf
 
     def put_back(self, stay: Stay) -> None:
         """Puts somebody who was thrown out in front of everybody else."""

@@ -8,7 +8,8 @@ turn, computes the last token of its prompt again, and samples its first one. Wh
 everything again, here.
 
 Where prompts whose KV is there hold all blocks, nobody runs, and the first in line needs one more, vLLM
-stands still for good. Here the last of them then gives its blocks up, and computes its prompt itself.
+stands still for good; and where the only one that runs throws itself out for lack of blocks, it begins again
+for good. Here the last of them then gives its blocks up, and computes its prompt itself.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class ReceivingCrowd(ColumnCrowd):
 
     Attributes:
         opened: requests that have been given blocks for their KV; whoever sends it takes them out.
+        given_up: requests that gave the KV up that had come; as above.
     """
 
     def __init__(self, config: EngineConfig, rules: SchedulerRules, kv: KVCache, k_varies: bool) -> None:
@@ -36,6 +38,7 @@ class ReceivingCrowd(ColumnCrowd):
         self._coming: dict[int, Sequence] = {}
         self._arriving: dict[int, Sequence] = {}
         self.opened: list[int] = []
+        self.given_up: list[int] = []
 
     @property
     def awaits_kv(self) -> bool:
@@ -86,15 +89,18 @@ class ReceivingCrowd(ColumnCrowd):
     def end(self) -> None:
         """As `ListedCrowd.end`; whoever is last gives its KV up where nobody can go on otherwise."""
         super().end()
-        if self.running or self.flying or self._arriving or self.batch.preempted:
+        batch = self.batch
+        stands = not (self.flying or self._arriving or batch.preempted or batch.rows)
+        if self.running or not (stands or batch.preempted):
             return
-        holders = [sequence for sequence in self.waiting if sequence.num_blocks]
-        if not self.batch.rows and holders:
+        holders = [one for one in self.waiting if one.num_blocks and one.id not in self._arriving]
+        if holders:
             last = holders[-1]
             self.kv.free(last)
             last.num_computed_tokens = 0
             last.num_preemptions += 1
-            self.batch.preempted.append(last)
+            self.given_up.append(last.id)
+            batch.preempted.append(last)
 
     def _take(self, sequence: Sequence, hit: Hit, blocks: int) -> None:
         if not sequence.num_blocks:

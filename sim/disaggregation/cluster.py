@@ -15,6 +15,7 @@ import numpy as np
 from specfleet.sim.clients import Answer
 from specfleet.sim.cluster import Cluster, made_router
 from specfleet.sim.disaggregation.config import AFTER, DECODE, PREFILL
+from specfleet.sim.disaggregation.lanes import RemoteServer, RoleLanes
 from specfleet.sim.disaggregation.servers import PromptPiece, RoleEngines, RoleServer
 from specfleet.sim.disaggregation.transfers import Transfers
 from specfleet.sim.replica import Replica
@@ -22,6 +23,9 @@ from specfleet.sim.router import Router
 from specfleet.sim.rules import SchedulerRules
 from specfleet.sim.scenario import Scenario
 from specfleet.workloads.requests import RequestTable
+
+Part = RoleEngines | RoleLanes
+"""What the replicas of a pool run: engines that are stepped, or lanes of the calendar."""
 
 
 def members_with(scenario: Scenario, role: str) -> list[int]:
@@ -34,7 +38,7 @@ class HandingServers:
 
     Args:
         scenario: of the cluster.
-        parts: the engines of each of its pools.
+        parts: the engines or lanes of each of its pools.
 
     Attributes:
         servers: of every replica, in order of their numbers.
@@ -43,13 +47,13 @@ class HandingServers:
         refusals: reasons for which requests were refused, with counts.
     """
 
-    def __init__(self, scenario: Scenario, parts: Sequence[RoleEngines], requests: int) -> None:
+    def __init__(self, scenario: Scenario, parts: Sequence[Part], requests: int) -> None:
         self.parts = parts
         self._decodes = [pool.role == DECODE for pool in scenario.pools]
         self._where: dict[int, tuple[int, int]] = {}
         for index, pool in enumerate(scenario.pools):
             self._where |= {member: (index, local) for local, member in enumerate(pool.members)}
-        self.servers: list[RoleServer] = [
+        self.servers: list[RoleServer | RemoteServer] = [
             parts[index].servers[local] for _, (index, local) in sorted(self._where.items())
         ]
         self.arrived_s = np.full(requests, np.nan)
@@ -61,6 +65,8 @@ class HandingServers:
         self.arrived_s[row] = now
         reason = next((said for part in self.parts if (said := part.refusal(row)) is not None), None)
         if reason is not None:
+            for part in self.parts:
+                part.send_away(row)
             self.refusals[reason] = self.refusals.get(reason, 0) + 1
         return reason is None
 
@@ -148,13 +154,19 @@ class HandingCluster(Cluster):
         """The decode replica of a request has blocks for its KV."""
         self.transfers.opened(row, self._where[row], now)
 
+    def given_up(self, row: int) -> None:
+        """The decode replica of a request has given its KV up."""
+        self.transfers.columns["kv_given_up"][row] += 1
+
     def _moved(self, row: int, now: float) -> None:
         """The KV of a request is there: the one replica is free of it, the other may go on."""
         source, target = self._at_prefill.pop(row), self._where[row]
-        self._engines[source].scheduler.release(row)
-        self._engines[target].scheduler.arrived(row)
+        computed = self._engines[source]
+        assert isinstance(computed, RoleServer), "prompts are computed by stepping"
+        computed.release(row)
+        self._engines[target].arrived(row)
         for number in (source, target):
             replica = self.replicas[number]
             assert isinstance(replica, Replica)
-            if len(self._engines[number].scheduler):
+            if self._engines[number].busy:
                 replica.wake(now)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-STEPPED = "prompts are computed on other replicas than they are decoded on"
-"""Why such a run is stepped."""
+STEPPED = "replicas that hand KV over"
+"""Why those that compute prompts for others are stepped."""
 PREFILL, DECODE = "prefill", "decode"
 """Roles of a pool."""
 AFTER, CHUNKS, LAYERS = "after", "chunks", "layers"

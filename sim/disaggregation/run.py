@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from specfleet.sim.calendar.harvest import by_end
+from specfleet.sim.calendar.taken import taken
 from specfleet.sim.disaggregation.cluster import HandingCluster, HandingServers
 from specfleet.sim.disaggregation.config import PREFILL, STEPPED
+from specfleet.sim.disaggregation.lanes import RoleLanes
 from specfleet.sim.disaggregation.servers import RoleEngines
 from specfleet.sim.disaggregation.transfers import COUNTS, TIMES
+from specfleet.sim.errors import ASKED_FOR, Unsuited
 from specfleet.sim.fleet.join import counts_of, numbered, result_of, sums_of, wide
+from specfleet.sim.laws.everywhere import check_alike
 from specfleet.sim.laws.handover import check_handover
 from specfleet.sim.laws.whole import check_run
 from specfleet.sim.recorder import FINISHED, REJECTED, REQUEST_COUNTS, REQUEST_TIMES, Columns
+from specfleet.sim.router import ROUTERS, Looking
 from specfleet.sim.scenario import Ran, RunResult, Scenario
 from specfleet.sim.source import some_rows
 from specfleet.sim.speculation.lives import Lives
@@ -27,22 +32,77 @@ I64 = npt.NDArray[np.int64]
 
 
 def simulate_disaggregated(
-    scenario: Scenario, table: RequestTable, seed: int, every_turn: bool = False
+    scenario: Scenario, table: RequestTable, seed: int, engine: str = "auto", every_turn: bool = False
 ) -> RunResult:
     """Simulates requests whose KV is handed over; arguments, result and errors as `simulation.simulate`."""
     pools = [replace(pool, cost=foreseen(scenario.part(pool)).cost) for pool in scenario.pools]
     scenario = replace(scenario, pools=tuple(pools))
+    because, result = ASKED_FOR, None
+    if engine == "auto":
+        try:
+            result = _run(scenario, table, seed, _lanes(scenario, table, seed), STEPPED)
+        except Unsuited as unsuited:
+            because = str(unsuited)
+    if result is None or every_turn:
+        stepped = _run(scenario, table, seed, {}, because, every_turn)
+        if result is None:
+            return stepped
+        check_alike(result, stepped)
+    return result
+
+
+def why_decoding_is_stepped(scenario: Scenario, table: RequestTable, seed: int) -> str:
+    """Returns why replicas that decode would be stepped; empty where the calendar begins them."""
+    try:
+        _lanes(scenario, table, seed)
+    except Unsuited as reason:
+        return str(reason)
+    return ""
+
+
+def _lanes(scenario: Scenario, table: RequestTable, seed: int) -> dict[int, RoleLanes]:
+    """Returns the lanes of pools that decode, by number of the pool.
+
+    Raises:
+        Unsuited: they have to be stepped, and why.
+    """
+    handover, found = scenario.deployment.handover, {}
+    assert handover is not None
+    if issubclass(ROUTERS[handover.router], Looking):
+        raise Unsuited(f"the router {handover.router} looks into engines")
+    for index, pool in enumerate(scenario.pools):
+        if pool.role != PREFILL:
+            part = scenario.part(pool)
+            run, rules = taken(part, table, seed, _lives(part, table, seed))
+            assert rules is not None, "SGLang's pools are not disaggregated"
+            found[index] = RoleLanes(run, rules)
+    return found
+
+
+def _run(
+    scenario: Scenario,
+    table: RequestTable,
+    seed: int,
+    lanes: Mapping[int, RoleLanes],
+    because: str,
+    every_turn: bool = False,
+) -> RunResult:
+    """Runs pools on lanes, and steps those without.
+
+    Raises:
+        Unsuited: a lane cannot go on, and why.
+    """
     prompts = prompts_of(table)
-    parts = []
-    for pool in scenario.pools:
+    parts: list[RoleEngines | RoleLanes] = []
+    for index, pool in enumerate(scenario.pools):
         part = scenario.part(pool)
         mine, lives = (prompts, None) if pool.role == PREFILL else (table, _lives(part, table, seed))
-        parts.append(RoleEngines(part, mine, lives, every_turn))
+        parts.append(lanes[index] if index in lanes else RoleEngines(part, mine, lives, every_turn))
     servers = HandingServers(scenario, parts, len(table))
     cluster = HandingCluster(scenario, table, seed, servers)
     cluster.run()
     rans = [part.ran(cluster.client) for part in parts]
-    result = _joined(scenario, table, seed, rans, servers, cluster)
+    result = _joined(scenario, table, seed, rans, servers, cluster, because)
     check_handover(result, table)
     return result
 
@@ -65,6 +125,7 @@ def _joined(
     rans: Sequence[Ran],
     servers: HandingServers,
     cluster: HandingCluster,
+    because: str,
 ) -> RunResult:
     """Returns the run, its parts beside it, each of which obeys the laws of a run of its own.
 
@@ -111,10 +172,18 @@ def _joined(
         rounds_by_accepted=sums_of([part.rounds_by_accepted for part in parts]),
         refusals=counts_of([servers.refusals]),
         steps_without_drafter=sum(part.steps_without_drafter for part in parts),
-        stepped_because=STEPPED,
+        stepped_share=_stepped_share(parts),
+        stepped_because=because,
         parts=tuple(parts),
         standing=by_end([numbered(part.standing, of) for part, of in each]),
     )
+
+
+def _stepped_share(parts: Sequence[RunResult]) -> float:
+    """Returns the share of all iterations that were stepped."""
+    each = [len(part.iterations["end_s"]) for part in parts]
+    stepped = sum(count * part.stepped_share for count, part in zip(each, parts, strict=True))
+    return stepped / max(sum(each), 1)
 
 
 def _columns(

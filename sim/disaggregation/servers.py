@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from specfleet.hardware.stepcost import StepCost, StepShape, prefill_pairs, shape_fields
+from specfleet.hardware.stepcost import StepCost, drafter_pass_s
 from specfleet.sim.clients import Client
 from specfleet.sim.columns.receiving import ReceivingCrowd
 from specfleet.sim.config import EngineConfig
@@ -64,17 +64,8 @@ class RebuildingEngine(Engine):
         super()._start(flight, now)
         for sequence in flight.batch.new:
             if not sequence.num_preemptions:
-                flight.end_s += self._pass_s(sequence.prompt_tokens)
-
-    def _pass_s(self, tokens: int) -> float:
-        """Returns the seconds of one drafter pass over a prompt."""
-        most, seconds = self.config.max_num_batched_tokens, 0.0
-        for past in range(0, tokens, most):
-            piece = min(most, tokens - past)
-            fields = shape_fields(0, 0, 0, 0, 1, piece, prefill_pairs(piece, past), 1)
-            columns = {name: np.array([value]) for name, value in zip(StepShape._fields, fields, strict=True)}
-            seconds += float(self.cost.terms(columns)["drafter"][0])
-        return seconds
+                most = self.config.max_num_batched_tokens
+                flight.end_s += drafter_pass_s(self.cost, most, sequence.prompt_tokens)
 
 
 class Standstills:
@@ -113,6 +104,12 @@ class Standstills:
         }
 
 
+def joined_standstills(each: list[Standstills]) -> Columns:
+    """Returns the columns of replicas, in order of their numbers."""
+    columns = [standing.columns(number) for number, standing in enumerate(each)]
+    return {name: np.concatenate([one[name] for one in columns]) for name in columns[0]}
+
+
 class Takes(Protocol):
     """Who wants to know what becomes of KV."""
 
@@ -122,6 +119,10 @@ class Takes(Protocol):
 
     def opened(self, row: int, now: float) -> None:
         """The decode replica has blocks for a prompt."""
+        ...
+
+    def given_up(self, row: int) -> None:
+        """A prompt's KV has come and was given up again, for others to go on."""
         ...
 
 
@@ -152,9 +153,25 @@ class RoleServer(EngineServer):
             for row in scheduler.crowd.opened:
                 self.told.opened(row, now)
             scheduler.crowd.opened.clear()
+            for row in scheduler.crowd.given_up:
+                self.told.given_up(row)
+            scheduler.crowd.given_up.clear()
         if engine.flight is None:
             self.standing.begin(now, len(scheduler))
         return due
+
+    @property
+    def busy(self) -> bool:
+        """Whether anybody is inside."""
+        return len(self.scheduler) > 0
+
+    def arrived(self, row: int) -> None:
+        """The KV of a prompt has come."""
+        self.scheduler.arrived(row)
+
+    def release(self, row: int) -> None:
+        """The KV of a request that has ended was taken."""
+        self.scheduler.release(row)
 
     @property
     def scheduler(self) -> Scheduler:
@@ -183,6 +200,6 @@ class RoleEngines(Engines):
 
     def ran(self, client: Client) -> Ran:
         """As `Engines.ran`, with the times at which replicas stood still."""
-        each = [server.standing.columns(number) for number, server in enumerate(self.servers)]
-        still = {name: np.concatenate([one[name] for one in each]) for name in each[0]}
-        return replace(super().ran(client), standing=still)
+        return replace(
+            super().ran(client), standing=joined_standstills([server.standing for server in self.servers])
+        )

@@ -16,8 +16,9 @@ from specfleet.sim.rules import SchedulerRules
 TIMES = ("prefilled_s", "handed_s", "opened_s", "moved_s")
 """Of a request whose KV is handed over: its prompt was computed; the decode replica had it in its inbox; it
 had blocks for its KV; its KV was there."""
-COUNTS = ("prefill_replica", "kv_blocks", "kv_bytes")
-"""The replica that computed its prompt; the blocks and bytes that were sent."""
+COUNTS = ("prefill_replica", "kv_blocks", "kv_bytes", "kv_given_up")
+"""The replica that computed its prompt; the blocks and bytes that were sent; how often its KV was given up
+where it had come, for others to go on."""
 
 
 class Transfers:

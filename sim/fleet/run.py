@@ -19,8 +19,7 @@ from specfleet.sim.calendar.sglang.retraction import Retracts
 from specfleet.sim.calendar.sglang.runs import SglangLanes
 from specfleet.sim.calendar.taken import taken
 from specfleet.sim.cluster import Cluster, OpenArrivals
-from specfleet.sim.disaggregation.config import STEPPED
-from specfleet.sim.errors import Unsuited
+from specfleet.sim.errors import ASKED_FOR, Unsuited
 from specfleet.sim.fleet.autoscaler import Autoscaler
 from specfleet.sim.fleet.gateway import Gateway
 from specfleet.sim.fleet.groups import REFUSED, GroupRouter, Groups
@@ -38,8 +37,6 @@ from specfleet.workloads.requests import RequestTable
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
-ASKED_FOR = "stepping was asked for"
-"""Why a run is stepped with `engine="step"`."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +82,6 @@ def simulate_pools(
 
 def why_pools_stepped(scenario: Scenario, table: RequestTable, seed: int) -> str:
     """Returns why pools would be stepped; empty where the calendar begins all of them. Runs nothing."""
-    if scenario.deployment.handover is not None:
-        return STEPPED
     return PooledRun(scenario, table, seed).because()
 
 

@@ -55,6 +55,7 @@ class HandoverFigures:
             first step to the last.
         prefill_stood_still: share of that time in which a replica that computes prompts stood still with
             requests waiting, since KV that nobody had taken filled its pool.
+        kv_given_up: requests whose KV had come and was given up, since nobody could go on otherwise.
     """
 
     kv_gb: float
@@ -62,6 +63,7 @@ class HandoverFigures:
     link_out_busy: float
     link_in_busy: float
     prefill_stood_still: float
+    kv_given_up: int
 
     def as_dict(self) -> dict[str, object]:
         """Returns the figures by name."""
@@ -91,4 +93,5 @@ def handover_figures(result: RunResult) -> HandoverFigures | None:
         link_out_busy=busy(PREFILL),
         link_in_busy=busy(DECODE),
         prefill_stood_still=stood_s / (len(prompts) * span_s),
+        kv_given_up=int((requests["kv_given_up"][rows] > 0).sum()),
     )

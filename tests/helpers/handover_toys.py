@@ -13,6 +13,7 @@ from specfleet.sim.disaggregation.config import DECODE, PREFILL, HandoverConfig
 from specfleet.sim.scenario import ReplicaPool, RunResult, Scenario
 from specfleet.sim.simulation import simulate
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
+from specfleet.sim.speculation.policy import PolicySpec
 from specfleet.workloads.requests import RequestTable
 
 
@@ -34,6 +35,7 @@ class Split:
     client: ClientConfig = NO_CLIENT
     load: LoadConfig = field(default_factory=LoadConfig)
     router: str = "round_robin"
+    policy: PolicySpec | None = None
 
     @property
     def table(self) -> RequestTable:
@@ -49,7 +51,8 @@ class Split:
         one = ReplicaPool(
             "prefill", self.prefill_engine or self.engine, self.cost, tuple(range(split)), luck, role=PREFILL
         )
-        other = ReplicaPool("decode", self.engine, self.cost, tuple(range(split, total)), luck, role=DECODE)
+        members = tuple(range(split, total))
+        other = ReplicaPool("decode", self.engine, self.cost, members, luck, self.policy, role=DECODE)
         pools = [replace(pool, bytes_per_s=self.bytes_per_s) for pool in (one, other)]
         deployment = DeploymentConfig(total, self.router, handover=self.handover)
         return Scenario.of_pools(pools, deployment, self.client, self.load)

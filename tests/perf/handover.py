@@ -42,10 +42,10 @@ def main() -> None:
     for point in expand(load_experiment("experiments/presets/disaggregation.yaml", around)):
         pools = point.config.deployment.pools
         name = "+".join(str(pool.replicas) for pool in pools.values()) if pools else "both"
-        for engine in ("auto",) if pools else ("auto", "step"):
+        for engine in ("auto", "step"):
             took, steps = seconds(point, engine)
             plain = base.setdefault(point.axes[K], took)
-            stepped = "" if engine == "auto" and not pools else ", stepped"
+            stepped = ", stepped" if engine == "step" else ""
             print(
                 f"K = {point.axes[K]}, {name}{stepped}: {took:.2f} s, {took / plain:.1f} times; "
                 f"{steps} iterations of {1e6 * took / steps:.0f} us"

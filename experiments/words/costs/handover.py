@@ -79,8 +79,16 @@ def _said(row: Row, axes: Sequence[str]) -> str:
     stood = (
         f"; replicas that compute prompts stood still {still:.1%} of the time, full of KV" if still else ""
     )
+    lost = int(number(row, "kv_given_up")) if is_number(row.get("kv_given_up")) else 0
+    given_up = (
+        f"; {counted(lost, 'request')} computed the prompt again where it is decoded: prompts whose KV had "
+        "come filled the pool there and none could go on, where vLLM stands still for good; give the decode "
+        "pool more KV, or fewer max_num_seqs"
+        if lost
+        else ""
+    )
     busy = f"{number(row, 'link_out_busy'):.0%} busy out and {number(row, 'link_in_busy'):.0%} in"
     return (
         f"{name}: of {number(row, 'mean_ttft_ms'):,.0f} ms TTFT {', '.join(parts)}; "
-        f"{number(row, 'kv_gb'):.3f} GB a request, links {busy}{stood}."
+        f"{number(row, 'kv_gb'):.3f} GB a request, links {busy}{stood}{given_up}."
     )

@@ -20,9 +20,11 @@ class CountedKV:
 
     Attributes:
         told: it has to be told who joins. asks_ends: it has to know when everybody ends.
+        outside: blocks that those hold who wait.
     """
 
     told = asks_ends = False
+    outside = 0
 
     def __init__(self, crowd: CalendarCrowd) -> None:
         self.crowd = crowd

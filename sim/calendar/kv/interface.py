@@ -34,10 +34,12 @@ class KV(Protocol):
 
     Attributes:
         told: it has to be told who joins. asks_ends: it has to know when everybody ends.
+        outside: blocks that those hold who wait.
     """
 
     told: bool
     asks_ends: bool
+    outside: int
 
     def in_turn(self, step: Step, it: int) -> Iterator[Candidate[Fresh | Entrant]]:
         """Yields who waits, in turn, as `step.Candidate`."""

@@ -96,7 +96,7 @@ class SharedKV(CountedKV):
 
     def padded(self, stay: Stay, drafts: int) -> Stay:
         """As in `CountedKV`."""
-        return _padded(stay, drafts, self.crowd.footprints)
+        return with_placeholders(stay, drafts, self.crowd.footprints)
 
     def entered(self, who: Entrant, stay: Stay, blocks: int, done: int, it: int, i: int) -> None:
         """As in `CountedKV`."""
@@ -193,7 +193,7 @@ class SharedKV(CountedKV):
         self.crowd.calendar.keep_blocks(kept, i - it)
 
 
-def _padded(stay: Stay, drafts: int, footprints: Footprints) -> Stay:
+def with_placeholders(stay: Stay, drafts: int, footprints: Footprints) -> Stay:
     """Returns a stay whose last prompt token came with placeholder drafts.
 
     They are gone when its first round is priced, but an asynchronous engine has scheduled that round

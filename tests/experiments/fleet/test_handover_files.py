@@ -68,10 +68,14 @@ def test_a_run_says_where_a_ttft_went_and_whose_the_tokens_are(tmp_path: Path) -
     assert (first["pool"], first["requests"], first["output_tokens"]) == ("first", 25, 0)
     assert (other["pool"], other["requests"], other["output_tokens"]) == ("other", 25, 1000)
     assert found["energy_j_per_output_token"] > 0 and found["tpot_split"]["p50"]["draft_ms"] > 0
-    assert found["stepped"]["because"] == "prompts are computed on other replicas than they are decoded on"
+    assert found["stepped"]["because"] == "replicas that hand KV over"
+    assert 0.0 < found["stepped"]["share"] < 0.5
     header, *_ = (tmp_path / "point" / "requests.csv").read_text().splitlines()
     assert {"prefilled_ms", "handed_ms", "opened_ms", "moved_ms", "kv_bytes"} <= set(header.split(","))
     (said,) = handover_said([found], [])
+    assert "again" not in said
+    (lost,) = handover_said([{**found, "kv_given_up": 3}], [])
+    assert "3 requests computed the prompt again" in lost and "fewer max_num_seqs" in lost
     assert said.startswith(f"A first token: of {found['mean_ttft_ms']:,.0f} ms TTFT ")
     assert "0.270 GB a request, links" in said
 
@@ -81,7 +85,9 @@ def test_check_says_how_kv_goes_and_what_is_assumed(tmp_path: Path) -> None:
     assert "KV from first to other: when a prompt is computed; then least_outstanding; the drafter's" in said
     assert "2,048 tokens are 0.277 GB: 6.2 ms alone on a link of 45 GB/s" in said
     assert "(assumed: the proxy and the set-up)" in said
-    assert "will be stepped" in said
+    assert "will be stepped" not in said
+    looks = " ".join(check_text(check(written(tmp_path, with_kv("router: least_kv")), [])).split())
+    assert "will be stepped, three to eight times as long: the router least_kv looks into engines" in looks
     text = with_kv("overlap: layers, setup_ms: 0, gb_per_s: 150, router: random")
     said = " ".join(check_text(check(written(tmp_path, text), [])).split())
     assert "layer by layer, while later ones are computed; then random" in said

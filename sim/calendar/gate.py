@@ -402,7 +402,7 @@ def _strangers(scenario: Scenario, table: RequestTable, lives: Lives | None) -> 
     router = scenario.deployment.router
     if ROUTERS[router] not in UNDERSTOOD_ROUTERS:
         yield f"the router {router} is not known to the calendar"
-    if policy is not None and POLICIES[policy.name] not in (*UNDERSTOOD_POLICIES, *PICKY_POLICIES):
+    if policy is not None and POLICIES.get(policy.name) not in (*UNDERSTOOD_POLICIES, *PICKY_POLICIES):
         yield f"the policy {policy.name} is not known to the calendar"
     for process in {} if lives is None else lives.by_class.values():
         if type(process) not in UNDERSTOOD_PROCESSES:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from handover_toys import Split, splits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from session_worlds import Sessions, sessions
@@ -70,7 +71,10 @@ def test_the_random_worlds_draw_every_understood_field() -> None:
 
     def see(world: World, policy: PolicySpec | None, table: RequestTable | None = None) -> None:
         scenario = replace(world.scenario(world.classes or {}), policy=policy)
-        for part in parts(scenario, requests(world) if table is None else table):
+        see_parts(scenario, requests(world) if table is None else table)
+
+    def see_parts(scenario: Scenario, table: RequestTable) -> None:
+        for part in parts(scenario, table):
             for field in fields(part):  # type: ignore[arg-type]
                 values = seen.setdefault((type(part).__name__, field.name), set())
                 values.add(repr(getattr(part, field.name)))
@@ -95,6 +99,12 @@ def test_the_random_worlds_draw_every_understood_field() -> None:
     def look_at_sessions(drawn: Sessions) -> None:
         see(drawn.world, None, drawn.table)
 
+    @settings(HUNT, max_examples=40)
+    @given(splits())
+    def look_at_decoding(split: Split) -> None:
+        see_parts(split.scenario.part(split.scenario.pools[1]), split.table)
+
+    look_at_decoding()
     look_at_sglang()
     look_at_trtllm()
     look_at_sessions()

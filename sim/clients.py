@@ -20,6 +20,8 @@ import simpy
 
 from specfleet.sim.config import ClientConfig, LoadConfig
 from specfleet.sim.environment import Environment, Moment
+from specfleet.sim.fleet.patience import GIVEN_UP_COLUMNS, Givable, Limits, Patience
+from specfleet.sim.recorder import Columns
 from specfleet.workloads.requests import RequestTable
 
 F64 = npt.NDArray[np.float64]
@@ -37,6 +39,7 @@ class Answer(NamedTuple):
         first_token_s, finished_s: when its first and its last chunk left the engine.
         first_rank, last_rank: of these chunks within their steps, from 1.
         failed: it ended with an error; nothing of it is measured.
+        left: the replica that it has left because its client gave it up; None of other ends.
     """
 
     row: int
@@ -45,6 +48,7 @@ class Answer(NamedTuple):
     finished_s: float
     last_rank: int
     failed: bool = False
+    left: int | None = None
 
 
 class Sends:
@@ -78,10 +82,17 @@ class Client:
         config: the client's own delays.
         load: the cap on requests in flight, or on sessions that are under way.
         arrive: hands a request to the cluster.
+        behind: takes requests back, and the time that each is waited for; None: nobody gives up.
     """
 
     def __init__(
-        self, env: Environment, table: RequestTable, config: ClientConfig, load: LoadConfig, arrive: Arrive
+        self,
+        env: Environment,
+        table: RequestTable,
+        config: ClientConfig,
+        load: LoadConfig,
+        arrive: Arrive,
+        behind: tuple[Givable, Limits] | None = None,
     ) -> None:
         self.env = env
         self.config = config
@@ -97,6 +108,10 @@ class Client:
         self._follows: list[bool] = [] if follows is None else [*follows.tolist(), False]
         self._next = self._due = 0  # of the rows between, those that follow no other wait for a user
         self._answers: dict[int, Moment] = {}
+        self.patience: Patience | None = None
+        self._refused: set[int] = set()
+        if behind is not None:
+            self.patience = Patience(env, behind[1], config.send_s, behind[0], self._send_again, self._free)
         env.process(self._offer())
 
     def _offer(self) -> Generator[simpy.Event, None, None]:
@@ -117,8 +132,8 @@ class Client:
         """A simpy process: a user waits for an answer, turns round, thinks, and sends its next turn, or the
         request that has waited longest."""
         while True:
-            arrived_s = yield arrives
             self._answers[row] = free = self.env.moment()
+            arrived_s = yield arrives
             self._arrive(row, arrived_s)
             free_s = yield free
             if self._follows and self._follows[row + 1]:
@@ -143,23 +158,53 @@ class Client:
     def _send(self, row: int, now: float) -> Moment:
         """Sends a request at `now`, or as soon as the sends before it are out; returns when it arrives."""
         self._sent_s[row] = sent = self._sends.next(now)
+        if self.patience is not None:
+            self.patience.sent(row, sent)
         return self.env.until(sent + self.config.send_s)
+
+    def _send_again(self, row: int, now: float) -> None:
+        """Sends a request once more that was given up."""
+        if row in self._refused:
+            return
+        sent = self._sends.next(now)
+        assert self.patience is not None
+        self.patience.sent(row, sent)
+        self.env.at(sent + self.config.send_s, lambda then: self._arrive_again(row, then))
+
+    def _arrive_again(self, row: int, now: float) -> None:
+        if row not in self._refused:
+            self._arrive(row, now)
+
+    def _free(self, row: int, now: float) -> None:
+        """A request was given up in the end: its user goes on with the next one."""
+        self.ended += 1
+        self._answers.pop(row).happen(now + self.config.turn_s)
+
+    def chunk_s(self, left_s: float, rank: int) -> float:
+        """Returns when the client has a chunk that left its engine then, with so many before it."""
+        return left_s + self.config.receive_s + self.config.chunk_s * rank
 
     def answered(self, answer: Answer) -> None:
         """Notes what the client saw of a finished request; its user is free after the turn-round."""
-        row, first_s, first_rank, finished_s, last_rank, failed = answer
-        if failed:
-            self.refused(row, finished_s)
+        row = answer.row
+        if answer.failed:
+            self.refused(row, answer.finished_s)
             return
-        config = self.config
-        self._first_chunk_s[row] = first = first_s + config.receive_s + config.chunk_s * first_rank
-        last = finished_s + config.receive_s + config.chunk_s * last_rank
-        self._last_chunk_s[row] = last = last if last > first else first
+        first = self.chunk_s(answer.first_token_s, answer.first_rank)
+        last = max(self.chunk_s(answer.finished_s, answer.last_rank), first)
+        if self.patience is not None and not self.patience.in_time(row, first, last):
+            return
+        self._first_chunk_s[row], self._last_chunk_s[row] = first, last
         self.ended += 1
-        self._answers.pop(row).happen(last + config.turn_s)
+        self._answers.pop(row).happen(last + self.config.turn_s)
 
     def refused(self, row: int, now: float) -> None:
         """A request was refused, or given up: the user hears of it and sends the next one."""
+        if self.patience is not None:
+            self.patience.refused(row)
+            self._refused.add(row)
+            if row not in self._answers:
+                return  # its user has gone
         self.ended += 1
         self._answers.pop(row).happen(now + self.config.receive_s + self.config.turn_s)
 
@@ -172,6 +217,13 @@ class Client:
         """Returns `sent_s`, `first_chunk_s` and `last_chunk_s` by row; nan where it never happened."""
         noted = zip(CLIENT_TIMES, (self._sent_s, self._first_chunk_s, self._last_chunk_s), strict=True)
         return {name: np.frombuffer(times) for name, times in noted}
+
+    def given_up(self) -> Columns:
+        """Returns `GIVEN_UP_COLUMNS`; nothing where nobody gives up."""
+        if self.patience is None:
+            return {}
+        each = np.frombuffer(self.patience.gave_up_s), np.array(self.patience.tries, dtype=np.int64)
+        return dict(zip(GIVEN_UP_COLUMNS, each, strict=True))
 
 
 def _one_by_one(values: F64) -> Iterator[float]:

@@ -7,15 +7,19 @@ at once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from math import inf
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from specfleet.sim.clients import Answer, Client, Sends
 from specfleet.sim.environment import Environment
+from specfleet.sim.fleet.beside import Abortable, AbortableServers, FallibleServers, Gatekeeper, Scaler
 from specfleet.sim.fleet.failures import Breakdowns
+from specfleet.sim.fleet.patience import Limits
 from specfleet.sim.fleet.views import DeskClock, View
 from specfleet.sim.lockstep import Rank, ranks_of
 from specfleet.sim.replica import Replica, Server
@@ -56,6 +60,7 @@ class Cluster:
         router: chooses among them, and knows itself who is down; None is made as the deployment says.
 
     Attributes:
+        closed: connections by request that the client has closed, which nobody else knows yet.
         views: of every replica, as the router sees it.
         gateway: holds requests before the router; None where nothing does.
         scaler: decides which replicas are up; None where all are.
@@ -73,15 +78,21 @@ class Cluster:
         self.servers = servers
         self.router: Router = router or made_router(scenario, table, seed)
         self._filters = router is None
-        self.client = Client(self.env, table, scenario.client, scenario.load, self._arrive)
+        limits = Limits(scenario.load.patience, table, seed) if scenario.load.patience else None
+        behind = None if limits is None else (self, limits)
+        self.client = Client(self.env, table, scenario.client, scenario.load, self._arrive, behind)
         self.replicas = self._replicas(scenario)
         self.clock = DeskClock()
         refresh_s = scenario.deployment.refresh_s
         self.views = [View(self.clock, refresh_s, _kv_usage(server)) for server in servers.servers]
         self._tokens = table.prompt_tokens.tolist()
         self._where: dict[int, int] = {}
+        self.closed: Counter[int] = Counter()
         self.gateway: Gatekeeper | None = None
         self.scaler: Scaler | None = None
+        for number, server in enumerate(servers.servers):
+            if isinstance(server, Abortable):
+                server.number = number
         failures, replicas = scenario.deployment.failures, scenario.deployment.replicas
         self.failures: Breakdowns | None = None
         if failures is not None:
@@ -97,10 +108,10 @@ class Cluster:
             mine = [servers[member] for member in members]
             found: Sequence[Replica | Rank]
             if lockstep == 1:
-                found = [Replica(self.env, server, self._answered) for server in mine]
+                found = [Replica(self.env, server, self.answered) for server in mine]
             else:
                 engines = [server for server in mine if isinstance(server, EngineServer)]
-                found = ranks_of(self.env, engines, cost, lockstep, self._answered)
+                found = ranks_of(self.env, engines, cost, lockstep, self.answered)
             replicas |= zip(members, found, strict=True)
         return [replicas[number] for number in every]
 
@@ -148,18 +159,75 @@ class Cluster:
         if self.scaler is not None:
             self.scaler.refused(row, now)
 
-    def _answered(self, answer: Answer) -> None:
+    def answered(self, answer: Answer) -> None:
         """A request has ended: client, router, gateway and autoscaler learn of it."""
         row = answer.row
+        if answer.left is not None:
+            self._left(row, answer.left, answer.finished_s)
+            return
         replica = self._where.pop(row)
         self.views[replica].ended(self._tokens[row], answer.finished_s)
-        self.client.answered(answer)
+        if not self.closed[row]:
+            self.client.answered(answer)
         if self.failures is not None:
             self.failures.ended(row, answer.finished_s)
         if self.gateway is not None:
             self.gateway.answered(answer)
         if self.scaler is not None:
             self.scaler.answered(answer, replica)
+
+    def first_chunk_s(self, row: int) -> float:
+        """As `Givable`."""
+        replica = self._where.get(row)
+        if replica is None:
+            return inf
+        server = self.servers.servers[replica]
+        assert isinstance(server, Abortable)
+        found = server.first_token(row)
+        return inf if found is None else self.client.chunk_s(*found)
+
+    def close(self, row: int) -> None:
+        """As `Givable`."""
+        self.closed[row] += 1
+
+    def abort(self, row: int, now: float, again: bool) -> None:
+        """As `Givable`: a request leaves wherever it stands, an engine at its next turn."""
+        self.closed[row] -= 1
+        servers, replica = self.servers, self._where.pop(row, None)
+        assert isinstance(servers, AbortableServers)
+        if replica is not None:
+            server = servers.servers[replica]
+            assert isinstance(server, Abortable)
+            server.abort(row, again)
+            if self.gateway is not None:
+                self.gateway.given_up(row)
+        elif self.gateway is not None and self.gateway.withdraw(row, now, None if again else self._why(row)):
+            if not again:
+                return  # it has ended there
+        elif self.failures is not None and self.failures.withdraw(row):
+            servers.withdrawn(row, self._why(row))
+        elif again:
+            servers.begins_anew(row)
+        else:
+            return
+        if again:
+            servers.goes_again(row)
+        if self.failures is not None:
+            self.failures.ended(row, now)
+        if self.scaler is not None:
+            self.scaler.given_up(row, now, again)
+
+    def _why(self, row: int) -> str:
+        assert self.client.patience is not None
+        return self.client.patience.why[row]
+
+    def _left(self, row: int, replica: int, now: float) -> None:
+        """A replica has let a request go that was given up."""
+        self.views[replica].ended(self._tokens[row], now)
+        if self.gateway is not None:
+            self.gateway.freed(now)
+        if self.scaler is not None:
+            self.scaler.freed(replica, now)
 
     def taken_back(self, row: int, now: float) -> None:
         """A replica has lost a request: view and gateway learn of it."""
@@ -176,27 +244,6 @@ class Cluster:
     def run(self) -> None:
         """Runs until nothing is due any more."""
         self.env.run()
-
-
-@runtime_checkable
-class FallibleServers(Protocol):
-    """What replicas run that may fail."""
-
-    def refused(self, row: int, replica: int, now: float) -> None:
-        """Notes that a request came to a replica that was dead."""
-        ...
-
-    def taken_back(self, row: int) -> None:
-        """Notes that a request is at no replica any more."""
-        ...
-
-    def lost(self, row: int, now: float, reason: str) -> None:
-        """A request that a replica lost ends."""
-        ...
-
-    def turned_away(self, row: int) -> bool:
-        """Notes that a request ends at the gateway; returns whether a replica has lost it before."""
-        ...
 
 
 class FailingCluster:
@@ -223,9 +270,12 @@ class FailingCluster:
     def lose(self, replica: int, now: float) -> list[int]:
         """As `failures.Failing`."""
         self._replica(replica).stop()
-        lost = self._engine(replica).lose(now)
+        server = self._engine(replica)
+        lost = server.lose(now)
         for row in lost:
             self._cluster.taken_back(row, now)
+        for answer in server.answers():
+            self._cluster.answered(answer)
         return lost
 
     def hang(self, replica: int, now: float) -> None:
@@ -250,41 +300,13 @@ class FailingCluster:
         if self._cluster.failures is not None:
             self._cluster.failures.ended(row, now)
 
+    def closed(self, row: int) -> bool:
+        """As `failures.Failing`."""
+        return self._cluster.closed[row] > 0
+
     def over(self) -> bool:
         """As `failures.Failing`."""
         return self._cluster.client.all_ended
-
-
-class Gatekeeper(Protocol):
-    """What may stand before the router (`sim.fleet.gateway`)."""
-
-    def arrive(self, row: int, now: float) -> None:
-        """Takes a request that may be served: sends it on, holds it, or turns it away."""
-        ...
-
-    def answered(self, answer: Answer) -> None:
-        """Learns of an end."""
-        ...
-
-    def taken_back(self, row: int, now: float) -> None:
-        """Learns that a replica has lost a request."""
-        ...
-
-
-class Scaler(Protocol):
-    """What may decide which replicas are up (`sim.fleet.autoscaler`)."""
-
-    def arrived(self, row: int, now: float) -> None:
-        """Learns of a request that has reached the cluster."""
-        ...
-
-    def refused(self, row: int, now: float) -> None:
-        """Learns of one that has ended before it reached a replica."""
-        ...
-
-    def answered(self, answer: Answer, replica: int) -> None:
-        """Learns of an end at a replica."""
-        ...
 
 
 def made_router(scenario: Scenario, table: RequestTable, seed: int, name: str | None = None) -> Router:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from specfleet.sim.disaggregation.config import HandoverConfig
 from specfleet.sim.fleet.failing import FailuresConfig
+from specfleet.sim.fleet.patience import PatienceConfig
 from specfleet.sim.fleet.scaling import AutoscaleConfig
 from specfleet.sim.kvlayout import KvLayout
 
@@ -383,10 +384,12 @@ class LoadConfig:
     Args:
         max_concurrency: most requests in flight (the client's cap), or None.
         num_warmups: the first so many requests are simulated and not counted.
+        patience: how long clients wait, by traffic class; the key `""` is of classes that are not named.
     """
 
     max_concurrency: int | None = None
     num_warmups: int = 0
+    patience: Mapping[str, PatienceConfig] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

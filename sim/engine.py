@@ -126,7 +126,7 @@ class Engine:
                 self._start(flights[0], now)
         if self._aborts and late:
             self._drop()
-        self._read()
+        self._read(now)
 
     def _drop(self) -> None:
         """Carries out aborts; the luck drawn for what is in flight for whoever is gone was not used."""
@@ -140,10 +140,17 @@ class Engine:
             assert isinstance(sequence, Request)
             self.left.append(sequence)
 
-    def _read(self) -> None:
-        """Reads the inbox."""
-        while self.inbox:
-            self.scheduler.add(self.inbox.popleft())
+    def _read(self, now: float) -> None:
+        """Reads the inbox; who has been aborted and is here yet has to leave before it may come again."""
+        scheduler, inbox = self.scheduler, self.inbox
+        leaving = scheduler.ending if isinstance(scheduler, SglangScheduler) else ()
+        for _ in range(len(inbox)):
+            request = inbox.popleft()
+            if request.id in leaving:
+                request.arrived_s = now
+                inbox.append(request)
+            else:
+                scheduler.add(request)
 
     def fill(self, now: float) -> float:
         """Schedules while there is work and room for another batch; returns and raises as `turn`."""

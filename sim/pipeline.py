@@ -91,7 +91,7 @@ class PipelineEngine(Engine):
         if flights and flights[0].end_s <= now:
             self._commit(flights.popleft())
             self._advance(now)
-        self._read()
+        self._read(now)
 
     def _advance(self, now: float) -> None:
         """Starts the batch whose turn it is since another has left the queue."""

@@ -23,9 +23,10 @@ ITERATION_COLUMNS = (
     "chunks",
     "output_tokens",
 )
-FINISHED, REJECTED, ABORTED, TIMED_OUT, LOST = 0, 1, 2, 3, 4
+FINISHED, REJECTED, ABORTED, TIMED_OUT, LOST, GAVE_UP = 0, 1, 2, 3, 4, 5
 """Values of the request column `status`: served; refused on arrival; begun, and ended with an error; held at
-the gateway for too long; lost with a replica that failed, and not sent anew any more."""
+the gateway for too long; lost with a replica that failed, and not sent anew any more; given up by its
+client."""
 
 REQUEST_TIMES = (
     "sent_s",

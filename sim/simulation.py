@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from specfleet.sim.calendar.runs import MANY, on_the_calendar
+from specfleet.sim.calendar.taken import why_stepped
 from specfleet.sim.cluster import Cluster
 from specfleet.sim.disaggregation.run import simulate_disaggregated
 from specfleet.sim.errors import ASKED_FOR, Unsuited
-from specfleet.sim.fleet.run import simulate_pools
+from specfleet.sim.fleet.patience import Limits
+from specfleet.sim.fleet.run import simulate_pools, why_pools_stepped
 from specfleet.sim.laws.everywhere import check_alike
 from specfleet.sim.laws.whole import check_run
+from specfleet.sim.recorder import FINISHED, Columns
 from specfleet.sim.scenario import Outage, Ran, RunResult, Scenario
 from specfleet.sim.speculation.lives import Lives
 from specfleet.sim.speculation.oracle import foreseen
@@ -46,7 +50,13 @@ def simulate(
         Breach: a law of `sim.laws` does not hold of what was simulated.
     """
     if scenario.deployment.handover is not None:
+        if scenario.load.patience:
+            raise Unsuited("clients that give up are not modelled where KV is handed over")
         return simulate_disaggregated(scenario, table, seed, engine, every_turn)
+    if scenario.load.patience and engine == "auto":
+        patient = _if_nobody_gives_up(scenario, table, seed, every_turn)
+        if patient is not None:
+            return patient
     if scenario.pools:
         return simulate_pools(scenario, table, seed, engine, every_turn)
     scenario = foreseen(scenario)
@@ -72,6 +82,41 @@ def simulate(
     if stepped is not None and stepped is not result:
         check_alike(result, stepped)
     return result
+
+
+def _if_nobody_gives_up(
+    scenario: Scenario, table: RequestTable, seed: int, every_turn: bool
+) -> RunResult | None:
+    """Simulates a run whose clients may give up as if none did, where the calendar takes it so.
+
+    Where none would have, that is the run; None where one would, or where it is stepped in any case.
+    """
+    without = replace(scenario, load=replace(scenario.load, patience={}))
+    if without.pools:
+        because = why_pools_stepped(without, table, seed)
+    else:
+        k = scenario.engine.num_speculative_tokens
+        lives = Lives(scenario.acceptance, table, k, seed) if k and scenario.acceptance else None
+        because = why_stepped(foreseen(without), table, seed, lives)
+    if because:
+        return None
+    found = simulate(without, table, seed, every_turn=every_turn)
+    requests, limits = found.requests, Limits(scenario.load.patience, table, seed)
+    served = requests["status"] == FINISHED
+    heard_s = requests["arrived_s"] + scenario.client.receive_s  # of who is turned away
+    ttft_s = np.where(served, requests["first_chunk_s"], heard_s) - requests["sent_s"]
+    e2el_s = np.where(served, requests["last_chunk_s"], heard_s) - requests["sent_s"]
+    if limits.exceeded(ttft_s, e2el_s):
+        return None
+    parts = tuple(replace(part, requests=part.requests | _nobody(part.requests)) for part in found.parts)
+    return replace(found, scenario=scenario, requests=requests | _nobody(requests), parts=parts)
+
+
+def _nobody(requests: Columns) -> Columns:
+    """Returns the columns of requests of which none was given up."""
+    n = len(requests["status"])
+    counts = dict.fromkeys(("client_retries", "wasted_tokens"), np.zeros(n, dtype=np.int64))
+    return {"gave_up_s": np.full(n, np.nan), **counts}
 
 
 def _result(

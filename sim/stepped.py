@@ -12,9 +12,10 @@ from specfleet.sim.attempts import RETRIED_COUNTS, Attempts, Story
 from specfleet.sim.clients import Answer, Client
 from specfleet.sim.engine import Engine, Request
 from specfleet.sim.errors import Breach, Stall
+from specfleet.sim.fleet.tries import Sums, Tries
 from specfleet.sim.laws.names import BLOCKS
 from specfleet.sim.pipeline import engine_of
-from specfleet.sim.recorder import ABORTED, FINISHED, LOST, REJECTED, Columns, Recorder
+from specfleet.sim.recorder import ABORTED, FINISHED, GAVE_UP, LOST, REJECTED, Columns, Recorder
 from specfleet.sim.requests import RequestMaker
 from specfleet.sim.scenario import Ran, Scenario
 from specfleet.sim.sequence import AskedTokens
@@ -23,6 +24,8 @@ from specfleet.sim.speculation.lives import Lives
 from specfleet.sim.speculation.policies import asks_for_confidence, make_policy
 from specfleet.sim.speculation.policy import Policy
 from specfleet.workloads.requests import RequestTable
+
+OUT_OF_KV = "SGLang ended it for lack of KV, with every other request retracted"
 
 
 class EngineServer:
@@ -36,6 +39,10 @@ class EngineServer:
         every_turn: whether the laws of a scheduler are checked after each turn.
         attempts: of requests that failures cut short; None where no replica fails.
         fresh: makes the engine that stands in the place of one that is lost.
+        tries: of requests that are sent again by their clients; None where nobody gives up.
+
+    Attributes:
+        number: of its replica in the cluster.
     """
 
     def __init__(
@@ -47,8 +54,10 @@ class EngineServer:
         every_turn: bool = False,
         attempts: Attempts | None = None,
         fresh: Callable[[], Engine] | None = None,
+        tries: Tries | None = None,
     ) -> None:
         self.engine = engine
+        self.number = engine.replica
         self.refusals = refusals
         self._make = make
         self._recorder = recorder
@@ -56,6 +65,9 @@ class EngineServer:
         self._now = 0.0
         self._attempts, self._fresh = attempts, fresh
         self._inside: dict[int, Request] = {}
+        self._remembers = attempts is not None or tries is not None
+        self._tries, self._leaving = tries, dict[Request, bool]()
+        self._left_s: dict[Request, float] = {}
         self._hung_s = inf
 
     def hang(self, now: float) -> None:
@@ -67,8 +79,28 @@ class EngineServer:
         request = self._make.request(row)
         request.arrived_s = now
         if self._attempts is not None:
-            self._inside[row] = self._attempts.resume(request)
+            request = self._attempts.resume(request)
+        if self._remembers:
+            self._inside[row] = request
         self.engine.inbox.append(request)
+
+    def first_token(self, row: int) -> tuple[float, int] | None:
+        """When the first token of a request inside left, and its rank in its step; None: it has none yet."""
+        request = self._inside[row]
+        found = (request.first_token_s, request.first_chunk_rank)
+        if self._attempts is not None:
+            found = self._attempts.first_token(request)
+        return found if found[0] < inf else None
+
+    def abort(self, row: int, again: bool) -> None:
+        """Nobody waits for a request inside any more: its engine lets it go at its next turn.
+
+        Args:
+            row: of the request.
+            again: its client will send it once more.
+        """
+        self._leaving[self._inside.pop(row)] = again
+        self.engine.abort(row)
 
     def lose(self, now: float) -> list[int]:
         """The engine is gone, with its KV and all that was in flight; another one stands ready in its place.
@@ -86,7 +118,9 @@ class EngineServer:
         for request in before.values():
             last_s = lost.chunk_s(request.last_iteration) if request.chunks else nan
             self._attempts.lose(request, lost.replica, cut_s, now, last_s)
+        self._left_s = {request: max(cut_s, request.arrived_s) for request in self._leaving}
         self.engine, self._inside, self._hung_s = self._fresh(), {}, inf
+        self.engine.left = [*self._leaving]
         self.engine.succeed(lost)
         return [*before]
 
@@ -140,9 +174,9 @@ class EngineServer:
 
     def answers(self) -> Iterator[Answer]:
         """Yields who ended at the last turn, or was given up there, and notes their rows."""
+        yield from self._those_who_left()
         for request in self.engine.aborted:
-            reason = "SGLang ended it for lack of KV, with every other request retracted"
-            self.refusals[reason] = self.refusals.get(reason, 0) + 1
+            self.refusals[OUT_OF_KV] = self.refusals.get(OUT_OF_KV, 0) + 1
             self._note(request, ABORTED)
             yield Answer(request.id, 0.0, 0, self._now, 0, failed=True)
         self.engine.aborted = []
@@ -154,14 +188,34 @@ class EngineServer:
             self._note(request, FINISHED)
             yield Answer(request.id, first_s, first_rank, self._now, rank)
 
-    def _note(self, request: Request, status: int) -> None:
+    def _those_who_left(self) -> Iterator[Answer]:
+        """Yields who has left because its client had given it up: at once, or with its last result."""
+        engine = self.engine
+        if not self._leaving:
+            return
+        ended = [request for request, _ in engine.finished if request in self._leaving]
+        ended += [request for request in engine.aborted if request in self._leaving]
+        engine.finished = [entry for entry in engine.finished if entry[0] not in self._leaving]
+        engine.aborted = [request for request in engine.aborted if request not in self._leaving]
+        for request in (*engine.left, *ended):
+            left_s = self._left_s.pop(request, self._now)
+            if self._leaving.pop(request):
+                assert self._tries is not None
+                self._tries.note(request, engine.replica, left_s)
+            else:
+                self._note(request, GAVE_UP, left_s)
+            yield Answer(request.id, 0.0, 0, self._now, 0, failed=True, left=self.number)
+        engine.left = []
+
+    def _note(self, request: Request, status: int, now: float | None = None) -> None:
+        now = self._now if now is None else now
         self._recorder.request(
             request.id,
             status=status,
             arrived_s=request.arrived_s,
-            admitted_s=request.admitted_s,
+            admitted_s=request.admitted_s if request.admitted_s < inf else nan,
             first_token_s=request.first_token_s if request.chunks else nan,
-            finished_s=self._now,
+            finished_s=now,
             output_tokens=request.num_output_tokens,
             cached_tokens=request.cached_tokens,
             chunks=request.chunks,
@@ -172,9 +226,10 @@ class EngineServer:
             accepted_tokens=request.accepted_tokens,
             preemptions=request.num_preemptions,
         )
-        if self._attempts is not None:
+        if status != GAVE_UP and self._remembers:
             del self._inside[request.id]
-            more = self._attempts.ended(request, self.engine.replica, self._now, status)
+        if self._attempts is not None:
+            more = self._attempts.ended(request, self.engine.replica, now, status)
             self._recorder.request(request.id, **more)
 
 
@@ -186,7 +241,8 @@ class Engines:
         table: the requests.
         lives: their luck; None without speculation.
         every_turn: whether the laws of a scheduler are checked after each turn.
-        stories: of requests that replicas lost, as `Attempts` shares them between pools.
+        stories, sums: of requests that replicas lost, or clients sent again, as `Attempts` and `Tries` share
+            them between pools.
 
     Attributes:
         servers: an engine a replica.
@@ -202,6 +258,7 @@ class Engines:
         lives: Lives | None,
         every_turn: bool = False,
         stories: dict[int, Story] | None = None,
+        sums: Sums | None = None,
     ) -> None:
         self._table, self._scenario = table, scenario
         self._recorder = Recorder(len(table), scenario.engine.num_speculative_tokens + 1)
@@ -212,6 +269,10 @@ class Engines:
         self.refusals: dict[str, int] = {}
         failures = scenario.deployment.failures
         self._attempts = None if failures is None else Attempts(failures.keep_partial, stories)
+        self._tries = None
+        if scenario.load.patience:
+            sums = {} if sums is None else sums
+            self._tries = Tries(self._recorder, table, scenario.load.num_warmups, sums)
         self.servers = [
             self.serves(
                 self._engine(scenario, replica),
@@ -221,6 +282,7 @@ class Engines:
                 every_turn,
                 self._attempts,
                 partial(self._engine, scenario, replica),
+                self._tries,
             )
             for replica in range(scenario.deployment.replicas)
         ]
@@ -282,6 +344,21 @@ class Engines:
         self.refusals[reason] = self.refusals.get(reason, 0) + 1
         self._recorder.request(row, status=LOST, finished_s=now, **self._attempts.gone(row))
 
+    def withdrawn(self, row: int, reason: str) -> None:
+        """Notes that a request was given up which a replica had lost, and which is at none."""
+        assert self._attempts is not None
+        self.refusals[reason] = self.refusals.get(reason, 0) + 1
+        self._recorder.request(row, status=GAVE_UP, **self._attempts.gone(row))
+
+    def begins_anew(self, row: int) -> None:
+        """Notes that a request that ended too late is sent once more."""
+        assert self._tries is not None
+        if self._tries.too_late(row) == ABORTED:
+            self.refusals[OUT_OF_KV] -= 1
+
+    def goes_again(self, row: int) -> None:
+        """Notes that a request which is sent once more is nowhere until it comes."""
+
     def send_away(self, row: int) -> None:
         """A request which might have come has gone elsewhere: nothing is known of it here."""
 
@@ -302,15 +379,19 @@ class Engines:
         gaps, attempts, cuts = recorder.odd_gaps(), self._attempts, _cut_steps([])
         if attempts is not None:
             gaps, cuts = attempts.with_pauses(gaps), _cut_steps(attempts.cuts)
+        found, known = recorder.requests() | client.times(), {} if attempts is None else attempts.columns()
+        if self._tries is not None and client.patience is not None:
+            found, more = self._tries.merged(found, client, self.refusals)
+            known = more or known
         return Ran(
-            recorder.requests() | client.times(),
+            found,
             recorder.iterations(),
             gaps,
             tuple(recorder.rounds_by_accepted),
             self.refusals,
             steps_without_drafter=sum(engine.steps_without_drafter for engine in engines),
             stepped_share=1.0,
-            attempts={} if attempts is None else attempts.columns(),
+            attempts=known,
             cuts=cuts,
         )
 

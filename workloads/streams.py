@@ -20,6 +20,8 @@ class Purpose(IntEnum):
     THINK = 7
     TOOL = 8
     BETWEEN = 9
+    PATIENCE = 10
+    ANSWER_PATIENCE = 11
 
 
 def stream(seed: int, purpose: Purpose, traffic_class: str | None = None) -> np.random.Generator:

@@ -170,6 +170,7 @@ UNDERSTOOD_PROCESSES = (Acceptance, BurstAcceptance, HotColdAcceptance, ReplayAc
 
 FALLIBLE = "replicas that fail, with requests that begin anew elsewhere"
 """Why those are stepped."""
+IMPATIENT = "requests that their clients give up"
 
 
 class Refusal(NamedTuple):
@@ -304,6 +305,7 @@ REFUSED = (
         lambda run: run.config.receives_kv and (run.shared or run.outgrows_drafter),
         "prompts that share prefixes, or reach drafter_max_model_len, where their KV comes from elsewhere",
     ),
+    Refusal(LoadConfig, ("patience",), lambda run: bool(run.scenario.load.patience), IMPATIENT),
     Refusal(DeploymentConfig, ("handover",), lambda run: bool(run.scenario.deployment.handover), STEPPED),
     Refusal(
         EngineConfig,

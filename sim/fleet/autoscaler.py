@@ -109,6 +109,16 @@ class Autoscaler:
         self._count(-1, now)
         if not answer.failed and self.config.on not in SUMS:
             self._ended.append((now, self._seen(answer, arrived_s)))
+        self.freed(replica, now)
+
+    def given_up(self, row: int, now: float, again: bool) -> None:
+        """A client has given a request up, which its replica may not have let go yet."""
+        self._left -= not again
+        if self._arrived.pop(row, None) is not None:
+            self._count(-1, now)
+
+    def freed(self, replica: int, now: float) -> None:
+        """A request has left a replica, which may have been the last one there."""
         if self._state[replica] == DRAINING and not self._views[replica].inside:
             self._gone(replica, now)
 

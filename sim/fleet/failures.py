@@ -48,6 +48,10 @@ class Failing(Protocol):
         """A request ends with an error."""
         ...
 
+    def closed(self, row: int) -> bool:
+        """Whether the client of a request has given it up, which nobody else knows yet."""
+        ...
+
     def over(self) -> bool:
         """Whether every request has ended."""
         ...
@@ -82,6 +86,7 @@ class Breakdowns:
         self._sent: dict[int, int] = {}
         self._outages: list[_Outage] = []
         self._lost_in: dict[int, list[_Outage]] = {}
+        self._limbo: set[int] = set()
         for failure in sorted(config.at, key=lambda failure: (failure.at_s, failure.replica)):
             self._at(failure.at_s, partial(self._begin, failure))
         for replica in range(replicas):
@@ -107,12 +112,29 @@ class Breakdowns:
     def lost(self, row: int, now: float) -> None:
         """A request has to be sent anew, or ends."""
         sent = self._sent.get(row, 0)
+        if self._fleet.closed(row):
+            self._limbo.add(row)  # nobody waits: it is withdrawn in a moment
+            return
         if sent >= self.config.most:
             self._fleet.give_up(row, now, LOST_REASON)
             return
         self._sent[row] = sent + 1
         due = now + self.config.backoff_s * min(2.0**sent, LONGEST)
-        self._at(due, lambda then: self._fleet.again(row, then))
+        self._limbo.add(row)
+        self._at(due, lambda then: self._again(row, then))
+
+    def _again(self, row: int, now: float) -> None:
+        """Sends a request once more, unless its client has given it up."""
+        if row in self._limbo:
+            self._limbo.discard(row)
+            self._fleet.again(row, now)
+
+    def withdraw(self, row: int) -> bool:
+        """Lets a request go that waits to be sent once more; False if it is not here."""
+        if row not in self._limbo:
+            return False
+        self._limbo.discard(row)
+        return True
 
     def ended(self, row: int, now: float) -> None:
         """Learns that a request has ended."""

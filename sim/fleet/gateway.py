@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
+from math import inf
 
 from specfleet.sim.clients import Answer
 from specfleet.sim.config import ClientConfig, GatewayConfig
 from specfleet.sim.environment import Environment
 from specfleet.sim.fleet.groups import GroupRouter, Groups
 from specfleet.sim.fleet.views import DeskClock, View
-from specfleet.sim.recorder import REJECTED, TIMED_OUT
+from specfleet.sim.recorder import GAVE_UP, REJECTED, TIMED_OUT
 
 FULL = "the gateway's queue was full"
 LATE = "held at the gateway for longer than its time-out"
@@ -33,6 +34,7 @@ class Gateway:
         clock: by which views are as old as they are.
         send: hands a request to a replica at a time.
         ended: is told of a request that ends here, and when.
+        closed: whether the client of a request has closed the connection.
 
     Attributes:
         status: of each request that ended here.
@@ -51,10 +53,11 @@ class Gateway:
         clock: DeskClock,
         send: Callable[[int, int, float], None],
         ended: Callable[[int, float], None],
+        closed: Callable[[int], bool] = lambda row: False,
     ) -> None:
         self._env, self.config, self._client = env, config, client
         self._router, self._views, self._send, self._ended = router, views, send, ended
-        self._clock = clock
+        self._clock, self._closed = clock, closed
         self._members = groups.members
         self._prompt, self._priority = groups.table.prompt_tokens, groups.table.priority
         self.status: dict[int, int] = {}
@@ -62,6 +65,7 @@ class Gateway:
         self.attempts: dict[int, int] = {}
         self._held: dict[int, int] = {}
         self._queues: list[list[tuple[int, int, int]]] = [[] for _ in groups.members]
+        self._away: dict[int, float] = {}
         self._turn = 0
         self._sent_with: dict[int, tuple[float, int]] = {}
         self._token_s: float | None = None
@@ -110,6 +114,33 @@ class Gateway:
         del self._sent_with[row]
         if self._held:
             self._env.until(now).callbacks.append(lambda event: self.let_in(now))
+
+    def given_up(self, row: int) -> None:
+        """Learns that a request at a replica was given up, which has not let it go yet."""
+        del self._sent_with[row]
+
+    def freed(self, now: float) -> None:
+        """Learns that a replica has let such a request go: who is held may go in its place."""
+        if self._held:
+            self._env.until(now).callbacks.append(lambda event: self.let_in(now))
+
+    def withdraw(self, row: int, now: float, why: str | None) -> bool:
+        """Lets a request go that is held, or is about to be sent again; False if it is neither.
+
+        Args:
+            row: its client has given it up.
+            now: when that is known.
+            why: it ends here, and why; None: its client sends it once more.
+        """
+        held = self._held.pop(row, None) is not None
+        away = self._away.pop(row, None) is not None
+        if held:
+            self._alive(self._queues[self._router.group_of(row)])
+        if not held and not away:
+            return False
+        if why is not None:
+            self._end(row, now, GAVE_UP, why)
+        return True
 
     def predicted_s(self, row: int) -> float:
         """Returns the seconds to the first token that a request is predicted to wait: those of a prompt token
@@ -162,15 +193,27 @@ class Gateway:
             self._alive(self._queues[self._router.group_of(row)])
             self._turn_away(row, now, TIMED_OUT, LATE)
 
+    def _back(self, row: int, now: float) -> None:
+        """A client that was turned away sends again, unless it has given up."""
+        if self._away.get(row) == now:
+            del self._away[row]
+            self.arrive(row, now)
+
     def _turn_away(self, row: int, now: float, status: int, reason: str) -> None:
         """The client sends again after a while, or the request ends."""
+        if self._closed(row):
+            self._away[row] = inf  # nobody hears of it: it is withdrawn in a moment
+            return
         before = self.attempts.get(row, 0)
         self.attempts[row] = before + 1
         if before < self.config.retries:
             wait_s = self._client.receive_s + self.config.backoff_s * 2.0**before + self._client.send_s
-            again = now + wait_s
-            self._env.until(again).callbacks.append(lambda event: self.arrive(row, again))
+            self._away[row] = again = now + wait_s
+            self._env.until(again).callbacks.append(lambda event: self._back(row, again))
             return
+        self._end(row, now, status, reason)
+
+    def _end(self, row: int, now: float, status: int, reason: str) -> None:
         self.status[row] = status
         self.refusals[reason] = self.refusals.get(reason, 0) + 1
         self._ended(row, now)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from specfleet.sim.calendar.harvest import by_end
 from specfleet.sim.fleet.groups import Groups
+from specfleet.sim.fleet.patience import GIVEN_UP_COLUMNS
 from specfleet.sim.laws.fleet import check_fleet
 from specfleet.sim.laws.whole import check_run
 from specfleet.sim.recorder import REJECTED, REQUEST_COUNTS, REQUEST_TIMES, Columns
@@ -65,8 +66,7 @@ def joined(groups: Groups, seed: int, rans: Sequence[Ran], ways: Ways, because: 
     counted = np.arange(n) >= scenario.load.num_warmups
     parts = []
     names = list(dict.fromkeys(pool.name for pool in scenario.pools))
-    for name in {name for ran in rans for name in ran.requests} - {*noted, "sent_s", "arrived_s"}:
-        requests[name] = np.sum([ran.requests[name] for ran in rans if name in ran.requests], axis=0)
+    requests |= _more(rans, noted)
     went = np.where(ways.replica >= 0, groups.pool_of[ways.replica], -1)
     for index, (pool, ran) in enumerate(zip(scenario.pools, rans, strict=True)):
         rows = np.flatnonzero(went == index)
@@ -105,6 +105,17 @@ def joined(groups: Groups, seed: int, rans: Sequence[Ran], ways: Ways, because: 
     )
     check_fleet(whole, table)
     return whole
+
+
+def _more(rans: Sequence[Ran], noted: Sequence[str]) -> Columns:
+    """Returns the columns of requests that not every run has: what a pool knows of its own requests is added
+    up, what the client knows is the same for all."""
+    given = next((ran.requests for ran in rans if GIVEN_UP_COLUMNS[0] in ran.requests), {})
+    found = {name: np.array(given[name]) for name in GIVEN_UP_COLUMNS if name in given}
+    known = {*noted, *GIVEN_UP_COLUMNS, "sent_s", "arrived_s"}
+    for name in sorted({name for ran in rans for name in ran.requests} - known):
+        found[name] = np.sum([ran.requests[name] for ran in rans if name in ran.requests], axis=0)
+    return found
 
 
 def _before(ways: Ways, n: int) -> Columns:

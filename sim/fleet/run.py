@@ -26,6 +26,7 @@ from specfleet.sim.fleet.groups import REFUSED, GroupRouter, Groups
 from specfleet.sim.fleet.join import Ways, joined
 from specfleet.sim.fleet.scaling import LOOKS
 from specfleet.sim.fleet.servers import PoolServers
+from specfleet.sim.fleet.tries import Sums
 from specfleet.sim.laws.everywhere import check_alike
 from specfleet.sim.laws.scaling import check_scaling
 from specfleet.sim.recorder import Recorder
@@ -243,9 +244,10 @@ class PooledRun:
         """Runs all pools on one clock; `retracts`: as `SglangFleet`."""
         inside: list[Lanes | SglangLanes | Engines] = []
         stories: dict[int, Story] = {}
+        sums: Sums = {}
         for part in parts:
             if part.run is None:
-                inside.append(Engines(part.scenario, self.table, part.lives, every_turn, stories))
+                inside.append(Engines(part.scenario, self.table, part.lives, every_turn, stories, sums))
             elif part.rules is None:
                 inside.append(SglangLanes(part.run, retracts))
             else:
@@ -337,6 +339,7 @@ class PooledRun:
             cluster.clock,
             cluster.send,
             ended,
+            lambda row: cluster.closed[row] > 0,
         )
         return gateway
 

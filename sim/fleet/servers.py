@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from specfleet.sim.cluster import FallibleServers, Servers
+from specfleet.sim.cluster import Servers
+from specfleet.sim.fleet.beside import AbortableServers, FallibleServers
 from specfleet.sim.fleet.groups import REFUSED, Groups
 from specfleet.sim.replica import Server
 
@@ -72,6 +73,25 @@ class PoolServers:
         """A request that a replica lost ends; it counts among those of its last replica."""
         self.replica_of[row] = replica = self._last_of[row]
         self._fallible(self._where[replica][0]).lost(row, now, reason)
+
+    def withdrawn(self, row: int, reason: str) -> None:
+        """Notes that a request was given up which is at no replica; as `lost`."""
+        self.replica_of[row] = replica = self._last_of[row]
+        self._abortable(self._where[replica][0]).withdrawn(row, reason)
+
+    def begins_anew(self, row: int) -> None:
+        """Notes that a request that ended too late is sent once more."""
+        if self.replica_of[row] >= 0:
+            self._abortable(self._where[self.replica_of[row]][0]).begins_anew(row)
+
+    def goes_again(self, row: int) -> None:
+        """Notes that a request which is sent once more is nowhere until it comes."""
+        self.replica_of[row] = -1
+
+    def _abortable(self, pool: int) -> AbortableServers:
+        part = self._parts[pool]
+        assert isinstance(part, AbortableServers)
+        return part
 
     def turned_away(self, row: int) -> None:
         """Notes that a request ends at the gateway, which a replica may have lost."""

@@ -8,7 +8,7 @@ import numpy as np
 from specfleet.sim.errors import Breach
 from specfleet.sim.laws.names import CAUSES, ENDS_ONCE, first, request_breach
 from specfleet.sim.laws.whole import check_due, check_in_flight
-from specfleet.sim.recorder import REJECTED, TIMED_OUT
+from specfleet.sim.recorder import GAVE_UP, REJECTED, TIMED_OUT
 from specfleet.sim.scenario import RunResult
 from specfleet.workloads.requests import RequestTable
 
@@ -29,7 +29,8 @@ def check_fleet(result: RunResult, table: RequestTable) -> None:
     for part in result.parts:
         ends[part.requests["request_id"]] += 1
         given_up += sum(part.refusals.values())
-    nowhere = np.isin(requests["status"], (REJECTED, TIMED_OUT)) & ~np.isfinite(requests["finished_s"])
+    ended_before = np.isin(requests["status"], (REJECTED, TIMED_OUT, GAVE_UP))
+    nowhere = ended_before & ~np.isfinite(requests["finished_s"]) & (requests["pool"] < 0)
     ends[nowhere] += 1
     if (ends != 1).any():
         at = first(ends != 1)

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.laws.names import CAUSES, ENDS_ONCE, TOKENS, Mask, first, request_breach
-from specfleet.sim.recorder import ABORTED, FINISHED, LOST, REJECTED, Columns
+from specfleet.sim.recorder import ABORTED, FINISHED, GAVE_UP, LOST, REJECTED, Columns
 
 ORDER = (
     ("sent_s", "arrived_s"),
@@ -30,8 +30,8 @@ def finished(requests: Columns) -> Columns:
 
 
 def aborted(requests: Columns) -> Columns:
-    """Returns the rows of those that were begun and ended with an error."""
-    gone = requests["status"] == ABORTED
+    """Returns the rows of those that were begun and ended with an error, or since their clients gave up."""
+    gone = np.isin(requests["status"], (ABORTED, GAVE_UP)) & np.isfinite(requests["finished_s"])
     return {name: column[gone] for name, column in requests.items()}
 
 
@@ -61,6 +61,8 @@ def _check_refused(engine: EngineConfig, requests: Columns) -> None:
     odd = (status != FINISHED) & (status != REJECTED)
     if "retries" in requests:
         odd &= status != LOST
+    if "gave_up_s" in requests:
+        odd &= status != GAVE_UP
     if engine.sglang is not None:
         odd &= status != ABORTED
     if odd.any():

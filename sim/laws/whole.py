@@ -14,7 +14,7 @@ from specfleet.sim.laws.names import BUSY, CAUSES, ENDS_ONCE, IN_FLIGHT, LITTLE,
 from specfleet.sim.laws.requests import aborted, check_drafts, check_emitted, check_requests
 from specfleet.sim.laws.steps import CLOCK_ROUNDING, ROUNDING, StepLaws
 from specfleet.sim.pauses import LatePauses
-from specfleet.sim.recorder import ABORTED, FINISHED, LOST, REJECTED, TIMED_OUT, Columns, alone_s
+from specfleet.sim.recorder import ABORTED, FINISHED, GAVE_UP, LOST, REJECTED, TIMED_OUT, Columns, alone_s
 from specfleet.sim.scenario import RunResult, Scenario
 from specfleet.sim.sglang.rules import SglangRules
 from specfleet.workloads.requests import RequestTable
@@ -193,10 +193,10 @@ def check_run(result: RunResult, table: RequestTable) -> None:
     scenario, requests, rows = result.scenario, result.requests, result.iterations
     begun = served = check_requests(scenario.engine, requests)
     refused = len(requests["status"]) - len(served["status"])
-    if refused and scenario.engine.sglang is not None:
+    if refused and (scenario.engine.sglang is not None or "gave_up_s" in requests):
         given_up = aborted(requests)
         begun = {name: np.concatenate([served[name], given_up[name]]) for name in served}
-    if "retries" in requests:
+    if result.attempts:
         begun = _attempts(begun, result.attempts)
         check_drafts(scenario.engine, begun)
     check_due(requests, table)
@@ -244,15 +244,18 @@ def _check_little_exactly(
     unseen_s, missed_s, replicas = 0.0, 0.0, np.flatnonzero(np.bincount(rows["replica"]))
     for replica in replicas:
         starts, ends, arrived = rows["start_s"], rows["end_s"], served["arrived_s"]
+        ended = served["finished_s"]
         if len(replicas) > 1:
-            mine = rows["replica"] == replica
-            starts, ends, arrived = starts[mine], ends[mine], arrived[served["replica"] == replica]
+            mine, here = rows["replica"] == replica, served["replica"] == replica
+            starts, ends, arrived, ended = starts[mine], ends[mine], arrived[here], ended[here]
         for low in range(0, len(arrived), PORTION):
             some = arrived[low : low + PORTION]
             seen = np.searchsorted(starts, some)
-            waits = starts[seen] - some
+            left = ended[low : low + PORTION]  # one that was given up may have left before a step saw it
+            waits = np.minimum(starts[np.minimum(seen, len(starts) - 1)], left) - some
+            waits = np.where(seen < len(starts), waits, left - some)
             unseen_s += float(waits.sum())
-            tied = seen[waits == 0.0]
+            tied = seen[(waits == 0.0) & (left > some)]
             missed_s += float((ends[tied] - starts[tied]).sum())
     found, there = totals.present_s + unseen_s, totals.inside_s
     if not found - totals.rounding_s <= there <= found + missed_s + totals.rounding_s:
@@ -277,7 +280,7 @@ def _check_asked(engine: EngineConfig, requests: Columns, table: RequestTable) -
     if output is not due:
         spare = 0 if engine.sglang is None else (engine.block_size - 1) * requests.get("retries", 0)
         wrong = (output > due) | (output < due - spare)
-        wrong &= ~np.isin(status, (REJECTED, ABORTED, LOST))
+        wrong &= ~np.isin(status, (REJECTED, ABORTED, LOST, GAVE_UP))
         wrong |= ((output != 0) & np.isin(status, (REJECTED, LOST))) | ((output >= due) & (status == ABORTED))
         if wrong.any():
             at = first(wrong)
@@ -310,7 +313,10 @@ def _over_s(requests: Columns) -> npt.NDArray[np.float64]:
         return requests["last_chunk_s"]
     refused = np.isin(requests["status"], (REJECTED, TIMED_OUT))
     over = np.where(refused, requests["arrived_s"], requests["last_chunk_s"])
-    return np.where(np.isin(requests["status"], (ABORTED, LOST)), requests["finished_s"], over)
+    over = np.where(np.isin(requests["status"], (ABORTED, LOST)), requests["finished_s"], over)
+    if "gave_up_s" in requests:
+        over = np.where(np.isfinite(requests["gave_up_s"]), requests["gave_up_s"], over)
+    return over
 
 
 def _check_tokens(engine: EngineConfig, served: Columns, rows: Columns) -> None:
@@ -328,11 +334,13 @@ def _check_tokens(engine: EngineConfig, served: Columns, rows: Columns) -> None:
     if drafts < int(served["draft_tokens"].sum()):
         raise Breach(TOKENS, f"requests verified {int(served['draft_tokens'].sum())} drafts, steps {drafts}")
     computed = int(rows["tokens"].sum()) - drafts
-    begun = (served["status"] == LOST) & (served["chunks"] == 0)  # its prompt may not be done
+    gone = served["status"] == GAVE_UP
+    begun = ((served["status"] == LOST) | gone) & (served["chunks"] == 0)  # its prompt may not be done
     prompts = int((served["prompt_tokens"][begun] - served["cached_tokens"][begun] - 1).sum())
     needed = int(served["prompt_tokens"].sum()) - int(served["cached_tokens"].sum())
     needed += int(served["chunks"].sum()) - len(served["status"])
     wasted = len(served["status"]) if engine.async_scheduling else 0
+    wasted += (1 + engine.pipeline_parallel_size) * int(gone.sum())  # steps under way for who was aborted
     found = 0
     if engine.enable_prefix_caching:
         found = int((served["prompt_tokens"] - served["cached_tokens"])[served["preemptions"] > 0].sum())

@@ -1,0 +1,133 @@
+"""Clients that give up: every request ends exactly once, whoever gives up when, and closed forms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sglang_worlds import sglang_worlds
+from sim_toys import ToyCost, World, worlds
+from test_failures import FAILURES, GATEWAYS, USABLE, scenario_of
+from test_pools import table_of
+from timeline_worlds import requests as requests_of
+from timeline_worlds import worlds as any_worlds
+
+from specfleet.sim.config import DeploymentConfig, GatewayConfig
+from specfleet.sim.errors import Stall
+from specfleet.sim.fleet.failing import FailuresConfig
+from specfleet.sim.fleet.patience import PatienceConfig
+from specfleet.sim.laws.everywhere import differences
+from specfleet.sim.recorder import ABORTED, FINISHED, GAVE_UP, LOST, REJECTED, TIMED_OUT
+from specfleet.sim.scenario import RunResult
+from specfleet.sim.simulation import simulate
+from specfleet.workloads.pauses import ExponentialPause, FixedPause
+
+UNHURRIED = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+WAITS = (
+    st.none()
+    | st.builds(FixedPause, st.sampled_from([0.001, 0.02, 0.05, 0.2, 1.0]))
+    | st.just(ExponentialPause(0.1))
+)
+PATIENT = st.builds(
+    PatienceConfig,
+    ttft_timeout_s=WAITS,
+    timeout_s=WAITS,
+    retries=st.integers(0, 2),
+    backoff_s=st.sampled_from([0.0, 0.01, 0.1]),
+)
+ONCE = PATIENT.map(lambda config: replace(config, retries=0))
+
+
+def impatient(world: World, patience: PatienceConfig) -> World:
+    """The same with clients that give up."""
+    return replace(world, load=replace(world.load, patience={"": patience}))
+
+
+def check(run: RunResult, patience: PatienceConfig) -> None:
+    """Every request has one end, whose reason is counted; who was served was so in time."""
+    requests, status = run.requests, run.requests["status"]
+    assert np.isin(status, (FINISHED, REJECTED, ABORTED, TIMED_OUT, LOST, GAVE_UP)).all()
+    assert (status != FINISHED).sum() == sum(run.refusals.values())
+    gave_up = np.isfinite(requests["gave_up_s"])
+    assert gave_up[status == GAVE_UP].all() and not gave_up[status == FINISHED].any()
+    assert (requests["client_retries"] <= patience.retries).all()
+    assert (requests["client_retries"][status == GAVE_UP] == patience.retries).all()
+    if not patience.retries:
+        served = status == FINISHED
+        waited = (requests["last_chunk_s"] - requests["sent_s"])[served]
+        if isinstance(patience.timeout_s, FixedPause):
+            assert (waited < patience.timeout_s.seconds + 1e-9).all()
+
+
+@UNHURRIED
+@given(worlds(), PATIENT, st.integers(0, 99), st.sampled_from(USABLE), GATEWAYS)
+def test_every_request_ends_exactly_once_whoever_gives_up(
+    world: World, patience: PatienceConfig, seed: int, router: str, gateway: GatewayConfig | None
+) -> None:
+    deployment = DeploymentConfig(3, router, gateway=gateway)
+    scenario, table = scenario_of(impatient(world, patience), deployment), table_of(world)
+    run = simulate(scenario, table, seed, every_turn=True)
+    check(run, patience)
+    assert differences(run, simulate(scenario, table, seed)) == []
+
+
+@UNHURRIED
+@given(worlds(), ONCE, st.integers(0, 99), st.sampled_from(USABLE), FAILURES, GATEWAYS)
+def test_every_request_ends_exactly_once_whatever_fails_beside(
+    world: World,
+    patience: PatienceConfig,
+    seed: int,
+    router: str,
+    failures: FailuresConfig,
+    gateway: GatewayConfig | None,
+) -> None:
+    deployment = DeploymentConfig(3, router, gateway=gateway, failures=failures)
+    scenario = scenario_of(impatient(world, patience), deployment)
+    check(simulate(scenario, table_of(world), seed, every_turn=True), patience)
+
+
+@UNHURRIED
+@given(sglang_worlds(), PATIENT, st.integers(0, 99))
+def test_under_sglang_every_request_ends_exactly_once(
+    world: World, patience: PatienceConfig, seed: int
+) -> None:
+    try:
+        run = simulate(
+            impatient(world, patience).scenario(world.classes or {}),
+            requests_of(world),
+            seed,
+            every_turn=True,
+        )
+    except Stall:
+        return  # an engine too small for what it was given says so
+    check(run, patience)
+
+
+def test_who_has_no_first_token_in_time_gives_up_and_the_others_move_up() -> None:
+    world = World(
+        [10] * 3,
+        [10] * 3,
+        arrival_s=[0.0] * 3,
+        cost=ToyCost(0.1),
+        engine=replace(World([1], [1]).engine, max_num_seqs=1),
+    )
+    run = impatient(world, PatienceConfig(FixedPause(1.5))).run()
+    assert run.requests["status"].tolist() == [FINISHED, FINISHED, GAVE_UP]
+    assert run.requests["gave_up_s"].tolist()[2] == 1.5
+    assert run.requests["finished_s"].tolist() == pytest.approx([1.0, 2.0, 1.5])
+
+
+@UNHURRIED
+@given(any_worlds(("open", "closed", "capped", "balanced"), 2), st.integers(0, 99))
+def test_where_nobody_gives_up_all_is_as_without_limits(world: World, seed: int) -> None:
+    long = PatienceConfig(FixedPause(1e6), ExponentialPause(1e9))
+    table = requests_of(world)
+    scenario = impatient(world, long).scenario(world.classes or {})
+    ours, theirs = simulate(scenario, table, seed), simulate(world.scenario(world.classes or {}), table, seed)
+    assert ours.stepped_share == theirs.stepped_share
+    assert all(np.array_equal(ours.requests[name], column, True) for name, column in theirs.requests.items())
+    stepped = simulate(scenario, table, seed, engine="step")
+    assert differences(ours, stepped) == []

@@ -22,6 +22,7 @@ from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.words.backing import backing
 from specfleet.experiments.words.band import assumed, banded
 from specfleet.experiments.words.claims import Verdict, judge
+from specfleet.experiments.words.costs.patience import patience_said
 from specfleet.experiments.words.names import noun
 from specfleet.experiments.words.pace import stepped_sentences
 from specfleet.experiments.words.saturation import saturation
@@ -63,7 +64,8 @@ def answer(run: Finished) -> Html:
     met = tag("p", _unbroken(slo)) if slo else None
     joules = (tag("p", _unbroken(said)) for said in energy(run))
     handed = (tag("p", _unbroken(said)) for said in handover(run))
-    parts = [lead, *crowded, met, *_verdicts(run), *joules, *handed, *_claim(run)]
+    left = (tag("p", _unbroken(said)) for said in patience_said(run.rows, run.shown.axes))
+    parts = [lead, *crowded, met, *_verdicts(run), *left, *joules, *handed, *_claim(run)]
     return tag("section", *parts, id="answer", aria_label="Answer")
 
 

@@ -21,6 +21,7 @@ from specfleet.experiments.point.handover import handover_config, role_of
 from specfleet.experiments.point.loading import load_s
 from specfleet.experiments.point.mixes import writes_what_it_asks
 from specfleet.experiments.point.plugins import load_plugins
+from specfleet.experiments.point.sessions import patience_of
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.failing import PoolFailures
 from specfleet.experiments.schema.blocks.plan import Slo
@@ -110,7 +111,9 @@ def build(config: Experiment) -> Built:
     deployment = deployment_config(config, pools, first.lockstep)
     client = client_config(config)
     load = sim_config.LoadConfig(
-        config.workload.max_concurrency, requests_asked(config.workload, config.workload.num_warmups)
+        config.workload.max_concurrency,
+        requests_asked(config.workload, config.workload.num_warmups),
+        patience_of(config.workload),
     )
     kinds = simulated_pools(pools)
     plain = deployment.gateway is None and not deployment.refresh_s and deployment.autoscale is None

@@ -9,6 +9,7 @@ import numpy as np
 from specfleet.experiments.point.lengths import law
 from specfleet.experiments.schema.blocks.sessions import ContextCut, Pause, Sessions
 from specfleet.experiments.schema.blocks.workload import Workload
+from specfleet.sim.fleet.patience import PatienceConfig
 from specfleet.workloads.pauses import (
     EmpiricalPause,
     ExponentialPause,
@@ -84,3 +85,19 @@ def session_spec(sessions: Sessions, max_model_len: int | None) -> SessionSpec:
         reasoning_share=sessions.reasoning_share,
         max_model_len=max_model_len,
     )
+
+
+def patience_of(workload: Workload) -> dict[str, PatienceConfig]:
+    """Returns how long clients wait, by traffic class; the key `""` is of all, where there are none."""
+    names = workload.classes
+    asked = {name: workload.of_class(name).patience for name in names} or {"": workload.patience}
+    return {
+        name: PatienceConfig(
+            None if block.ttft_timeout_s is None else pause_law(block.ttft_timeout_s),
+            None if block.timeout_s is None else pause_law(block.timeout_s),
+            block.retries,
+            1.0 if block.backoff_s is None else block.backoff_s,
+        )
+        for name, block in asked.items()
+        if block is not None
+    }

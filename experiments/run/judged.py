@@ -10,6 +10,7 @@ from pathlib import Path
 from specfleet.experiments.load.sweep import Point
 from specfleet.experiments.point.build import class_names_of
 from specfleet.experiments.point.ceiling import ceiling
+from specfleet.experiments.point.sessions import patience_of
 from specfleet.experiments.run.bill import entries
 from specfleet.experiments.run.gains import THROUGHPUT, gains
 from specfleet.experiments.run.traffic import Served, is_open, offered_and_served, over_all, state
@@ -49,8 +50,9 @@ class Requests:
         changing = point.config.workload.arrivals is not None
         offered, served = over_all(runs) if changing else offered_and_served(runs)
         rate = point.config.workload.request_rate
-        if point.config.deployment.gateway is not None and rate is not None and rate < inf:
-            offered = rate  # what the gateway turned away is not among the requests served
+        lost = point.config.deployment.gateway is not None or bool(patience_of(point.config.workload))
+        if lost and rate is not None and rate < inf:
+            offered = rate  # what the gateway turned away, or clients gave up, is not among those served
         row: dict[str, object] = {"offered_per_s": offered, "served_per_s": served}
         row["state"] = self._states[point.id] = "changing" if changing else state(runs)
         top = ceiling(point.config, seeds[0])

@@ -13,6 +13,7 @@ from specfleet.sim.disaggregation.config import DECODE, PREFILL
 from specfleet.sim.metrics.failures import failure_figures
 from specfleet.sim.metrics.figures import Figures, Value
 from specfleet.sim.metrics.handover import handover_figures, ttft_split
+from specfleet.sim.metrics.patience import patience_figures
 from specfleet.sim.metrics.pools import by_pool
 from specfleet.sim.recorder import FINISHED, REJECTED, TIMED_OUT
 from specfleet.sim.scenario import RunResult
@@ -128,10 +129,11 @@ def failures_of(result: RunResult) -> dict[str, object]:
 
 
 def told_of(result: RunResult) -> dict[str, object]:
-    """Returns where the time to first tokens went, what became of KV that was handed over, if it was, and of
-    replicas that failed, if any may."""
-    handed = handover_figures(result)
+    """Returns where the time to first tokens went, what became of KV that was handed over, if it was, of
+    replicas that failed, if any may, and of requests that their clients gave up."""
+    handed, left = handover_figures(result), patience_figures(result)
     return {
+        **({} if left is None else left.as_dict()),
         **failures_of(result),
         **ttft_split(result),
         **({} if handed is None else handed.as_dict()),

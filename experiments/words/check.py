@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from math import ceil
 
+from specfleet.experiments.load.rules.patience import patience_blocks
 from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.point.built import build, expected_lengths, start_s
 from specfleet.experiments.point.handover import PROXY_MS, drafter_keeps_kv, kv_bytes, transfer_of
 from specfleet.experiments.run.check import POOL, CheckedFile, CheckedPoint
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.failing import Failures, PoolFailures
+from specfleet.experiments.schema.blocks.sessions import Pause
 from specfleet.experiments.schema.pools import pool_experiments
 from specfleet.experiments.words.values import counted, named, text
 from specfleet.hardware.memory import GIB
@@ -52,6 +54,7 @@ def routing_lines(experiment: Experiment) -> Iterator[str]:
     yield from scaling_lines(experiment)
     if deployment.failures is not None:
         yield f"  failures: {failing_lines(deployment.failures, list(deployment.pools or ()))}"
+    yield from patience_lines(experiment)
     gateway = deployment.gateway
     if gateway is None:
         return
@@ -65,6 +68,32 @@ def routing_lines(experiment: Experiment) -> Iterator[str]:
             f"sent again {counted(gateway.retries, 'time')} after {gateway.backoff_ms:g} ms and longer"
         )
     yield f"  gateway: {', '.join(said)}"
+
+
+def patience_lines(experiment: Experiment) -> Iterator[str]:
+    """How long clients wait, and what they do then."""
+    for key, block in patience_blocks(experiment).items():
+        limits = (("a first token", block.ttft_timeout_s), ("the whole answer", block.timeout_s))
+        waits = [f"{pause_text(pause)} for {what}" for what, pause in limits if pause is not None]
+        again = "then give up"
+        if block.retries:
+            after = 1.0 if block.backoff_s is None else block.backoff_s
+            again = f"then send again, {counted(block.retries, 'time')} at most, after {after:g} s and longer"
+        where = key.removeprefix("workload.").removesuffix("patience").strip(".")
+        yield f"  clients{f' ({where})' if where else ''}: wait {' and '.join(waits)}, {again}"
+
+
+def pause_text(pause: Pause) -> str:
+    """A distribution of seconds in a few words."""
+    if pause.fixed is not None:
+        return f"{pause.fixed:g} s"
+    if pause.exponential is not None:
+        return f"{pause.exponential:g} s on average (exponential)"
+    if pause.uniform is not None:
+        return f"{pause.uniform.low:g} to {pause.uniform.high:g} s"
+    if pause.lognormal is not None:
+        return f"{pause.lognormal.median:g} s in the median (lognormal)"
+    return "seconds of a table"
 
 
 def handover_lines(experiment: Experiment) -> Iterator[str]:

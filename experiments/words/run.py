@@ -15,6 +15,7 @@ from specfleet.experiments.words.claims import claim_text, judge
 from specfleet.experiments.words.costs.energy import energy_said
 from specfleet.experiments.words.costs.handover import apart_said, handover_said
 from specfleet.experiments.words.costs.outages import failures_said
+from specfleet.experiments.words.costs.patience import patience_said
 from specfleet.experiments.words.costs.scaling import scaling_said
 from specfleet.experiments.words.known import known_sentences
 from specfleet.experiments.words.saturation import saturation
@@ -59,6 +60,8 @@ def run_text(run: Run, rows: Sequence[Row]) -> str:
         parts += [*scaled, ""]
     if failed := failures_said(rows, axes):
         parts += [*failed, ""]
+    if impatient := patience_said(rows, axes):
+        parts += [*impatient, ""]
     if handed := [*apart_said(rows, axes), *handover_said(rows, axes)]:
         parts += [*handed, ""]
     if "energy_x_plain" in experiment.report.y or any(
@@ -107,6 +110,7 @@ def run_facts(run: Run, rows: Sequence[Row]) -> dict[str, object]:
         "saturation": saturation(rows, axes, experiment.report.x),
         "scaling": scaling_said(rows, axes, experiment.report.baseline or {}),
         "failures": failures_said(rows, axes),
+        "patience": patience_said(rows, axes),
         "handover": [*apart_said(rows, axes), *handover_said(rows, axes)],
         "energy": energy_said(groups, experiment.report.least_gain),
         "claim_reproduced": None if claim is None else all(v.holds for v in judge(claim, rows)),

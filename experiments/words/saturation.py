@@ -76,6 +76,9 @@ def _then(row: Row) -> str:
     away = sum(count for count in given_up if is_number(count))
     if away > 0.0:
         return f"The gateway gave {away:,.0f} requests up, so the others wait no longer for it."
+    left = row.get("gave_up")
+    if is_number(left) and number(row, "gave_up"):
+        return f"Clients gave {number(row, 'gave_up'):,.0f} requests up, so the others wait no longer for it."
     return "Its latencies grow as long as the run lasts."
 
 

@@ -278,7 +278,8 @@ class ClassFigures:
     """Client-side latencies and tokens of the completed requests of one traffic class.
 
     `acceptance_length` is over all its requests, warm-ups included; 1 where nothing was verified.
-    `slo_attainment` is the share of the completed ones within the limits of the class; None without any.
+    `slo_attainment` is the share of the completed ones and those given up within the limits of the class, and
+    None without any; `gave_up` of its clients is None where none can.
     """
 
     completed: float
@@ -291,6 +292,7 @@ class ClassFigures:
     mean_e2el_ms: float
     p99_e2el_ms: float
     slo_attainment: float | None = None
+    gave_up: float | None = None
 
     @classmethod
     def of(cls, requests: RequestSums, ttft: Described, tpot: Described, e2el: Described) -> ClassFigures:
@@ -308,6 +310,7 @@ class ClassFigures:
             mean_e2el_ms=1e3 * e2el.mean(),
             p99_e2el_ms=1e3 * e2el.percentiles([99.0])[0],
             slo_attainment=requests.attainment,
+            gave_up=float(requests.given_up) if requests.impatient else None,
         )
 
     def as_dict(self) -> dict[str, float]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from specfleet.sim.config import Slo
 from specfleet.sim.metrics.samples import F64, dot
-from specfleet.sim.recorder import FINISHED, Columns, alone_s
+from specfleet.sim.recorder import FINISHED, GAVE_UP, Columns, alone_s
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Counted:
 
 
 SUMMED = (
-    *("counted", "completed", "prompt_tokens", "output_tokens", "asked_tokens", "cached_tokens"),
+    *("counted", "completed", "given_up", "prompt_tokens", "output_tokens", "asked_tokens", "cached_tokens"),
     *("draft_tokens", "preemptions", "verifications", "accepted", "queue_s", "engine_ttft_s"),
 )
 """Of `RequestSums`, what is added up."""
@@ -83,7 +83,8 @@ class RequestSums:
         slo: limits of a request, or None.
 
     Attributes:
-        counted, completed: requests that are measured; those of them that finished.
+        counted, completed, given_up: requests that are measured; those of them that finished, and those that
+            their clients gave up. impatient: clients may give up.
         attained: of those completed, how many met the limits; None without limits.
         prompt_tokens, output_tokens: of those completed.
         asked_tokens, cached_tokens: prompt tokens of those counted, and what of them was in the prefix cache.
@@ -95,7 +96,8 @@ class RequestSums:
 
     def __init__(self, slo: Slo | None = None) -> None:
         self._slo = slo
-        self.counted = self.completed = 0
+        self.counted = self.completed = self.given_up = 0
+        self.impatient = False
         self.attained = None if slo is None else 0
         self.prompt_tokens = self.output_tokens = self.asked_tokens = self.cached_tokens = 0
         self.draft_tokens = self.preemptions = self.verifications = self.accepted = 0
@@ -120,6 +122,9 @@ class RequestSums:
         self.counted += int(mine.sum())
         measured, done = _chosen(mine), _chosen(mine & (columns["status"] == FINISHED))
         self.completed += len(counted.sent_s)
+        if "gave_up_s" in columns:
+            self.impatient = True
+            self.given_up += int((columns["status"][measured] == GAVE_UP).sum())
         self.prompt_tokens += int(counted.prompt_tokens.sum())
         self.output_tokens += int(counted.output_tokens.sum())
         self.asked_tokens += int(columns["prompt_tokens"][measured].sum())
@@ -158,8 +163,9 @@ class RequestSums:
 
     @property
     def attainment(self) -> float | None:
-        """Share of the completed requests that met the limits; None without limits or requests."""
-        return None if self.attained is None or not self.completed else self.attained / self.completed
+        """Share of those completed or given up that met the limits; None without limits or requests."""
+        ended = self.completed + self.given_up
+        return None if self.attained is None or not ended else self.attained / ended
 
 
 class IterationSums:

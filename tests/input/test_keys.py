@@ -31,8 +31,9 @@ IN_FLEETS = (
     "deployment.pools.",
     "deployment.router.",
     "deployment.slow.",
+    "workload.patience.",
 )
-"""Blocks of several replicas: `tests/experiments/fleet` tries their keys."""
+"""Blocks of several replicas, and of clients: `tests/experiments/fleet` tries their keys."""
 AGAIN = (
     "deployment.pools.acceptance.",
     "plan.candidates.drafting.speculative_config.",
@@ -41,6 +42,7 @@ AGAIN = (
     *(f"workload.mix.{block}." for block in ("acceptance", "slo", "input", "output", "trace", "prefix")),
     "workload.mix.sessions.",
     "workload.mix.think_time_s.",
+    "workload.mix.patience.",
 )
 """Blocks that are tried where they stand first."""
 

@@ -15,6 +15,7 @@ from specfleet.experiments.load.rules.handover import handover_conflicts
 from specfleet.experiments.load.rules.memory import running_conflicts
 from specfleet.experiments.load.rules.own import own_conflicts
 from specfleet.experiments.load.rules.parallel import parallel_conflicts, stage_conflicts
+from specfleet.experiments.load.rules.patience import patience_conflicts
 from specfleet.experiments.load.rules.plan import slo_conflicts
 from specfleet.experiments.load.rules.report import summary_conflicts
 from specfleet.experiments.load.rules.sessions import session_conflicts
@@ -78,6 +79,7 @@ def _without_running(config: Experiment) -> Iterator[Conflict]:
     yield from handover_conflicts(config)
     yield from workload_conflicts(config)
     yield from session_conflicts(config)
+    yield from patience_conflicts(config)
     yield from slo_conflicts(config)
 
 

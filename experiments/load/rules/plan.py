@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from specfleet.experiments.load.rules.base import Conflict
+from specfleet.experiments.load.rules.patience import patience_blocks
 from specfleet.experiments.point.days import DayError, stretches_of
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.schema.blocks.experiment import Experiment
@@ -107,6 +108,9 @@ def _traffic(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
         if getattr(experiment.deployment, key):
             message = f"is what the plan finds; list ways in plan.candidates.{key}, or remove it"
             yield Conflict.at(message, f"deployment.{key}", "plan")
+    for key in patience_blocks(experiment):
+        message = "is not planned yet: a plan serves whoever comes, within the slo; remove it"
+        yield Conflict.at(message, key, "plan")
     for key in ("slow", "gateway", "failures"):
         if getattr(experiment.deployment, key):
             message = "is not planned yet: a plan chooses among deployments of equal engines; remove it"

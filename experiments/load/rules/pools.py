@@ -13,6 +13,7 @@ from specfleet.experiments.load.rules.conflicts import conflicts
 from specfleet.experiments.load.rules.failures import failure_conflicts
 from specfleet.experiments.load.rules.gateway import gateway_conflicts
 from specfleet.experiments.load.rules.handover import handover_conflicts
+from specfleet.experiments.load.rules.patience import patience_conflicts
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import did_you_mean
 from specfleet.experiments.schema.pools import longest_of, pool_data, pool_experiments, written_path
@@ -65,6 +66,7 @@ def pooled_conflicts(
         *_routing(config),
         *_between_pools(config),
         *gateway_conflicts(config),
+        *patience_conflicts(config),
         *autoscale_conflicts(config),
         *failure_conflicts(config),
         *([] if unsound else handover_conflicts(config)),

@@ -25,7 +25,7 @@ def session_conflicts(config: Experiment) -> Iterator[Conflict]:
     """Everything wrong with the sessions of a filled point, and those of its classes."""
     for block, workload in each_class(config.workload).values():
         if workload.think_time_s is not None:
-            yield from _pause(workload.think_time_s, f"{block}.think_time_s")
+            yield from pause_conflicts(workload.think_time_s, f"{block}.think_time_s")
         if workload.sessions is not None:
             yield from _of(config, workload, workload.sessions, block)
     if config.workload.sessions is not None and not config.workload.has_sessions:
@@ -43,7 +43,7 @@ def _of(config: Experiment, workload: Workload, sessions: Sessions, where: str) 
     for key, lengths in _lengths(sessions):
         yield from length_conflicts(lengths, f"{block}.{key}")
     for key, pause in _pauses(sessions):
-        yield from _pause(pause, f"{block}.{key}")
+        yield from pause_conflicts(pause, f"{block}.{key}")
     if isinstance(sessions.context, ContextCut):
         yield from _cut(sessions.context, sessions, block)
     yield from _too_long(config.serve.max_model_len, workload, sessions, block)
@@ -80,7 +80,7 @@ def _pauses(sessions: Sessions) -> Iterator[tuple[str, Pause]]:
         yield "tool.pause_s", sessions.tool.pause_s
 
 
-def _pause(pause: Pause, block: str) -> Iterator[Conflict]:
+def pause_conflicts(pause: Pause, block: str) -> Iterator[Conflict]:
     """A law of pauses is exactly one, with its ends the right way round."""
     laws = [law for law in Pause.model_fields if getattr(pause, law) is not None]
     if len(laws) != 1:

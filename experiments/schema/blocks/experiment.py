@@ -138,6 +138,7 @@ _FIGURES = """
     mean_task_model_s median_task_model_s p90_task_model_s p99_task_model_s
     ttft_client_ms ttft_queue_ms ttft_prefill_ms ttft_handover_ms ttft_transfer_ms ttft_decode_queue_ms
     ttft_first_step_ms kv_gb p99_transfer_ms link_out_busy link_in_busy prefill_stood_still kv_given_up
+    gave_up gave_up_share gave_up_unanswered client_retries mean_gave_up_ms wasted_tokens wasted_seat_share
     mean_replicas peak_replicas scale_outs gpu_hours first_scale_out_s starting_p99_ttft_ms
 """
 _LATENCIES = ("ttft", "tpot", "itl", "itl_per_token", "e2el")

@@ -20,6 +20,7 @@ from specfleet.experiments.schema.blocks.base import (
 )
 from specfleet.experiments.schema.blocks.lengths import Lengths
 from specfleet.experiments.schema.blocks.own import TraceFormatName
+from specfleet.experiments.schema.blocks.patience import Patience
 from specfleet.experiments.schema.blocks.plan import Slo
 from specfleet.experiments.schema.blocks.sessions import Pause, Sessions, SessionsOfClass
 from specfleet.experiments.schema.blocks.tracefile import Trace, TraceReading
@@ -120,6 +121,8 @@ class TrafficClass(Block):
     """Its requests are turns; `none` makes them single ones where workload.sessions is given."""
     think_time_s: Pause | None = None
     """Seconds that a user of a closed loop lets pass before a request, or a session, of this class."""
+    patience: Patience | None = None
+    """How long its clients wait."""
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     """Of its sampling."""
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
@@ -202,6 +205,8 @@ class Workload(Block):
     think_time_s: Pause | None = None
     """Seconds from an answer to the next request of the same user, where `max_concurrency` are users; between
     `sessions`, to the next session."""
+    patience: Patience | None = None
+    """How long clients wait for an answer, and whether they send again; left out, as long as it takes."""
     temperature: Annotated[float, Field(ge=0, le=100)] = 0.0
 
     @property

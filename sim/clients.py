@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from math import nan
 from typing import NamedTuple
 
@@ -133,8 +134,7 @@ class Client:
         request that has waited longest."""
         while True:
             self._answers[row] = free = self.env.moment()
-            arrived_s = yield arrives
-            self._arrive(row, arrived_s)
+            arrives.callbacks.append(partial(self._arrives, row))
             free_s = yield free
             if self._follows and self._follows[row + 1]:
                 row += 1
@@ -147,6 +147,10 @@ class Client:
                 free_s = yield self.env.until(free_s + self._think_s[row])
             arrives = self._send(row, free_s)
         self.in_flight -= 1
+
+    def _arrives(self, row: int, arrival: simpy.Event) -> None:
+        """A request has come: its user may have given it up already."""
+        self._arrive(row, arrival.value)
 
     def _first_waiting(self) -> int:
         """Returns the first row that waits for a user, if any does."""

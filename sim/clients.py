@@ -150,6 +150,7 @@ class Client:
 
     def _arrives(self, row: int, arrival: simpy.Event) -> None:
         """A request has come: its user may have given it up already."""
+        assert arrival.value is not None
         self._arrive(row, arrival.value)
 
     def _first_waiting(self) -> int:

@@ -135,11 +135,11 @@ class HandingCluster(Cluster):
         self.transfers.handed(row, now)
         self._submit(row, replica, now)
 
-    def _answered(self, answer: Answer) -> None:
+    def answered(self, answer: Answer) -> None:
         """A request has ended at a replica: its prompt is computed, or it is over."""
         row, now = answer.row, answer.finished_s
         if row not in self._at_prefill:
-            super()._answered(answer)
+            super().answered(answer)
             return
         self.views[self._at_prefill[row]].ended(self._tokens[row], now)
         self.transfers.prefilled(row, now)

@@ -21,7 +21,7 @@ import simpy
 
 from specfleet.sim.config import ClientConfig, LoadConfig
 from specfleet.sim.environment import Environment, Moment
-from specfleet.sim.fleet.patience import GIVEN_UP_COLUMNS, Givable, Limits, Patience
+from specfleet.sim.fleet.patience import GIVEN_UP_COLUMNS, Givable, Limits, PatienceClock
 from specfleet.sim.recorder import Columns
 from specfleet.workloads.requests import RequestTable
 
@@ -109,10 +109,12 @@ class Client:
         self._follows: list[bool] = [] if follows is None else [*follows.tolist(), False]
         self._next = self._due = 0  # of the rows between, those that follow no other wait for a user
         self._answers: dict[int, Moment] = {}
-        self.patience: Patience | None = None
+        self.patience: PatienceClock | None = None
         self._refused: set[int] = set()
         if behind is not None:
-            self.patience = Patience(env, behind[1], config.send_s, behind[0], self._send_again, self._free)
+            self.patience = PatienceClock(
+                env, behind[1], config.send_s, behind[0], self._send_again, self._free
+            )
         env.process(self._offer())
 
     def _offer(self) -> Generator[simpy.Event, None, None]:

@@ -95,7 +95,7 @@ class Givable(Protocol):
         ...
 
 
-class Patience:
+class PatienceClock:
     """The clocks of requests under way.
 
     Args:

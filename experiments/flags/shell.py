@@ -7,6 +7,7 @@ they stand, but for single quotes.
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -89,14 +90,11 @@ class Shell:
 
     def put_in(self, text: str) -> str:
         """A text with the variables that are set in their places; the others stay."""
-        whole, at = "", 0
-        for start, end, quote in _runs(text):
-            run = text[start:end]
-            if quote != "'":
-                run = self._used(run, within_quotes=quote == '"')
-            whole += text[at:start] + run
-            at = end
-        return whole + text[at:]
+        runs = itertools.groupby(_marks(text), key=lambda one: one[1])
+        parts = ((quote, "".join(mark for mark, _ in run)) for quote, run in runs)
+        return "".join(
+            part if quote == "'" else self._used(part, within_quotes=quote == '"') for quote, part in parts
+        )
 
     def _used(self, run: str, *, within_quotes: bool) -> str:
         """One stretch of the same quotes."""
@@ -171,31 +169,40 @@ def _split(text: str) -> list[str]:
         return text.split()
 
 
+def _marks(text: str) -> Iterator[tuple[str, str]]:
+    """Each mark, and the quotes that it stands in or makes; a backslash for one escaped, # in a comment."""
+    quote, before, escaped, comment = "", "", False, False
+    for mark in text:
+        comment = mark != "\n" and (
+            comment or (mark == "#" and not quote and before in ("", " ", "\t", "\n"))
+        )
+        before = mark
+        if comment:
+            yield mark, "#"
+        elif escaped or (mark == "\\" and quote != "'"):
+            escaped = not escaped
+            yield mark, quote or "\\"
+        elif quote or mark in "'\"":
+            yield mark, quote or mark
+            quote = "" if mark == quote else quote or mark
+        else:
+            yield mark, ""
+
+
 def _parts(text: str) -> Iterator[str]:
     """Lines, a line end within quotes or an array taken as part of the line; comments left out."""
-    here, quote, escaped, comment, array = "", "", False, False, 0
-    for mark in text + "\n":
-        comment = mark != "\n" and (
-            comment or (mark == "#" and not quote and here[-1:] in ("", " ", "\t", "\n"))
-        )
-        if comment:
+    here, array = "", 0
+    for mark, within in _marks(text + "\n"):
+        if within == "#":
             continue
-        if mark == "\n" and not quote and not array:
+        if mark == "\n" and not within and not array:
             yield here
             here = ""
             continue
         here += mark
-        if escaped:
-            escaped = False
-        elif mark == "\\" and quote != "'":
-            escaped = True
-        elif quote:
-            quote = "" if mark == quote else quote
-        elif mark in "'\"":
-            quote = mark
-        elif mark == "(" and (array or _opens_array(here)):
+        if mark == "(" and not within and (array or _opens_array(here)):
             array += 1
-        elif mark == ")" and array:
+        elif mark == ")" and not within and array:
             array -= 1
     if here.strip():
         yield here.rstrip("\n")
@@ -208,43 +215,11 @@ def _opens_array(here: str) -> bool:
 
 def _word(text: str) -> tuple[str, str]:
     """The first word of a text as it is written, an array's brackets with all in them, and the rest."""
-    quote, depth, escaped = "", 0, False
-    for at, mark in enumerate(text):
-        if escaped:
-            escaped = False
-        elif mark == "\\" and quote != "'":
-            escaped = True
-        elif quote:
-            quote = "" if mark == quote else quote
-        elif mark in "'\"":
-            quote = mark
-        elif mark in "({":
-            depth += 1
-        elif mark in ")}":
-            depth -= 1
-        elif not depth and (mark.isspace() or mark == ";"):
-            return text[:at], text[at:]
-    return text, ""
-
-
-def _runs(text: str) -> Iterator[tuple[int, int, str]]:
-    """Stretches of a text within single quotes, double quotes, or none, quotes of a stretch left out.
-
-    A double-quoted array and nothing else counts as not quoted, with its quotes.
-    """
-    start, quote, escaped, at = 0, "", False, 0
-    while at < len(text):
-        mark = text[at]
-        if escaped:
-            escaped = False
-        elif mark == "\\" and quote != "'":
-            escaped = True
-        elif not quote and mark == '"' and (listed := _LISTED.match(text, at)):
-            at = listed.end()
+    depth = 0
+    for at, (mark, within) in enumerate(_marks(text)):
+        if within:
             continue
-        elif mark == quote or (not quote and mark in "'\""):
-            yield start, at, quote
-            quote = "" if quote else mark
-            start = at + 1
-        at += 1
-    yield start, len(text), quote
+        if not depth and (mark.isspace() or mark == ";"):
+            return text[:at], text[at:]
+        depth += (mark in "({") - (mark in ")}")
+    return text, ""

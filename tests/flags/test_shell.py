@@ -6,7 +6,7 @@ import argparse
 import shlex
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specfleet.experiments.flags import sglang
@@ -73,6 +73,69 @@ def test_a_variable_brings_what_a_shell_would_bring(value: str) -> None:
 
 def test_single_quotes_keep_a_variable_from_being_put_in() -> None:
     assert words("X=1\nvllm serve m --port '$X'")[-1] == "$X"
+
+
+SHREDS = (
+    *(
+        "vllm serve ",
+        "python -m sglang.launch_server ",
+        "trtllm-serve ",
+        "vllm bench serve ",
+        MODEL + " ",
+        "$X ",
+    ),
+    *(
+        "--model ",
+        "--model-path ",
+        "--port ",
+        "-tp ",
+        "--max-num-seqs=",
+        "--speculative-config ",
+        "--random-input-len ",
+    ),
+    *(
+        "'",
+        '"',
+        "\\",
+        "\n",
+        "#",
+        " ",
+        "=",
+        "{",
+        "}",
+        "(",
+        ")",
+        "$(",
+        "$((",
+        "))",
+        "${",
+        "3 ",
+        "-1 ",
+        "k",
+        ";",
+        "|",
+    ),
+    *(
+        "X=",
+        "X=(",
+        "X+=(",
+        "for c in 1 2; do ",
+        "done",
+        "if a; then ",
+        "fi",
+        '{"method": "ngram"}',
+        "--goodput ttft:",
+    ),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.sampled_from(SHREDS), max_size=14).map("".join))
+def test_no_text_ends_in_anything_but_a_sentence(text: str) -> None:
+    try:
+        translate(text)
+    except InputFaults as faults:
+        assert str(faults)
 
 
 def test_what_is_set_in_a_branch_is_not_known() -> None:

@@ -245,7 +245,7 @@ REFUSED = (
     Refusal(
         Scenario,
         (),
-        lambda run: run.config.sglang is not None and run.policy is not None,
+        lambda run: run.config.sglang is not None and not run.sglang_follows(run.config.sglang),
         "SGLang's scheduler under a draft policy",
     ),
     Refusal(

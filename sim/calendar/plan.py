@@ -10,14 +10,15 @@ import numpy.typing as npt
 from specfleet.sim.calendar.drafts.own import drafting_of
 from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.luck import Luck
-from specfleet.sim.calendar.plans import Plans, plans_of
+from specfleet.sim.calendar.plans import ByBatchSize, Plans, plans_of
+from specfleet.sim.config import SglangConfig
 from specfleet.sim.engine import Engine
 from specfleet.sim.recorder import Recorder
 from specfleet.sim.router import ROUTERS, Blind
 from specfleet.sim.rules import SchedulerRules
 from specfleet.sim.scenario import Scenario
 from specfleet.sim.sequence import Sequence
-from specfleet.sim.sglang.rules import SglangRules
+from specfleet.sim.sglang.rules import CLIP_MAX_NEW_TOKENS, SglangRules
 from specfleet.sim.speculation.lives import Lives
 from specfleet.sim.speculation.policies import make_policy
 from specfleet.sim.speculation.policy import OneForAll, Policy
@@ -84,6 +85,19 @@ class CalendarRun:
     def plans(self) -> Plans | None:
         """Returns the plans of one more engine; None for always K, and if it looks at requests."""
         return plans_of(self.make_policy(), self.config.max_num_seqs)
+
+    def sglang_follows(self, sglang: SglangConfig) -> bool:
+        """Whether SGLang's lanes can follow the policy: K goes by batch size and queue alone, luck is
+        a number a round, and requests are not looked at one by one.
+        """
+        if self.policy is None:
+            return True
+        apart = self.shared or sglang.enable_priority_scheduling
+        apart = apart or (sglang.ignore_eos and not self.config.enable_prefix_caching)
+        apart = apart or int(self.table.max_tokens.max(initial=0)) > CLIP_MAX_NEW_TOKENS
+        if apart or self.luck is None or not (self.luck.every_step and self.luck.by_rounds):
+            return False
+        return isinstance(self.plans(), ByBatchSize)
 
     @property
     def reads_kv(self) -> bool:

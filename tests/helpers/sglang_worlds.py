@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hypothesis import strategies as st
-from sim_toys import World
-from timeline_worlds import sharing, worlds
+from sim_toys import World, drafting
+from timeline_worlds import LUCK, policies, sharing, worlds
 
 from specfleet.sim.config import SglangConfig
+from specfleet.sim.speculation.policy import PolicySpec
 
 LOOPS = ("open", "closed", "capped", "balanced", "sparse")
 
@@ -62,6 +63,18 @@ def displacing_sglang_worlds(draw: st.DrawFn, loops: tuple[str, ...] = LOOPS, re
         sglang=settings,
     )
     return replace(world, engine=engine)
+
+
+@st.composite
+def planned_sglang_worlds(draw: st.DrawFn, loops: tuple[str, ...] = LOOPS) -> tuple[World, PolicySpec]:
+    """The same with drafts, prompts that nobody shares, and K by batch size or queue."""
+    world = draw(sglang_worlds(loops, 1))
+    assert world.engine.sglang is not None
+    classes = {name: draw(st.sampled_from(LUCK)) for name in ("a", "b")}
+    settings = replace(world.engine.sglang, enable_priority_scheduling=False)
+    engine = drafting(3, engine=replace(world.engine, sglang=settings, enable_prefix_caching=True))
+    by_count = policies().filter(lambda policy: policy.name in ("batch_size", "disable_above_queue"))
+    return replace(world, engine=engine, classes=classes), draw(by_count)
 
 
 @st.composite

@@ -147,7 +147,29 @@ def sglang_rows(base: Row) -> list[Row]:
     tight = (*tree, ("num_gpu_blocks", 5000))
     bold = (("sglang", SglangConfig(schedule_conservativeness=0.02)), ("num_gpu_blocks", 6000))
     shared = replace(plain, base=plain, ordinary=True, shared=512)
+    ahead = replace(plain, name="SGLang, overlap", engine=(*plain.engine, ("async_scheduling", True)))
+    mixed = (("sglang", SglangConfig(enable_mixed_chunk=True)),)
+    by_batch = PolicySpec("batch_size", {"schedule": ((1, 96, 4), (97, 120, 3), (121, 256, 2))})
     return [
+        replace(plain, name="SGLang's rules", base=base),
+        replace(
+            ahead,
+            name="SGLang's rules, overlap",
+            base=replace(base, name="asynchronous", engine=(("async_scheduling", True),)),
+        ),
+        replace(plain, name="SGLang, K by batch size", base=plain, ordinary=True, policy=by_batch),
+        replace(plain, name="SGLang, goodput", base=plain, policy=PolicySpec("goodput", {})),
+        replace(plain, name="SGLang, mixed chunk", base=plain, engine=mixed),
+        replace(
+            plain, name="SGLang, sliding window", base=plain, engine=(*plain.engine, ("sliding_window", 512))
+        ),
+        replace(
+            plain,
+            name="SGLang, n-gram, half match",
+            method="ngram",
+            base=replace(plain, name="SGLang, n-gram", method="ngram"),
+            acceptance=(("proposal_probability", 0.5),),
+        ),
         replace(shared, name="SGLang, shared prefix", engine=tree),
         replace(shared, name="SGLang, shared prefix, KV short", engine=tight),
         replace(plain, name="SGLang, retraction", base=plain, engine=bold),

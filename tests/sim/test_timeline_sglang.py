@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sglang_worlds import (
     LOOPS,
     displacing_sglang_worlds,
+    planned_sglang_worlds,
     retracting_sglang_worlds,
     sglang_worlds,
     sharing_sglang_worlds,
@@ -29,6 +30,7 @@ from specfleet.sim.calendar.sglang import (
     line,
     lives,
     pauses,
+    planned,
     quiet,
     retraction,
     runs,
@@ -72,6 +74,34 @@ def test_requests_that_are_retracted_equal_stepping(world: World, seed: int) -> 
 @given(displacing_sglang_worlds(), SEEDS)
 def test_requests_that_others_displace_equal_stepping(world: World, seed: int) -> None:
     prove(world, seed)
+
+
+@LAWS
+@given(planned_sglang_worlds(), SEEDS)
+def test_k_by_batch_size_or_queue_under_sglang_equals_stepping(
+    drawn: tuple[World, PolicySpec], seed: int
+) -> None:
+    prove(drawn[0], seed, drawn[1])
+
+
+def test_most_planned_worlds_stay_on_the_calendar_and_change_k() -> None:
+    seen = Counter[str]()
+
+    @settings(HUNT, max_examples=120)
+    @given(planned_sglang_worlds(), SEEDS)
+    def look(drawn: tuple[World, PolicySpec], seed: int) -> None:
+        ours, _ = both(drawn[0], seed, drawn[1])
+        seen["all"] += 1
+        if not ours.stepped_because:
+            rows = ours.iterations
+            each = rows["draft_tokens"] / np.maximum(rows["decode_sequences"], 1)
+            seen["on the calendar"] += 1
+            seen["K changes"] += len(set(each.tolist())) > 2
+            seen["rows of one batch differ"] += bool((each % 1 > 0).any())
+
+    look()
+    assert seen["on the calendar"] > 0.5 * seen["all"], seen
+    assert min(seen.values()) >= 8, seen
 
 
 def test_most_random_worlds_stay_on_the_calendar_and_have_what_may_go_wrong() -> None:
@@ -118,9 +148,23 @@ RETRACTED = (
     "a retracted one is a newcomer",
     "chunks ranked among the dead",
 )
+PLANNED = (
+    "luck is drawn again from the start",
+    "newcomers draft as the others do",
+    "ends stay where they were",
+    "a part ends as the whole life would",
+)
 DISPLACED = ("the first come are displaced",)
-"""Faults that show where prefixes are shared, requests are retracted, and where others displace them."""
+"""Faults that show where prefixes are shared, requests are retracted or displaced, and where K changes."""
 FAULTS = {
+    "luck is drawn again from the start": (planned, "already + done * (drafts > 0)", "already"),
+    "newcomers draft as the others do": (planned, "self.more += self.prefill_k - self.k", "pass"),
+    "ends stay where they were": (ends, "(last[ended.place], [])", "(decode + 1, [])"),
+    "a part ends as the whole life would": (
+        planned,
+        "decode + 1 - self.noted[at + 1], -1",
+        "decode + 1 - self.noted[at + 1], self.noted[at + 6]",
+    ),
     "what runs is expected to write little": (lane, "total = left * self.ratio.now", "total = 0.3"),
     "nobody ever leaves the list": (lane, "if gone := ", "if gone := 0 * "),
     "a first token in flight is known": (
@@ -131,8 +175,8 @@ FAULTS = {
     "pages of a batch ago": (lane, "if self.behind else gone", "if False else gone"),
     "admitted with its last piece": (
         counted,
-        "(place, block, j, start, admitted), begun = begun, None",
-        "(place, block, j, start, _), begun, admitted = begun, None, self.iterations",
+        "(place, start, admitted), begun = begun, None",
+        "(place, start, _), begun, admitted = begun, None, self.iterations",
     ),
     "a prompt's pages are not held": (counted, "self.new_pages += pages", "pass"),
     "a row in vain is not computed": (lives, "np.where(sure, 0, (1 << pack.count) + in_vain)", "0 * known"),
@@ -191,10 +235,12 @@ def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -
     elif fault in DISPLACED:
         drawn = displacing_sglang_worlds()
 
+    with_policy = planned_sglang_worlds() if fault in PLANNED else st.tuples(drawn, st.none())
+
     @HUNT
-    @given(drawn, SEEDS)
-    def hunt(world: World, seed: int) -> None:
-        prove(world, seed)
+    @given(with_policy, SEEDS)
+    def hunt(of: tuple[World, PolicySpec | None], seed: int) -> None:
+        prove(of[0], seed, of[1])
 
     with pytest.raises((AssertionError, Breach, KeyError)):
         hunt()
@@ -256,10 +302,14 @@ def under(**settings: bool) -> World:
     return replace(CROWD, engine=replace(SGLANG, sglang=SglangConfig(**settings)))  # type: ignore[arg-type]
 
 
-def test_a_draft_policy_under_sglang_is_stepped() -> None:
+def test_a_policy_that_learns_is_stepped_under_sglang_and_k_by_the_queue_is_not() -> None:
     world = replace(CROWD, engine=drafting(3, engine=SGLANG), classes={"": LUCK[0]})
-    ours, _ = both(world, 0, PolicySpec("disable_above_queue", {"queue": 2}))
+    ours, _ = both(world, 0, PolicySpec("goodput"))
     assert ours.stepped_because == "SGLang's scheduler under a draft policy"
+    ours, theirs = both(world, 0, PolicySpec("disable_above_queue", {"queue": 2}))
+    assert (ours.stepped_share, differences(ours, theirs)) == (0.0, [])
+    drafts = set((ours.iterations["draft_tokens"] > 0).tolist())
+    assert drafts == {True, False}, "both are there"
 
 
 def test_sums_that_do_not_fit_in_one_integer_are_stepped() -> None:

@@ -14,7 +14,8 @@ from specfleet.sim.calendar.columns import Stays
 from specfleet.sim.calendar.luck import I64
 from specfleet.sim.calendar.sglang.lane import SglangLane
 from specfleet.sim.calendar.sglang.pauses import Pauses
-from specfleet.sim.calendar.sglang.stays import Segments, StayColumns
+from specfleet.sim.calendar.sglang.planned import PartRounds, PlannedLane
+from specfleet.sim.calendar.sglang.stays import ROUNDS, Segments, StayColumns
 from specfleet.sim.pauses import LatePauses
 from specfleet.sim.recorder import Columns
 
@@ -43,6 +44,9 @@ class SglangColumns:
         self.lane, self.index, self.ledger = lane, index, ledger
         self.rows = np.frombuffer(lane.rows, dtype=np.int64).reshape(-1, WIDTH)
         self.start_s, self.end_s, self.turn_s = np.frombuffer(lane.times).reshape(-1, 3).T.copy()
+        self.rounds = lane.parts.rounds() if isinstance(lane, PlannedLane) else None
+        if self.rounds is not None:
+            gains = self._with_parts(self.rounds)
         stays = self.stays = StayColumns(lane.stays, gains)
         decode = self.rows[:, -1]
         self.at = np.zeros(int(decode.max(initial=0)) + 1, dtype=np.int64)
@@ -52,6 +56,15 @@ class SglangColumns:
         self.counted = counted[stays.place]
         if ledger is not None:
             lane.stays.correct(ledger, index)
+
+    def _with_parts(self, rounds: PartRounds) -> tuple[npt.NDArray[np.uint8], I64]:
+        """Notes how many rounds each stay has had; returns `gains`."""
+        columns = self.lane.stays.columns()
+        count = columns.shape[1]
+        columns[ROUNDS] = np.bincount(rounds.stay, minlength=count)
+        begins = np.zeros(len(self.lane.lives.order), dtype=np.int64)
+        begins[columns[0]] = np.cumsum(columns[ROUNDS]) - columns[ROUNDS]
+        return np.concatenate([rounds.tokens, np.zeros(1, dtype=np.uint8)]), begins
 
     def iterations(self) -> Columns:
         """Returns the iteration columns."""
@@ -87,6 +100,9 @@ class SglangColumns:
 
     def _rounds_by_decode(self, width: int) -> tuple[I64, I64]:
         """Returns rounds by decode batch and tokens kept: counted, warm-ups'."""
+        if self.rounds is not None:
+            both = [self.rounds.counts(which, len(self.at), width) for which in (self.counted, ~self.counted)]
+            return both[0], both[1]
         if self.ledger is not None:
             counted, warm = self.ledger.counts(self.index, len(self.at))
             none = np.zeros_like(counted)
@@ -140,7 +156,12 @@ class SglangColumns:
                 noted = np.zeros(len(lane.lives.order), dtype=np.int64)
                 noted[np.fromiter(notes.keys(), np.int64)] = np.fromiter(notes.values(), np.int64)
                 yield name, noted[place]
-        if k := lane.rules.num_speculative_tokens:
+        if (found := self.rounds) is not None:
+            count, verified = len(place), (found.drafts > 0).astype(np.int64)
+            yield "verifications", found.by_stay(verified, count)
+            yield "draft_tokens", found.by_stay(found.drafts, count)
+            yield "accepted_tokens", found.by_stay(found.drawn.astype(np.int64) - 1, count)
+        elif k := lane.rules.num_speculative_tokens:
             verified = lane.lives.rounds[place].astype(np.int64)
             yield "verifications", verified
             yield "draft_tokens", verified * k

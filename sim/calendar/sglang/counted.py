@@ -8,7 +8,7 @@ list of how many tokens each computes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from specfleet.hardware.stepcost import StepCost, prefill_pairs, shape_fields
 from specfleet.sim.calendar.sglang.asking import Asking, Prefilled
@@ -26,12 +26,10 @@ class CutPrompt(NamedTuple):
     """A prompt that is being cut.
 
     Attributes:
-        place, block, j: of the request. start: tokens computed. admitted: the iteration of its admission.
+        place: of the request. start: tokens computed. admitted: the iteration of its admission.
     """
 
     place: int
-    block: SglangLives
-    j: int
     start: int
     admitted: int
 
@@ -62,7 +60,7 @@ class CountedLane(SglangLane):
     ) -> None:
         super().__init__(rules, ratio, cost, lives, waiting, kv, ignore_eos, None, ends, replica)
         self.cut: CutPrompt | None = None
-        self.stood: list[tuple[int, int, SglangLives, int]] = []
+        self.stood: list[Any] = []
 
     @property
     def cutting(self) -> bool:
@@ -88,7 +86,8 @@ class CountedLane(SglangLane):
         places = self.rules.max_running_requests - running
         missing = None
         if begun is not None:
-            missing = begun.block.prompt[begun.j] - begun.start, begun.block.most[begun.j]
+            prompt, most = waiting.asked_by(begun.place)
+            missing = prompt - begun.start, most
         elif places <= 0:
             self.full = True
             return None
@@ -112,10 +111,9 @@ class CountedLane(SglangLane):
             if begun is None:
                 place = waiting.inbox[waiting.head]
                 waiting.head += 1
-                block, j = self.lives.life(place)
                 start, admitted = 0, self.iterations
             else:
-                (place, block, j, start, admitted), begun = begun, None
+                (place, start, admitted), begun = begun, None
             end = start + count
             if count == 1:
                 ones, ones_context = ones + 1, ones_context + end
@@ -123,9 +121,9 @@ class CountedLane(SglangLane):
                 pairs += prefill_pairs(count, start)
             if index < last:
                 rank += 1
-                self._begin(block, j, rank, admitted, batch)
+                self._begin(place, rank, admitted, batch)
             else:
-                self.cut, self.chunk_pages = CutPrompt(place, block, j, end, admitted), rules.pages(end)
+                self.cut, self.chunk_pages = CutPrompt(place, end, admitted), rules.pages(end)
         used = self.held
         if used > self.pages:
             raise Unsuited("a prefill batch does not find its KV")
@@ -139,12 +137,13 @@ class CountedLane(SglangLane):
         numbers = shape_fields(ones, 0, ones_context, ones_context, rows - ones, chunk, pairs, self.passes[1])
         return (*numbers, running + rows, used)
 
-    def _begin(self, block: SglangLives, j: int, rank: int, admitted: int, batch: Prefilled) -> None:
+    def _begin(self, place: int, rank: int, admitted: int, batch: Prefilled) -> None:
         """One has its first token, and decodes from the next decode batch on."""
-        place, rounds, since, pages = block.first_place + j, block.rounds[j], self.decodes, block.blocks[j]
+        block, j = self._life(place)
+        rounds, since, pages = block.rounds[j], self.decodes, block.blocks[j]
         self.new_pages += pages
         self.stays.noted.extend((place, self.iterations, rank, admitted, since, rounds))
-        self.stood.append((since + rounds - 1, since, block, j))
+        self._stand(block, j, rounds)
         if len(self.stood) > 4 * self.rules.max_running_requests + 64:
             self.stood = [one for one in self.stood if one[0] >= since - 1]
         batch.size += 1
@@ -156,3 +155,11 @@ class CountedLane(SglangLane):
         if self.ends is not None:
             ended = EndedAt(place, self.iterations, rank, rank)
             self.ends.expect(ended, since, since + rounds - 1, self.iterations)
+
+    def _life(self, place: int) -> tuple[SglangLives, int]:
+        """Returns the block and index of the life of one who is prefilled."""
+        return self.lives.life(place)
+
+    def _stand(self, block: SglangLives, j: int, rounds: int) -> None:
+        """One who is prefilled is on the running list."""
+        self.stood.append((self.decodes + rounds - 1, self.decodes, block, j))

@@ -100,6 +100,14 @@ class SglangEnds:
                 rank = index + gone + 1
             self.ended.append(EndedAt(ended.place, ended.first, ended.first_rank, rank))
 
+    def postpone(self, decode: int, last: dict[int, int]) -> None:
+        """Those who decode beyond a decode batch do so up to another one than was noted; by place."""
+        later = [pair for due, together in self._at.items() if due > decode for pair in together]
+        self._at = {due: together for due, together in self._at.items() if due <= decode}
+        for order, ended in sorted(later):
+            self._at.setdefault(last[ended.place], []).append((order, ended))
+        self._due = sorted(self._at)
+
     def rearrange(self, decode: int, before: Sequence[Asking], after: Sequence[Asking]) -> None:
         """Those who stay on the running list stand in another order from a decode batch on.
 

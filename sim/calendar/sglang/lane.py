@@ -370,6 +370,10 @@ class SglangLane(SglangPosition):
         if self.shared is not None:
             self.shared.decodes(rows, self.held, used, self._slack())
         behind = self.decode_flies
+        drafts = rows * self.k + self.more
+        if not behind:
+            drafts += self.prefilled.ghosts * (self.prefill_k - self.k)
+        self.more = 0
         self._learn(True)
         ahead = self.sum + self.calendar.at[self.entry]
         self.sum, self.reach = ahead, self.reach + self.calendar.reach_at[self.entry]
@@ -377,8 +381,12 @@ class SglangLane(SglangPosition):
         self.old_pages, self.new_pages, self.behind, self.decode_flies = pages, 0, behind, True
         if not self.lag:
             self._learn()
-        drafts = rows * self.rules.num_speculative_tokens
-        numbers = shape_fields(rows, drafts, context, context, 0, 0, 0, self.passes[0])
+        tokens, passes = context + drafts, self.passes[0]
+        if plans := self.by_rows(self.waiting.count):
+            passes = self.rules.passes(plans[rows], False)
+            if plans[rows] != self.k:
+                self.change(plans[rows])
+        numbers = shape_fields(rows, drafts, tokens, tokens, 0, 0, 0, passes)
         return (*numbers, running, used)
 
     def _next(self) -> Next:

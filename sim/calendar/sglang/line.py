@@ -74,6 +74,10 @@ class AsTheyCame(WaitingLine):
         """How many wait."""
         return self.visible - self.head
 
+    def asked_by(self, place: int) -> tuple[int, int]:
+        """Returns prompt and max_tokens of a request."""
+        return self._prompt[place], self._most[place]
+
     def asked(self) -> Iterator[tuple[int, int]]:
         """Yields prompt and max_tokens of who waits, in turn."""
         inbox, prompt, most = self.inbox, self._prompt, self._most

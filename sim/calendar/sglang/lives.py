@@ -220,10 +220,10 @@ class SglangTrajectories(Trajectories):
         held = before[:-1] + np.repeat(known - base, lengths)
         pages = rules.pages_to_decode(held)
         last = starts + np.maximum(rounds - 1, 0)
-        leave = self._leave(rounds, starts, before, base, most, pages, held[ends] + query)
+        leave = self._leave(rounds, starts, before, base, most, pages, held[ends] + 1)
         word = pages << pack.pages
         word += held
-        word += (1 << pack.count) + query
+        word += (1 << pack.count) + 1
         word[ends] = 0
         row = differences(word, 0)
         row[starts] = word[starts]
@@ -256,7 +256,7 @@ class SglangTrajectories(Trajectories):
             unused=[],
             spared=[],
             rows=[],
-            reach=(reach + query).tolist(),
+            reach=(reach + 1).tolist(),
             clipped=clipped,
             held=held,
             leave=leave,

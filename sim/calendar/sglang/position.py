@@ -39,6 +39,8 @@ class SglangPosition:
         full: nobody is admitted until somebody leaves the running list.
         old_pages, new_pages: KV pages of those in the last decode, and of the prompts computed since.
         behind: the last decode was decided before the result of the one before it was known.
+        k: drafts of a row in the next decode. prefill_k: of a row of who was prefilled last; more: how many
+            more newcomers verify there together.
         rows: 13 numbers an iteration: the fields of `StepShape`, running, waiting, KV pages, and the number
             of the decode batch (0: a prefill batch).
         times: start, end and turn of each iteration.
@@ -56,16 +58,19 @@ class SglangPosition:
         "flying",
         "full",
         "iterations",
+        "k",
         "kv",
         "lag",
         "last_end",
         "lives",
+        "more",
         "new_pages",
         "now",
         "old_pages",
         "pack",
         "pages",
         "passes",
+        "prefill_k",
         "prefilled",
         "ratio",
         "reach",
@@ -92,6 +97,8 @@ class SglangPosition:
         self.kv, self.shared = kv, kv.shared
         self.pages = rules.pool // rules.page
         self.passes = rules.passes(None, False), rules.passes(None, True)
+        self.k = self.prefill_k = rules.num_speculative_tokens
+        self.more = 0
         self.rows, self.times = array("q"), array("d")
         self.iterations, self.decodes, self.entry = 0, 1, 1
         self.now = self.last_end = 0.0
@@ -106,6 +113,13 @@ class SglangPosition:
         self.running: list[Asking] = []
         self.displaced: list[Followed] = []
         self.old_pages = self.new_pages = 0
+
+    def by_rows(self, waiting: int) -> list[int]:
+        """Returns the drafts planned after a batch by its rows, with so many waiting; empty: always K."""
+        return []
+
+    def change(self, k: int) -> None:
+        """Everybody verifies `k` drafts from the decode behind the last one on."""
 
     @property
     def held(self) -> int:

@@ -56,9 +56,10 @@ class SglangQuiet:
                 return False
             stop = min(stop, begun + 1)  # who waits has just been tried
         turns, goes_on = self._turns_ahead if self.lag else self._turns, True
+        plans = lane.by_rows(waiting.count)
         while goes_on and lane.now < limit and lane.decodes < stop:
             last = stop
-            if stop - lane.decodes > WINDOW and lane.times:
+            if stop - lane.decodes > WINDOW and lane.times and not plans:
                 step_s = lane.last_end - lane.times[-3]
                 if limit - lane.now > WINDOW * step_s:
                     most = min(stop - lane.decodes, self.reach)
@@ -86,17 +87,22 @@ class SglangQuiet:
         at, gone, reach_at, seconds = calendar.at, calendar.gone_at[GONE], calendar.reach_at, cost.seconds
         page_bit, page_mask, count_bit, low = pack.pages, pack.pages_mask, pack.count, pack.context_mask
         entry, decodes, now, acc, reach = lane.entry, lane.decodes, lane.now, lane.sum, lane.reach
-        k, passes, total, held = lane.rules.num_speculative_tokens, lane.passes[0], lane.pages, lane.old_pages
+        k, passes, total, held = lane.k, lane.passes[0], lane.pages, lane.old_pages
         met, saved, begun, waits = False, lane.kv.saved, decodes, lane.waiting.count
-        while now < limit and decodes < stop and not (blocked and met):
+        rules, more, table, plan = lane.rules, lane.more, lane.by_rows(waits), k
+        while now < limit and decodes < stop and plan == k and not (blocked and met):
             ahead = acc + at[entry]
             rows, context, used = ahead >> count_bit, ahead & low, ((ahead >> page_bit) & page_mask) - saved
             if not rows or used > total:
                 break
             if shared is not None:
                 shared.decodes(rows, held, used, 0)
-            drafts = rows * k
-            numbers = rows + drafts, rows, 0, rows + drafts, drafts, context, context, 0, passes
+            drafts, plan = rows * k + more, k
+            if table:
+                plan = table[rows]
+                passes, more = rules.passes(plan, False), 0
+            tokens = context + drafts
+            numbers = rows + drafts, rows, 0, rows + drafts, drafts, tokens, tokens, 0, passes
             begin, now = now, now + seconds(new_shape(StepShape, numbers))
             lane.rows.extend((*numbers, rows, waits, used, decodes))
             lane.times.extend((begin, now, begin))
@@ -111,7 +117,9 @@ class SglangQuiet:
         lane.now = lane.last_end = now
         lane.sum, lane.reach, lane.old_pages, lane.behind = acc, reach, held, False
         self._move(lane, decodes - begun, met)
-        return decodes > begun
+        if plan != k:
+            lane.change(plan)
+        return decodes > begun and plan == k
 
     def _turns_ahead(self, lane: SglangPosition, limit: float, stop: int, blocked: bool) -> bool:
         """The same with overlap: each is decided before the decode before it is known."""
@@ -126,10 +134,11 @@ class SglangQuiet:
         reach_at, reserves, seconds = calendar.reach_at, lane.rules.reserve > 0, cost.seconds
         page_bit, page_mask, count_bit, low = pack.pages, pack.pages_mask, pack.count, pack.context_mask
         entry, decodes, now, acc, reach = lane.entry, lane.decodes, lane.now, lane.sum, lane.reach
-        k, passes, total, held = lane.rules.num_speculative_tokens, lane.passes[0], lane.pages, lane.old_pages
+        k, passes, total, held = lane.k, lane.passes[0], lane.pages, lane.old_pages
         last_end, behind, met, saved = lane.last_end, lane.behind, False, lane.kv.saved
         begun, waits = decodes, lane.waiting.count
-        while now < limit and decodes < stop and not (blocked and met):
+        rules, more, table, plan = lane.rules, lane.more, lane.by_rows(waits), k
+        while now < limit and decodes < stop and plan == k and not (blocked and met):
             ahead = acc + at[entry]
             rows, context = ahead >> count_bit, ahead & low
             pages = used = ((acc if reserves else ahead) >> page_bit) & page_mask
@@ -147,8 +156,12 @@ class SglangQuiet:
                 break
             if shared is not None:
                 shared.decodes(rows, held, used, 0)
-            drafts = rows * k
-            numbers = rows + drafts, rows, 0, rows + drafts, drafts, context, context, 0, passes
+            drafts, plan = rows * k + more, k
+            if table:
+                plan = table[rows]
+                passes, more = rules.passes(plan, False), 0
+            tokens = context + drafts
+            numbers = rows + drafts, rows, 0, rows + drafts, drafts, tokens, tokens, 0, passes
             begin, last_end = last_end, last_end + seconds(new_shape(StepShape, numbers))
             lane.rows.extend((*numbers, acc >> count_bit, waits, used, decodes))
             lane.times.extend((begin, last_end, now))
@@ -162,7 +175,9 @@ class SglangQuiet:
         lane.now, lane.last_end, lane.behind, lane.old_pages = now, last_end, behind, held
         lane.sum, lane.reach = acc, reach
         self._move(lane, decodes - begun, met)
-        return decodes > begun
+        if plan != k:
+            lane.change(plan)
+        return decodes > begun and plan == k
 
     def _move(self, lane: SglangPosition, done: int, met: bool) -> None:
         """Moves on by some decodes; `met`: somebody has left the running list."""
@@ -171,7 +186,7 @@ class SglangQuiet:
         lane.entry += done
         lane.decodes += done
         lane.iterations += done
-        lane.new_pages = 0
+        lane.new_pages = lane.more = 0
         lane.decode_flies = lane.flying = self.lag
         for _ in range(done):
             if lane.ratio.now <= lane.ratio.least:
@@ -204,7 +219,8 @@ class SglangQuiet:
         rows, context = rows[:ahead], context[:ahead]
         times, passes = np.empty(ahead + 1), np.full(ahead, lane.passes[0])
         times[0] = lane.last_end
-        k = lane.rules.num_speculative_tokens
+        k = lane.k
+        context = context + rows * k
         times[1:] = decode_prices(self.cost, rows, rows * k, context, context, passes)
         np.add.accumulate(times, out=times)
         turns = np.concatenate(([lane.now], times[: ahead - 1])) if lag else times[:ahead]

@@ -15,6 +15,7 @@ from specfleet.sim.calendar.books.ledger import Ledger
 from specfleet.sim.calendar.harvest import by_end
 from specfleet.sim.calendar.luck import F64, I64
 from specfleet.sim.calendar.plan import CalendarRun
+from specfleet.sim.calendar.plans import ByBatchSize
 from specfleet.sim.calendar.sglang.columns import SglangColumns
 from specfleet.sim.calendar.sglang.counted import CountedLane
 from specfleet.sim.calendar.sglang.ends import SglangEnds
@@ -22,6 +23,7 @@ from specfleet.sim.calendar.sglang.kv import Count, Shared
 from specfleet.sim.calendar.sglang.lane import SglangLane
 from specfleet.sim.calendar.sglang.line import AsTheyCame, SglangLine, Sorted
 from specfleet.sim.calendar.sglang.lives import SglangPacking, SglangTrajectories
+from specfleet.sim.calendar.sglang.planned import PlannedLane, PlannedTrajectories
 from specfleet.sim.calendar.sglang.retraction import Retracts
 from specfleet.sim.calendar.trajectories import LifeBatch
 from specfleet.sim.clients import Answer
@@ -52,14 +54,14 @@ class SglangFleet:
         packing = SglangPacking.of(self.rules, run.shared)
         if packing is None:
             raise Unsuited("counts that do not fit in one integer")
-        self.lives = SglangTrajectories(
-            outputs_cut(run.table, self.rules), rows, self.rules, packing, run.luck
-        )
+        self.planned = run.policy is not None
+        make = PlannedTrajectories if self.planned else SglangTrajectories
+        self.lives = make(outputs_cut(run.table, self.rules), rows, self.rules, packing, run.luck)
         self.ledger: Ledger | None = None
         self._gains: list[npt.NDArray[np.uint8]] = []
         self._begins = np.zeros(len(rows), dtype=np.int64)
         self._length = 0
-        if self.rules.num_speculative_tokens:
+        if self.rules.num_speculative_tokens and not self.planned:
             warmups, most = run.scenario.load.num_warmups, self.rules.max_running_requests
             self.ledger = Ledger(self.lives, self.rules.num_speculative_tokens, warmups, lanes, most)
             self.lives.book = self._book
@@ -99,9 +101,16 @@ class SglangFleet:
         else:
             kv = Count(self.rules, config.enable_prefix_caching)
             waiting = AsTheyCame(inbox, arrived_s, self.lives, sglang.ignore_eos)
+        if self.planned and (self.retracts or known_lengths):
+            raise Unsuited("SGLang's scheduler under a draft policy, where requests are looked at one by one")
         ratio = NewTokenRatio.of(sglang.schedule_conservativeness)
         cost, lives = self.run.scenario.cost, self.lives
         if isinstance(kv, Count) and isinstance(waiting, AsTheyCame) and not known_lengths:
+            if self.planned:
+                plans = self.run.plans()
+                assert isinstance(plans, ByBatchSize) and isinstance(lives, PlannedTrajectories)
+                given = self.rules, ratio, cost, lives, waiting, kv, sglang.ignore_eos, ends, replica
+                return PlannedLane(*given, plans)
             return CountedLane(self.rules, ratio, cost, lives, waiting, kv, sglang.ignore_eos, ends, replica)
         eos, displaces = sglang.ignore_eos, sglang if sglang.preempts else None
         return SglangLane(self.rules, ratio, cost, self.lives, waiting, kv, eos, displaces, ends, replica)
@@ -214,6 +223,8 @@ class SglangHarvest:
                 self.columns[name][rows] = values
             self.columns["replica"][rows] = lane.replica
             self._add_chunks(part, rows)
+            if part.rounds is not None:
+                self._rounds += part.rounds.accepted(part.counted, len(self._rounds))
         if fleet.ledger is not None:
             self._rounds += fleet.ledger.accepted
 

@@ -51,6 +51,18 @@ class SglangCalendar:
         if block.clipped is not None:
             self.reach[entry : after + 1] -= block.clipped[low:high]
 
+    def add_rest(self, block: SglangLives, j: int, entry: int) -> None:
+        """Adds a request that is in the decode before `entry` already, its first one in `block`."""
+        low, high = block.start[j] + 1, block.end[j]
+        after = entry + high - low - 1
+        self.row[entry : after + 1] += block.row[low:high]
+        self.reach_at[after] -= block.reach[j]
+        self.gone_at[GONE][after] += block.leave.pages[j]
+        if self.lag:
+            self._count(block.leave, j, after, 1)
+        if block.clipped is not None:
+            self.reach[entry : after + 1] -= block.clipped[low:high]
+
     def _count(self, leave: Leave, j: int, after: int, sign: int) -> None:
         """Notes what else stands where a request is gone with overlap, or takes that back."""
         gone = self.gone_at

@@ -170,7 +170,7 @@ UNDERSTOOD_PROCESSES = (Acceptance, BurstAcceptance, HotColdAcceptance, ReplayAc
 
 FALLIBLE = "replicas that fail, with requests that begin anew elsewhere"
 """Why those are stepped."""
-IMPATIENT = "requests that their clients give up"
+IMPATIENT = "requests that their clients give up (where none does, it is not)"
 
 
 class Refusal(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sglang_worlds import sglang_worlds
-from sim_toys import ToyCost, World, worlds
+from sim_toys import ENGINE, ToyCost, World, worlds
 from test_failures import FAILURES, GATEWAYS, USABLE, scenario_of
 from test_pools import table_of
 from timeline_worlds import requests as requests_of
@@ -23,7 +24,7 @@ from specfleet.sim.laws.everywhere import differences
 from specfleet.sim.recorder import ABORTED, FINISHED, GAVE_UP, LOST, REJECTED, TIMED_OUT
 from specfleet.sim.scenario import RunResult
 from specfleet.sim.simulation import simulate
-from specfleet.workloads.pauses import ExponentialPause, FixedPause
+from specfleet.workloads.pauses import ExponentialPause, FixedPause, PauseLaw
 
 UNHURRIED = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 WAITS = (
@@ -131,3 +132,51 @@ def test_where_nobody_gives_up_all_is_as_without_limits(world: World, seed: int)
     assert all(np.array_equal(ours.requests[name], column, True) for name, column in theirs.requests.items())
     stepped = simulate(scenario, table, seed, engine="step")
     assert differences(ours, stepped) == []
+
+
+RATE, SERVICE, STEP_S, N = 1.0, 0.8, 0.04, 3000
+"""Arrivals a second; mean seconds of service, geometric in steps of so many seconds; requests."""
+
+
+def queue_of_one(patience: PauseLaw, seed: int) -> float:
+    """The share of requests that give up before one seat: Poisson arrivals, services almost exponential."""
+    rng = np.random.default_rng(seed)
+    output = rng.geometric(STEP_S / SERVICE, N)
+    engine = replace(ENGINE, max_num_seqs=1)
+    arrival = np.cumsum(rng.exponential(1.0 / RATE, N)).tolist()
+    world = World([1] * N, output.tolist(), arrival_s=arrival, engine=engine, cost=ToyCost(STEP_S))
+    status = impatient(world, PatienceConfig(patience)).run(seed).requests["status"]
+    return float((status == GAVE_UP).mean())
+
+
+def deterministic(patience_s: float) -> float:
+    """M/M/1+D: the share of customers who meet more work than they have patience for, but for the first step."""
+    patience_s -= STEP_S
+    mu, lost = 1.0 / SERVICE, np.exp(-(1.0 / SERVICE - RATE) * patience_s)
+    free = 1.0 / (1.0 + RATE * (1.0 - lost) / (mu - RATE) + RATE / mu * lost)
+    return float(free * RATE / mu * lost)
+
+
+def erlang_a(patience_s: float) -> float:
+    """M/M/1+M (Erlang A): those who wait leave at a rate each; the share of arrivals who do, or in the first
+    step of their service, in which they wait for their first token still."""
+    n = np.arange(400)
+    weights = np.concatenate([[1.0], np.cumprod(RATE / (1.0 / SERVICE + n / patience_s))])
+    waiting = np.maximum(np.arange(len(weights)) - 1, 0)
+    waits = float((weights * waiting).sum() / weights.sum() / patience_s / RATE)
+    return waits + (1.0 - waits) * -np.expm1(-STEP_S / patience_s)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("patience_s", [1.0, 3.0])
+@pytest.mark.parametrize(
+    ("law", "expected"),
+    [(FixedPause, deterministic), (ExponentialPause, erlang_a)],
+    ids=["M/M/1+D", "Erlang A"],
+)
+def test_the_share_who_give_up_is_the_closed_form_s_within_three_points(
+    law: type, expected: Callable[[float], float], patience_s: float, seed: int
+) -> None:
+    share = queue_of_one(law(patience_s), seed)
+    assert share == pytest.approx(expected(patience_s), abs=0.03)
+    assert 0.04 < share < 0.4

@@ -150,7 +150,7 @@ def queue_of_one(patience: PauseLaw, seed: int) -> float:
 
 
 def deterministic(patience_s: float) -> float:
-    """M/M/1+D: the share of customers who meet more work than they have patience for, but for the first step."""
+    """M/M/1+D: the share of customers who meet more work than they have patience for, less a step."""
     patience_s -= STEP_S
     mu, lost = 1.0 / SERVICE, np.exp(-(1.0 / SERVICE - RATE) * patience_s)
     free = 1.0 / (1.0 + RATE * (1.0 - lost) / (mu - RATE) + RATE / mu * lost)

@@ -32,7 +32,8 @@ class EngineProfile:
     `kernel_time_scale` multiplies everything but host time: what `specfleet calibrate` fits, 1 otherwise.
     `yarn_lengthens`: the factor of YaRN raises the longest sequence by itself.
     `kernels` names the engine whose measured kernels run, `kernel_version` the release (of several measured
-    the first that is not older; "" is the newest). `fp8_gemm_table` prices its FP8 GEMMs by the
+    the first that is not older; "" is the newest). `kernels_choosing_with_bias`: kernels that choose experts
+    by scores with a correction added. `fp8_gemm_table` prices its FP8 GEMMs by the
     measured table, which has tile cliffs; `fused_fp8_quantisation` means static scales: no pass that
     quantises a GEMM's input. `draft_launch_s` is what a drafter pass takes beyond its kernels,
     `draft_tree_launch_s` one that chooses among branches (0: the same), `draft_extend_launch_s` the first of
@@ -86,6 +87,7 @@ class EngineProfile:
     kernel_time_scale: float = 1.0
     kernels: str = "vllm"
     kernel_version: str = ""
+    kernels_choosing_with_bias: int = 1
     fused_fp8_quantisation: bool = False
     draft_tree_launch_s: float = 0.0
     draft_extend_launch_s: float = 0.0

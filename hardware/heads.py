@@ -13,7 +13,14 @@ EAGLE3_VOCABULARY = 32_000
 MOE_MLP_MULTIPLE = 6
 MEDUSA_HEADS = 4
 _NOT_COPIED = (
-    *("num_experts", "num_experts_per_tok", "num_dense_layers", "num_windowed_layers", "sliding_window"),
+    *(
+        "num_experts",
+        "num_experts_per_tok",
+        "num_dense_layers",
+        "router_bias",
+        "num_windowed_layers",
+        "sliding_window",
+    ),
     *("kv_lora_rank", "vision_parameters", "mtp_layers", "extra_parameters"),
 )
 

@@ -37,7 +37,8 @@ class ModelSpec:
 
     `num_experts` 0 is a dense model. A mixture of experts has `num_dense_layers` layers with a dense MLP of
     `intermediate_size`; the others route each token to `num_experts_per_tok` experts of
-    `moe_intermediate_size` beside shared experts of `shared_expert_intermediate_size` together.
+    `moe_intermediate_size` beside shared experts of `shared_expert_intermediate_size` together, chosen by
+    scores with a correction added where there is a `router_bias`.
     `kv_lora_rank` above 0 is multi-head latent attention (MLA): `head_dim` is then unused by the cache.
     `num_windowed_layers` layers attend to the last `sliding_window` tokens only.
     `checkpoint_quantization` is how the published weights are stored ("fp8", "mxfp4" for routed experts, any
@@ -72,6 +73,7 @@ class ModelSpec:
     moe_intermediate_size: int = 0
     shared_expert_intermediate_size: int = 0
     num_dense_layers: int = 0
+    router_bias: bool = False
     kv_lora_rank: int = 0
     q_lora_rank: int = 0
     qk_nope_head_dim: int = 0

@@ -356,7 +356,9 @@ class Placement:
                 "the nearest that was"
             )
         )
-        return f"experts as measured in {profile.kernels} {found.line.version} on {found.constants}{like}"
+        chosen = ", choosing them besides by a law" if found.line.chosen else ""
+        whose = f"{profile.kernels} {found.line.version} on {found.constants}"
+        return f"experts as measured in {whose}{like}{chosen}"
 
     @property
     def unmeasured(self) -> tuple[str, ...]:

@@ -16,6 +16,13 @@ EXPERTS_A_TOKEN = (
     *("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "top_k_experts", "moe_topk"),
     *("moe_k", "moe_top_k"),
 )
+BIASES = ("use_routing_bias", "use_moe_router_bias")
+BIASED = (
+    *("deepseek_v3", "deepseek_v32", "deepseek_v4", "kimi_k2", "kimi_linear", "glm4_moe", "glm4_moe_lite"),
+    *("glm_moe_dsa", "minimax_m2", "nemotron_h", "mimo_v2_flash"),
+)
+"""Families that choose experts by scores with a correction added (`e_score_correction_bias` in vLLM), said in
+their files or not."""
 EXPERT_WIDTHS = ("moe_intermediate_size", "expert_ffn_hidden_size", "expert_intermediate_size")
 
 
@@ -87,6 +94,7 @@ def _experts(text: Config, name: str, family: Family) -> ExpertMlp | None:
         experts, count(chosen, first(text, *EXPERTS_A_TOKEN), least=1, most=experts), width,
         _shared_width(text, name, width), family.gated,
         count(text, first(text, "moe_latent_size", "routed_expert_hidden_size"), 0),
+        name in BIASED or text.get("topk_method") == "noaux_tc" or any(text.get(key) for key in BIASES),
         family.experts, family.shared,
     )  # fmt: skip
 

@@ -188,7 +188,8 @@ def _summary(stack: tuple[LayerRun, ...], text: Config) -> dict[str, Any]:
         kind = experts[0]
         fields |= {"num_experts": kind.experts, "num_experts_per_tok": kind.per_token,
                    "moe_intermediate_size": kind.width, "shared_expert_intermediate_size": kind.shared_width,
-                   "num_dense_layers": sum(run.layers for run in stack if not run.experts)}  # fmt: skip
+                   "num_dense_layers": sum(run.layers for run in stack if not run.experts),
+                   "router_bias": kind.router_bias}  # fmt: skip
     return fields
 
 

@@ -47,6 +47,7 @@ class ExpertMlp:
 
     `latent` above 0 is the width that experts read and write, behind two projections (Nemotron 3 Super, Kimi
     K3).
+    `router_bias`: experts are chosen by scores with a correction added (DeepSeek-V3, GLM-4.5, MiniMax-M2).
     `shared_root` and `root` are the modules' names in the checkpoint.
     """
 
@@ -56,6 +57,7 @@ class ExpertMlp:
     shared_width: int = 0
     gated: bool = True
     latent: int = 0
+    router_bias: bool = field(default=False, compare=False)
     root: str = field(default="mlp.experts", compare=False)
     shared_root: str = field(default="mlp.shared_expert", compare=False)
 

@@ -52,6 +52,8 @@ class PlainShape(Protocol):
     @property
     def num_dense_layers(self) -> int: ...
     @property
+    def router_bias(self) -> bool: ...
+    @property
     def kv_lora_rank(self) -> int: ...
     @property
     def q_lora_rank(self) -> int: ...
@@ -74,7 +76,7 @@ def plain_runs(model: PlainShape) -> tuple[LayerRun, ...]:
     if model.num_experts:
         experts = ExpertMlp(
             model.num_experts, model.num_experts_per_tok, model.moe_intermediate_size,
-            model.shared_expert_intermediate_size,
+            model.shared_expert_intermediate_size, router_bias=model.router_bias,
         )  # fmt: skip
         kinds.append((model.num_layers - dense, experts))
     runs = []

@@ -11,8 +11,9 @@ from specfleet.hardware.kernels import ELEMENTWISE_FLOOR_S, GemmParts
 from specfleet.hardware.layers.feedforward import ExpertMlp
 from specfleet.hardware.layers.formats import SIXTEEN, weight_format
 from specfleet.hardware.layers.plain import LayerGroup
+from specfleet.hardware.mixture.choosing import choosing_s
 from specfleet.hardware.mixture.routing import Array, busiest_rank, effective_tokens
-from specfleet.hardware.mixture.table import Mixture, measured, mixture_of, stored_kind
+from specfleet.hardware.mixture.table import Mixture, StandIn, measured, mixture_of, stored_kind
 from specfleet.hardware.model import ModelSpec
 from specfleet.hardware.placement import Placement
 
@@ -63,7 +64,8 @@ def expert_gemms(
 
     Where the mixture was measured (`table.py`) its times stand, by tokens, for the formula's; the
     formula says how a time divides, what correlated drafts save, and what a GPU with another bandwidth or
-    FLOP rate does.
+    FLOP rate does. Times of experts that were chosen beforehand get what choosing takes (`choosing.py`), as a
+    floor.
     """
     experts, stored = group.experts, group.expert_format
     assert experts is not None
@@ -71,8 +73,14 @@ def expert_gemms(
     together = rows * (placement.data_parallel_size if tp == placement.tensor_parallel_size else 1)
     independent = effective_tokens(together, drafts, placement.routing_correlation)
     parts = law.parts(together, independent)
-    factor = measured_factor(placement, law, stored_kind(model, stored), together)
-    return GemmParts(*(factor * part for part in parts))
+    found = stand_in(placement, law.mixture, stored_kind(model, stored))
+    if found is None:
+        return parts
+    factor = measured_factor(placement, law, found, together)
+    floor, stream, extra = (factor * part for part in parts)
+    if found.line.chosen:
+        floor = floor + choosing_s(experts, placement.profile.kernels_choosing_with_bias)
+    return GemmParts(floor, stream, extra)
 
 
 def expert_law(placement: Placement, model: ModelSpec, tp: int, experts: ExpertMlp, stored: str) -> ExpertLaw:
@@ -89,12 +97,15 @@ def expert_law(placement: Placement, model: ModelSpec, tp: int, experts: ExpertM
     )
 
 
-def measured_factor(placement: Placement, law: ExpertLaw, stored: str, rows: Array) -> Array | float:
-    """Measured time over the formula's for this mixture, or the nearest one that was; 1 where none was."""
+def stand_in(placement: Placement, mixture: Mixture, stored: str) -> StandIn | None:
+    """The measured line that prices a mixture of this type here, None where none is alike."""
+    profile = placement.profile
+    return measured(placement.accelerator.constants, profile.kernels, profile.kernel_version, stored, mixture)
+
+
+def measured_factor(placement: Placement, law: ExpertLaw, found: StandIn, rows: Array) -> Array:
+    """Measured time over the formula's for this mixture, or the nearest one that was."""
     profile, gpu = placement.profile, placement.accelerator
-    found = measured(gpu.constants, profile.kernels, profile.kernel_version, stored, law.mixture)
-    if found is None:
-        return 1.0
     sheet = kernel_constants(found.constants, profile.kernels).datasheet
     share = sheet.flops_per_s[SIXTEEN] / (gpu.flops_per_s[SIXTEEN] * profile.arithmetic_rate)
     there = law._replace(

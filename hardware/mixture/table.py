@@ -2,8 +2,9 @@
 
 `measured/experts_GPU_us.csv` has a line for a version of an engine, a type of weights, a mixture (hidden
 size, width, experts a token, experts, matrices of one) and a split (tensor parallel, expert parallel); tokens
-are those of all ranks together and the time that of the rank with most to do. What no line has is the
-formula's (`experts.py`).
+are those of all ranks together and the time that of the rank with most to do. `chosen` says whether experts
+were chosen before the clock ran (`choosing.py` prices that besides). What no line has is the formula's
+(`experts.py`).
 """
 
 from __future__ import annotations
@@ -62,11 +63,15 @@ def stored_kind(model: ModelSpec, stored: str) -> str:
 
 
 class TimedLine(NamedTuple):
-    """Measured seconds by tokens (all ranks together), and which version of the engine they are of."""
+    """Measured seconds by tokens (all ranks together), and which version of the engine they are of.
+
+    `chosen`: the experts of each token were chosen beforehand, so that choosing is not among the seconds.
+    """
 
     tokens: Array
     seconds: Array
     version: str
+    chosen: bool = False
 
     def at(self, tokens: Array) -> Array:
         """Seconds at `tokens`: linear in the logarithms, and beyond the last in proportion to the tokens."""
@@ -86,12 +91,12 @@ def lines_of(constants: str) -> dict[Key, list[TimedLine]]:
         return found
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.reader(file)
-        tokens = np.array([float(name[1:]) for name in next(reader)[10:]])
+        tokens = np.array([float(name[1:]) for name in next(reader)[11:]])
         for engine, version, dtype, *cells in reader:
             mixture = Mixture(*map(int, cells[:7]))
-            times = np.array([float(cell or "nan") for cell in cells[7:]]) * 1e-6
+            times = np.array([float(cell or "nan") for cell in cells[8:]]) * 1e-6
             known = np.isfinite(times)
-            line = TimedLine(tokens[known], times[known], version)
+            line = TimedLine(tokens[known], times[known], version, cells[7] == "1")
             found.setdefault((engine, dtype, mixture), []).append(line)
     for lines in found.values():
         lines.sort(key=lambda line: order(line.version))

@@ -8,6 +8,9 @@ routing by a power law of exponent 1.01, which touches as many experts as unifor
 versions of an engine. Milliseconds become microseconds. Where several kernels were timed for one line the
 fastest stands, as the engines choose it. Times over growing tokens are made to grow (pooled means of
 neighbours that do not, by least squares in the logarithm): single measurements scatter.
+
+`chosen` 1: the experts of each token were chosen before the clock ran (`chosen_before`). What choosing takes
+by itself is printed at the end: vLLM 0.24 (timed with it) less 0.19 (without), the same grouped GEMMs.
 """
 
 from __future__ import annotations
@@ -49,19 +52,38 @@ def growing(times: Sequence[float]) -> list[float]:
     return [value for level, count in pools for value in [float(np.exp(level))] * count]
 
 
-def catalogue_shapes() -> dict[tuple[int, ...], int]:
-    """Matrices of an expert by (hidden, width, experts a token, experts), of the catalogue's mixtures."""
+def catalogue_shapes() -> dict[tuple[int, ...], tuple[int, bool]]:
+    """Matrices of an expert, and whether a bias chooses, by (hidden, width, experts a token, experts)."""
     from specfleet.hardware import catalog
 
-    found: dict[tuple[int, ...], int] = {}
+    found: dict[tuple[int, ...], tuple[int, bool]] = {}
     for name in catalog.names("models"):
         model = catalog.model(name)
         for run in model.runs:
             if experts := run.experts:
                 hidden = experts.latent or model.hidden_size
                 shape = (hidden, experts.width, experts.per_token, experts.experts)
-                found[shape] = 3 if experts.gated else 2
+                found[shape] = 3 if experts.gated else 2, experts.router_bias
     return found
+
+
+def chosen_before(
+    engine: str, version: str, dtype: str, sources: Sequence[str], ep: int, biased: bool
+) -> bool:
+    """Whether a line was timed with experts that had been chosen before, by what the collectors call.
+
+    vLLM: `fused_experts` and its Marlin and FP4 kernels with ready choices until 0.22, since then (and always
+    for MXFP4) the layer with scores. SGLang: `select_experts` in front of the kernel, but choices of one rank
+    made beforehand where experts are apart; since 0.5.14 the whole layer with its choice, but for plain
+    softmax in 8 or 16 bits. TensorRT-LLM: always the layer with scores.
+    """
+    if engine == "vllm":
+        ready = ("vllm_fused_moe", "vllm_marlin_int4_moe", "vllm_flashinfer_trtllm_moe_fp4")
+        return all(source in ready for source in sources)
+    if engine == "sglang" and ep > 1:
+        plain = version != "0.5.14" or not (biased or dtype.startswith("w4a"))
+        return plain and all(source == "sglang_fused_moe_triton" for source in sources)
+    return False
 
 
 def experts(tree: Path, gpu: str) -> Iterable[list[Any]]:
@@ -96,7 +118,37 @@ def experts(tree: Path, gpu: str) -> Iterable[list[Any]]:
                     continue
                 smooth = dict(zip(tokens, growing([1e3 * fastest[m] for m in tokens]), strict=True))
                 cells = [f"{float(f'{smooth[m]:.3g}'):g}" if m in smooth else "" for m in TOKENS]
-                yield [engine, version, *key[:5], shapes[shape], *key[5:], *cells]
+                matrices, biased = shapes[shape]
+                chosen = chosen_before(engine, version, key[0], group.kernel_source.unique(), key[6], biased)
+                yield [engine, version, *key[:5], matrices, *key[5:], int(chosen), *cells]
+
+
+def choosing(tree: Path, gpu: str = "h200_sxm") -> None:
+    """Prints what choosing takes in us, by experts a token and experts: medians of layers, types and splits.
+
+    Up to 512 tokens, whole experts, the Triton kernels of both releases. Two mixtures are left out whose
+    GEMMs 0.24 runs otherwise (2,688 wide, and 7,168 with 256 experts: twice as fast in 0.24).
+    """
+    import pandas as pd
+
+    keys = [
+        *("moe_dtype", "num_tokens", "hidden_size", "inter_size", "topk", "num_experts"),
+        *("moe_tp_size", "moe_ep_size", "distribution"),
+    ]
+    times = []
+    for version, source in (("0.19.0", "vllm_fused_moe"), ("0.24.0", "triton_tritonexperts")):
+        table = pd.read_parquet(tree / gpu / "moe" / "vllm" / version / "moe_perf.parquet")
+        table = table[table.kernel_source.str.endswith(source)]
+        times.append(table.groupby(keys).latency.min())
+    both = pd.concat(times, axis=1, keys=["without", "with_it"]).dropna().reset_index()
+    both = both[(both.num_tokens <= 512) & (both.moe_ep_size == 1) & (both.moe_tp_size <= MOST_GPUS)]
+    both = both[both.distribution.isin(("balanced", DISTRIBUTION)) & (both.hidden_size != 2688)]
+    both = both[(both.hidden_size != 7168) | (both.num_experts != 256)]
+    both["us"] = 1e3 * (both.with_it - both.without)
+    medians = both.groupby(["topk", "num_experts"]).us.median()
+    print(medians.round(2).to_string())
+    two = [(k, us) for (k, n), us in medians.items() if not n & (n - 1)]
+    print(f"{sum(k * us for k, us in two) / sum(k * k for k, _ in two):.2f} us a chosen expert")
 
 
 NCCL = "2.29.2"
@@ -146,10 +198,12 @@ def main() -> None:
             "matrices",
             "tp",
             "ep",
+            "chosen",
         ]
         write(TO / f"experts_{gpu}_us.csv", [*head, *(f"m{m}" for m in TOKENS)], experts(tree, gpu))
     lines = [line for gpu in GPUS for line in collectives(tree, gpu)]
     write(TO / "collectives_us.csv", ["gpu", "collective", "gpus", *(f"b{size}" for size in SIZES)], lines)
+    choosing(tree)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from specfleet.hardware import catalog
+from specfleet.hardware.layers.feedforward import ExpertMlp
+from specfleet.hardware.mixture.choosing import CHOSEN_EXPERT_S, choosing_s
 from specfleet.hardware.mixture.experts import expert_gemms
 from specfleet.hardware.mixture.table import Mixture, lines_of, measured, nearest, order, stored_kind
 from specfleet.hardware.placement import Placement
@@ -57,7 +59,8 @@ def test_a_mixture_that_was_measured_is_priced_as_measured(
     assert found is not None and found.mixture == mixture
     for tokens, seconds in zip(found.line.tokens, found.line.seconds, strict=True):
         parts = expert_gemms(place, place.model, tp, group, np.array([tokens]), 0)
-        assert sum(part[0] for part in parts) == pytest.approx(seconds, rel=1e-6)
+        choosing = choosing_s(experts, 1) if found.line.chosen else 0.0
+        assert sum(part[0] for part in parts) == pytest.approx(seconds + choosing, rel=1e-6)
 
 
 def test_of_several_releases_the_first_that_is_not_older_stands() -> None:
@@ -108,3 +111,56 @@ def test_fp8_of_a_checkpoint_has_scales_by_block_and_that_of_the_engine_one_a_te
 ) -> None:
     model = replace(catalog.model("qwen3-30b-a3b"), checkpoint_quantization=checkpoint)
     assert stored_kind(model, stored) == kind
+
+
+def test_choosing_takes_a_kernel_or_two_and_five_with_a_bias_in_011() -> None:
+    plain, odd = ExpertMlp(128, 8, 768), ExpertMlp(160, 8, 2560)
+    biased = ExpertMlp(160, 8, 1536, router_bias=True)
+    assert choosing_s(plain, 5) == pytest.approx(8 * 0.62e-6), "no bias, no kernels for one"
+    assert choosing_s(odd, 1) == pytest.approx(8 * 0.62e-6 + 3e-6), "softmax apart: no power of two"
+    assert choosing_s(biased, 1) == pytest.approx(8 * 0.62e-6)
+    assert choosing_s(biased, 5) == pytest.approx(8 * 0.62e-6 + 4 * 3e-6)
+    assert choosing_s(ExpertMlp(512, 10, 512), 1) == 10 * CHOSEN_EXPERT_S
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_which_times_lack_the_choice_follows_engine_release_type_and_split(gpu: str) -> None:
+    for (engine, dtype, mixture), lines in lines_of(gpu).items():
+        for line in lines:
+            if engine == "trtllm" or (engine == "vllm" and line.version == "0.24.0") or "mxfp4" in dtype:
+                assert not line.chosen, "timed as a layer, with scores"
+            elif engine == "vllm":
+                assert line.chosen
+            elif mixture.ep == 1:
+                assert not line.chosen, "SGLang chooses in front of the kernel"
+            elif line.version == "0.5.10" and dtype != "int4_wo":
+                assert line.chosen, "choices of one rank, made beforehand"
+
+
+def test_the_choice_is_priced_as_launches_of_the_layer_where_the_table_lacks_it() -> None:
+    old, new = (
+        placed("glm-4.6", "h200", name, tensor_parallel_size=8) for name in ("vllm-0.11", "vllm-0.15")
+    )
+    tokens = np.array([4.0])
+
+    def floor(place: Placement) -> float:
+        group = next(group for group in place.model.layer_groups(8) if group.experts)
+        return float(expert_gemms(place, place.model, 8, group, tokens, 0).floor_s[0])
+
+    assert floor(old) - floor(new) == pytest.approx(4 * 3e-6), "sigmoid, correction, a second kernel, a cast"
+    assert "choosing them besides by a law" in old.expert_kernels
+    assert "besides" not in placed("glm-4.6", "h200", "vllm-0.33", tensor_parallel_size=8).expert_kernels
+
+
+@pytest.mark.parametrize(
+    ("name", "biased"),
+    [
+        *[("deepseek-v3", True), ("deepseek-v3.2", True), ("glm-4.6", True), ("glm-5.2-fp8", True)],
+        *[("kimi-k2-instruct", True), ("minimax-m2.5", True), ("nemotron-3-nano", True)],
+        *[("qwen3-235b-a22b", False), ("gpt-oss-120b", False), ("mixtral-8x7b", False)],
+        *[("qwen3-next-80b-a3b-instruct", False), ("llama-4-scout", False), ("deepseek-v2-lite", False)],
+    ],
+)
+def test_a_model_says_whether_its_router_has_a_correction(name: str, biased: bool) -> None:
+    experts = {run.experts.router_bias for run in catalog.model(name).runs if run.experts}
+    assert experts == {biased}

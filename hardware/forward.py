@@ -11,11 +11,16 @@ from specfleet.hardware.constants import kernel_constants
 from specfleet.hardware.gemmtable import GemmTable, read_table
 from specfleet.hardware.interconnect import GATHER, SCATTER, all_reduce_s, collective_s
 from specfleet.hardware.kernels import ELEMENTWISE_FLOOR_S, Array, GemmParts, Rates, elementwise_s, gemm
+from specfleet.hardware.layers.attention import GroupedAttention
 from specfleet.hardware.layers.formats import SIXTEEN, weight_format
 from specfleet.hardware.layers.plain import LayerGroup
 from specfleet.hardware.mixture.experts import expert_gemms
 from specfleet.hardware.model import ModelSpec
 from specfleet.hardware.placement import Placement
+
+NORM_SUM_BYTES = 8
+"""A float32 sum of squares for a row's queries and one for its keys, in one all-reduce (vLLM #31493) between
+the kernel that sums and the one that scales (SGLang #14416)."""
 
 
 class Forward(NamedTuple):
@@ -126,6 +131,9 @@ def _layer(
     links = group.norms * reduce_s(placement, tp, rows * (2 * model.hidden_size))
     if group.experts:
         links = links + exchange_s(placement, tp, rows, model.hidden_size)
+    if tp > 1 and any(isinstance(m, GroupedAttention) and m.norm_over_heads for m in group.run.mixers):
+        links = links + reduce_s(placement, tp, rows * NORM_SUM_BYTES)
+        floor = floor + 2 * ELEMENTWISE_FLOOR_S
     return Forward(floor, stream, extra, links)
 
 

@@ -37,15 +37,15 @@ class ModelSpec:
 
     `num_experts` 0 is a dense model. A mixture of experts has `num_dense_layers` layers with a dense MLP of
     `intermediate_size`; the others route each token to `num_experts_per_tok` experts of
-    `moe_intermediate_size` beside shared experts of `shared_expert_intermediate_size` together, chosen by
-    scores with a correction added where there is a `router_bias`.
-    `kv_lora_rank` above 0 is multi-head latent attention (MLA): `head_dim` is then unused by the cache.
-    `num_windowed_layers` layers attend to the last `sliding_window` tokens only.
-    `checkpoint_quantization` is how the published weights are stored ("fp8", "mxfp4" for routed experts, any
-    name of `layers.formats`). `vision_parameters` are the weights of an image tower (or of sound), loaded in
-    two bytes beside the language model. `qkv_input_multiple` is 2 for the layer of an EAGLE-3 head, which
-    reads the embedding beside the hidden state. `mtp_layers` are layers for multi-token prediction that the
-    checkpoint brings, `checkpoint_kv_cache_dtype` the KV type that it asks for.
+    `moe_intermediate_size` beside shared ones of `shared_expert_intermediate_size` together, by scores with a
+    correction added where there is a `router_bias`. `kv_lora_rank` above 0 is multi-head latent attention
+    (MLA): `head_dim` is then unused by the cache. `num_windowed_layers` layers attend to the last
+    `sliding_window` tokens only. `checkpoint_quantization` is how the published weights are stored ("fp8",
+    "mxfp4" for routed experts, any name of `layers.formats`). `vision_parameters` are the weights of an image
+    tower (or of sound), loaded in two bytes beside the language model. `qkv_input_multiple` is 2 for the
+    layer of an EAGLE-3 head, which reads the embedding beside the hidden state. `mtp_layers` are layers for
+    multi-token prediction that the checkpoint brings, `checkpoint_kv_cache_dtype` the KV type that it asks
+    for.
 
     `stack` are the layers one kind after another, where the fields above cannot say it: other kinds, other
     widths, parts stored in other formats. The fields then sum it up. `extra_parameters` are weights beside

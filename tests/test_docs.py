@@ -25,6 +25,7 @@ NOT_RUN = {
     ("tutorial.md", "make demo"): "the whole demo, 40 s; the tutorial's own steps run instead",
     ("trust.md", "specfleet validate"): "needs the measurements beside the repository, and half a minute",
     ("trust.md", "for record in"): "needs the measurements beside the repository, and minutes",
+    ("trust.md", "python tests/fidelity"): "needs the measurements beside the repository, and minutes",
     ("trust.md", "specfleet measure"): "needs a GPU",
     ("vllm.md", "vllm serve"): "needs a GPU and vLLM",
     ("vllm.md", "vllm bench"): "needs a running server",

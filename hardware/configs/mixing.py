@@ -175,6 +175,7 @@ def _grouped(
     return GroupedAttention(
         heads, kv_heads, head_dim, 0 if value_dim == head_dim else value_dim, window, kind == "chunked",
         gate=family.gate if gated else "", one_projection=one, index=chooser, sparse=sparse,
+        norm_over_heads=bool(text.get("use_qk_norm")) and text.get("qk_norm_type") == "per_layer",
     )  # fmt: skip
 
 

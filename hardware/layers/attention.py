@@ -46,7 +46,8 @@ class GroupedAttention:
     that is never left. `gate` multiplies the output: "full" doubles the query projection (Qwen3-Next), "head"
     adds a value a head (Step). `one_projection` makes values of the key projection (Gemma 4: both cached);
     `shares_cache` layers have neither K nor V of their own (Gemma 3n). `input_multiple` is 2 in an EAGLE-3
-    head. `index` makes it sparse: a query reads `sparse` tokens, and all are stored.
+    head. `index` makes it sparse: a query reads `sparse` tokens, and all are stored. `norm_over_heads`: the
+    norm of queries and keys is over all heads together, for which GPUs have to add up (MiniMax-M2).
     """
 
     heads: int
@@ -61,6 +62,7 @@ class GroupedAttention:
     input_multiple: int = 1
     index: Indexer | None = None
     sparse: int = 0
+    norm_over_heads: bool = False
 
     unmeasured = ""
 

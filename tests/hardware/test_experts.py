@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 
 from specfleet.hardware import catalog
 from specfleet.hardware.attentioncost import decode_coefficients
+from specfleet.hardware.forward import layer_stack, rows_up_to
+from specfleet.hardware.interconnect import all_reduce_s
+from specfleet.hardware.layers.attention import GroupedAttention
 from specfleet.hardware.mixture.choosing import choosing_s
 from specfleet.hardware.mixture.experts import PEAK_SHARE, ROUTING_KERNELS, expert_gemms, expert_law
 from specfleet.hardware.mixture.routing import distinct_experts, effective_tokens
@@ -219,3 +222,20 @@ def test_a_mixture_that_does_not_divide_is_refused() -> None:
         )  # fmt: skip
     with pytest.raises(ValueError, match=r"routing_correlation is 2"):
         replace(PLACEMENTS["moe"], routing_correlation=2.0)
+
+
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_a_norm_over_all_heads_is_one_more_all_reduce_of_two_numbers_a_row(gpus: int) -> None:
+    normed = place("minimax-m2.5", tensor_parallel_size=gpus)
+    (run,) = normed.model.runs
+    (mixer,) = run.mixers
+    assert isinstance(mixer, GroupedAttention) and mixer.norm_over_heads
+    plain = replace(normed.model, stack=(run._replace(mixers=(replace(mixer, norm_over_heads=False),)),))
+    rows = 64
+    one, other = (
+        layer_stack(normed, model, gpus, normed.quantization, rows) for model in (normed.model, plain)
+    )
+    law = normed.all_reduce_law(gpus)
+    extra = all_reduce_s(8.0 * rows_up_to(rows), law) if law else np.zeros(rows)
+    assert (one.communication_s - other.communication_s)[1:] == pytest.approx(62 * extra)
+    assert (one.floor_s - other.floor_s)[1:] == pytest.approx(62 * (2 * 3e-6 if gpus > 1 else 0.0))

@@ -198,7 +198,7 @@ def test_a_model_that_cannot_exist_is_refused() -> None:
     with pytest.raises(ValueError, match="num_layers is 0"):
         replace(MODELS[0], num_layers=0)
     with pytest.raises(ValueError, match="no multiple of num_kv_heads"):
-        replace(MODELS[0], num_kv_heads=7)
+        replace(MODELS[0], num_heads=16, num_kv_heads=7)
     with pytest.raises(ValueError, match="num_experts_per_tok is 0"):
         replace(catalog.model("qwen3-8b"), num_experts=8)
     with pytest.raises(ValueError, match="num_experts_per_tok is 9; use 0 to 8"):

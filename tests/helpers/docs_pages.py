@@ -134,7 +134,8 @@ class Workshop:
         self.folder = folder / "work"
         self.measurements = measurements
         self.folder.mkdir()
-        (self.folder / "experiments").symlink_to(ROOT / "experiments")
+        for name in ("experiments", "tests"):
+            (self.folder / name).symlink_to(ROOT / name)
         programs = folder / "bin"
         programs.mkdir()
         for name, arguments in (("specfleet", " -m specfleet"), ("python", "")):

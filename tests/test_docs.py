@@ -26,6 +26,7 @@ NOT_RUN = {
     ("trust.md", "specfleet validate"): "needs the measurements beside the repository, and half a minute",
     ("trust.md", "for record in"): "needs the measurements beside the repository, and minutes",
     ("trust.md", "python tests/fidelity"): "needs the measurements beside the repository, and minutes",
+    ("trust.md", "specfleet run"): "half a minute of policies that run elsewhere, too",
     ("trust.md", "specfleet measure"): "needs a GPU",
     ("vllm.md", "vllm serve"): "needs a GPU and vLLM",
     ("vllm.md", "vllm bench"): "needs a running server",

@@ -44,8 +44,7 @@ class ModelSpec:
     "mxfp4" for routed experts, any name of `layers.formats`). `vision_parameters` are the weights of an image
     tower (or of sound), loaded in two bytes beside the language model. `qkv_input_multiple` is 2 for the
     layer of an EAGLE-3 head, which reads the embedding beside the hidden state. `mtp_layers` are layers for
-    multi-token prediction that the checkpoint brings, `checkpoint_kv_cache_dtype` the KV type that it asks
-    for.
+    multi-token prediction in the checkpoint, `checkpoint_kv_cache_dtype` the KV type that it asks for.
 
     `stack` are the layers one kind after another, where the fields above cannot say it: other kinds, other
     widths, parts stored in other formats. The fields then sum it up. `extra_parameters` are weights beside

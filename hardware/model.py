@@ -49,8 +49,7 @@ class ModelSpec:
     `stack` are the layers one kind after another, where the fields above cannot say it: other kinds, other
     widths, parts stored in other formats. The fields then sum it up. `extra_parameters` are weights beside
     layers, embedding and head. `cudagraph_max_tokens` is the largest CUDA graph that vLLM captures for the
-    model whatever the sequences (gpt-oss: 1,024), 0 where it sets none. `source` says where the shape comes
-    from.
+    model whatever the sequences (gpt-oss: 1,024), 0 for none. `source` says where the shape comes from.
     """
 
     name: str

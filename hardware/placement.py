@@ -348,14 +348,9 @@ class Placement:
         )
         if found is None:
             return "grouped GEMMs of the experts by a formula: no measured table"
-        like = (
-            ""
-            if found.mixture == mixture
-            else (
-                f" for {found.mixture.experts} experts of {found.mixture.hidden} x {found.mixture.width}, "
-                "the nearest that was"
-            )
-        )
+        like, near = "", found.mixture
+        if near != mixture:
+            like = f" for {near.experts} experts of {near.hidden} x {near.width}, the nearest that was"
         chosen = ", choosing them besides by a law" if found.line.chosen else ""
         whose = f"{profile.kernels} {found.line.version} on {found.constants}"
         return f"experts as measured in {whose}{like}{chosen}"

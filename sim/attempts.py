@@ -174,9 +174,15 @@ class Attempts:
     def gone(self, row: int) -> dict[str, float]:
         """Returns the columns of a request that ends because it is not sent anew any more."""
         story = self.stories[row]
+        found = {**story.sums, **self.given_up(row), "arrived_s": story.arrived_s}
+        return found | {"retries": story.attempts - 1}
+
+    def given_up(self, row: int) -> dict[str, float]:
+        """Returns what failures have cost a request that ends before it is at a replica again."""
+        story = self.stories[row]
         story.wasted += story.kept
         story.kept = 0
-        return {**story.sums, **self.costs(row), "arrived_s": story.arrived_s, "retries": story.attempts - 1}
+        return self.costs(row)
 
     def costs(self, row: int) -> dict[str, float]:
         """Returns what failures have cost a request so far, by `RETRIED_COUNTS`."""

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specfleet.sim.clients import Answer, Client, Sends
-from specfleet.sim.environment import Environment
+from specfleet.sim.environment import Environment, WatchedEnvironment
 from specfleet.sim.fleet.beside import Abortable, AbortableServers, FallibleServers, Gatekeeper, Scaler
 from specfleet.sim.fleet.failures import Breakdowns
 from specfleet.sim.fleet.patience import Limits
@@ -74,7 +74,8 @@ class Cluster:
         servers: Servers,
         router: Router | None = None,
     ) -> None:
-        self.env = Environment()
+        failures, replicas = scenario.deployment.failures, scenario.deployment.replicas
+        self.env = Environment() if failures is None else WatchedEnvironment()
         self.servers = servers
         self.router: Router = router or made_router(scenario, table, seed)
         self._filters = router is None
@@ -93,10 +94,10 @@ class Cluster:
         for number, server in enumerate(servers.servers):
             if isinstance(server, Abortable):
                 server.number = number
-        failures, replicas = scenario.deployment.failures, scenario.deployment.replicas
         self.failures: Breakdowns | None = None
         if failures is not None:
-            self.failures = Breakdowns(failures, replicas, seed, FailingCluster(self))
+            spot = {n: pool.spot for pool in scenario.pools if pool.spot is not None for n in pool.members}
+            self.failures = Breakdowns(failures, replicas, seed, FailingCluster(self), spot)
 
     def _replicas(self, scenario: Scenario) -> Sequence[Replica | Rank]:
         """A replica a server, or the ranks of groups that step together; in order of their numbers."""
@@ -144,13 +145,17 @@ class Cluster:
         if self.failures is not None and not self.failures.takes(replica):
             assert isinstance(self.servers, FallibleServers)
             self.servers.refused(row, replica, now)
-            self.failures.lost(row, now)
+            if self.scaler is not None:
+                self.scaler.taken_back(row, replica, now)
+            self.failures.lost(row, replica, now)
             return
         if self.gateway is not None:
             self.servers.accepts(row, now)  # it arrives there when it is let in
         self.servers.assign(row, replica)
         self._where[row] = replica
         self.views[replica].sent(self._tokens[row], now)
+        if self.scaler is not None:
+            self.scaler.sent(row, replica, now)
         self.replicas[replica].submit(row, now)
 
     def refused(self, row: int, now: float) -> None:
@@ -230,12 +235,15 @@ class Cluster:
             self.scaler.freed(replica, now)
 
     def taken_back(self, row: int, now: float) -> None:
-        """A replica has lost a request: view and gateway learn of it."""
+        """A replica has lost a request: view, gateway and autoscaler learn of it."""
         assert isinstance(self.servers, FallibleServers)
         self.servers.taken_back(row)
-        self.views[self._where.pop(row)].ended(self._tokens[row], now)
+        replica = self._where.pop(row)
+        self.views[replica].ended(self._tokens[row], now)
         if self.gateway is not None:
             self.gateway.taken_back(row, now)
+        if self.scaler is not None:
+            self.scaler.taken_back(row, replica, now)
 
     def outages(self) -> tuple[Outage, ...]:
         """Returns the failures of replicas that happened."""
@@ -307,6 +315,10 @@ class FailingCluster:
     def over(self) -> bool:
         """As `failures.Failing`."""
         return self._cluster.client.all_ended
+
+    def empty(self, replica: int) -> bool:
+        """As `failures.Failing`."""
+        return not self._cluster.views[replica].inside
 
 
 def made_router(scenario: Scenario, table: RequestTable, seed: int, name: str | None = None) -> Router:

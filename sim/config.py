@@ -16,7 +16,6 @@ import numpy.typing as npt
 from specfleet.sim.disaggregation.config import HandoverConfig
 from specfleet.sim.fleet.failing import FailuresConfig
 from specfleet.sim.fleet.patience import PatienceConfig
-from specfleet.sim.fleet.scaling import AutoscaleConfig
 from specfleet.sim.kvlayout import KvLayout
 
 EAGLE_FAMILY = ("eagle", "eagle3", "mtp", "dflash", "dspark")
@@ -361,7 +360,6 @@ class DeploymentConfig:
         routing: between pools, where there are several.
         refresh_s: what a router sees of replicas is as it was at the last multiple of this; 0: as it is.
         gateway: before the router, if any.
-        autoscale: of these replicas, how many are there, if that follows the load.
         failures: of replicas, if any.
         handover: where pools have roles, how the KV of a prompt goes from one to the other.
     """
@@ -372,7 +370,6 @@ class DeploymentConfig:
     routing: RoutingConfig = field(default_factory=RoutingConfig)
     refresh_s: float = 0.0
     gateway: GatewayConfig | None = None
-    autoscale: AutoscaleConfig | None = None
     failures: FailuresConfig | None = None
     handover: HandoverConfig | None = None
 

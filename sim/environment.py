@@ -8,6 +8,8 @@ that an iteration starting at `t` sees everything that arrived at `t`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
+from typing import Any
 
 import simpy
 from simpy.events import EventPriority
@@ -39,6 +41,15 @@ class Moment(simpy.Event):
 class Environment(simpy.Environment):
     """A simpy environment whose events are placed at absolute times, seconds."""
 
+    @property
+    def still(self) -> bool:
+        """Whether nothing is due any more but what comes whatever happens."""
+        return self.peek() == inf
+
+    def later(self, time_s: float, then: Callable[[float], None]) -> None:
+        """As `at`, of what comes whatever happens and nobody waits for."""
+        self.at(time_s, then)
+
     def moment(self) -> Moment:
         """Returns an event whose time is not known yet, for a process to wait on."""
         return Moment(self)
@@ -60,3 +71,36 @@ class Environment(simpy.Environment):
         event = Moment(self)
         event.callbacks.append(callback)
         event.happen(time_s, WAKE)
+
+
+class WatchedEnvironment(Environment):
+    """An environment that counts what is due, to tell what comes whatever happens from the rest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._due = self._later = 0
+
+    @property
+    def still(self) -> bool:
+        """As `Environment.still`."""
+        return self._due == self._later
+
+    def later(self, time_s: float, then: Callable[[float], None]) -> None:
+        """As `Environment.later`."""
+        self._later += 1
+
+        def come(now: float) -> None:
+            self._later -= 1
+            then(now)
+
+        self.at(time_s, come)
+
+    def schedule(self, event: simpy.Event, priority: EventPriority = ARRIVAL, delay: Any = 0) -> None:
+        """Counts an event."""
+        self._due += 1
+        super().schedule(event, priority, delay)
+
+    def step(self) -> None:
+        """Counts an event less."""
+        self._due -= 1
+        super().step()

@@ -9,7 +9,9 @@ from math import inf
 from specfleet.hardware.stepcost import StepCost
 from specfleet.sim.config import ClientConfig, DeploymentConfig, EngineConfig, LoadConfig
 from specfleet.sim.disaggregation.config import DECODE, PREFILL
-from specfleet.sim.fleet.scaling import ScalingLog
+from specfleet.sim.fleet.failing import FailuresConfig
+from specfleet.sim.fleet.scaling import AutoscaleConfig, ScalingLog
+from specfleet.sim.fleet.spot import SpotConfig
 from specfleet.sim.recorder import Columns
 from specfleet.sim.speculation.acceptance import AcceptanceSpec
 from specfleet.sim.speculation.policy import PolicySpec
@@ -26,6 +28,8 @@ class ReplicaPool:
         lockstep: as in `DeploymentConfig`.
         role: where KV is handed over, `PREFILL` or `DECODE`.
         bytes_per_s: of a replica's link, either way.
+        autoscale: how many of them are there, if they come and go.
+        spot: which of those are on spot instances, if any.
     """
 
     name: str
@@ -37,6 +41,14 @@ class ReplicaPool:
     lockstep: int = 1
     role: str = ""
     bytes_per_s: float = inf
+    autoscale: AutoscaleConfig | None = None
+    spot: SpotConfig | None = None
+
+    def failing(self, failures: FailuresConfig | None) -> FailuresConfig | None:
+        """Returns how its replicas fail: requests that a spot pool loses go on as that says."""
+        if failures is None or self.spot is None:
+            return failures
+        return replace(failures, keep_partial=self.spot.keep_partial)
 
 
 @dataclass(frozen=True)
@@ -104,7 +116,9 @@ class Scenario:
             engine,
             pool.cost,
             pool.acceptance,
-            DeploymentConfig(len(pool.members), lockstep=pool.lockstep, failures=self.deployment.failures),
+            DeploymentConfig(
+                len(pool.members), lockstep=pool.lockstep, failures=pool.failing(self.deployment.failures)
+            ),
             self.client,
             replace(self.load, max_concurrency=None),
             pool.policy if pool.role != PREFILL else None,
@@ -128,10 +142,13 @@ class Outage:
     """A failure that happened. Times in seconds; inf is never.
 
     Attributes:
-        replica, kind: as in `FailureConfig`.
-        at_s: when it began. found_s: when health checks found it. back_s: when the replica was as before.
+        replica, kind: as in `FailureConfig`; `TAKEN` of a spot instance.
+        at_s: when it began, or notice was given. found_s: when health checks found it. back_s: when the
+            replica was as before; of one that is replaced, when another served in its place, or was not
+            needed any more.
         lost: the requests that were inside when it was gone.
         settled_s: when the last of those had ended; `at_s` without any.
+        gone_s: from when it did not work: `at_s`, or the end of the notice; inf of one that is slow.
     """
 
     replica: int
@@ -141,6 +158,7 @@ class Outage:
     back_s: float
     lost: tuple[int, ...] = ()
     settled_s: float = 0.0
+    gone_s: float = inf
 
 
 @dataclass(frozen=True)
@@ -165,7 +183,7 @@ class RunResult:
         stepped_because: why the calendar did not take the run; empty if it did.
         parts: what each of `scenario.pools` did, as a run of its own: its requests alone (`request_id` says
             which), its replicas numbered from 0. Empty where all replicas are alike.
-        scaling: how many replicas there were, where that follows the load.
+        scaling: of a part, how many replicas there were, where they come and go.
         attempts, cuts: where replicas fail, as `attempts.Attempts` has them: every attempt of requests that
             were cut short, and the steps that were.
         outages: the failures that happened, in order of time.

@@ -335,7 +335,7 @@ class Engines:
         """Notes that a request ends at the gateway; returns whether a replica has lost it before."""
         if self._attempts is None or row not in self._attempts.stories:
             return False
-        self._recorder.request(row, **self._attempts.costs(row))
+        self._recorder.request(row, **self._attempts.given_up(row))
         return True
 
     def lost(self, row: int, now: float, reason: str) -> None:

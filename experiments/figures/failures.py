@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from specfleet.experiments.figures.overtime import (
     first_seed,
     point_label,
 )
+from specfleet.experiments.figures.scaling import fleets_of
 from specfleet.experiments.figures.style import COLOURS, GREY, caption, panels
 from specfleet.experiments.run.results import Row
 
@@ -29,7 +30,8 @@ STEPS = 200
 """Moments at which requests and tokens are counted."""
 BAND = "#D9D9D9"
 NOTE = (
-    "Grey: a replica is dead, hangs or is slow, in the first point drawn; dotted: health checks find it. "
+    "Grey: a replica is dead, hangs, is slow, or was taken and is not replaced, in the first point drawn; "
+    "dotted: health checks find it, or notice is given. "
     "An answer's tokens are spread evenly from its first chunk to its last."
 )
 
@@ -70,15 +72,17 @@ class AroundFailures:
 
     Attributes:
         label: of the point.
-        replicas: how many there are.
+        replicas: how many there are of a fixed number.
         outages: failures of replicas, as engine.json has them.
         requests: the columns of requests.csv.
+        fleets: pool -> columns of its fleet.csv, of those whose replicas come and go.
     """
 
     label: str
     replicas: int
     outages: Sequence[Mapping[str, Any]]
     requests: dict[str, F64]
+    fleets: dict[str, dict[str, F64]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, shown: Shown, row: Row) -> AroundFailures | None:
@@ -89,8 +93,10 @@ class AroundFailures:
         engine = json.loads((path / "engine.json").read_text(encoding="utf-8"))
         if not engine.get("outages"):
             return None
+        fleets = {name: columns_of(file) for name, file in fleets_of(path).items()}
+        fixed = sum(each.get("pool", "") not in fleets for each in engine["replicas"])
         requests = columns_of(path / "requests.csv")
-        return cls(point_label(shown, row), len(engine["replicas"]), engine["outages"], requests)
+        return cls(point_label(shown, row), fixed, engine["outages"], requests, fleets)
 
     def draw(self, axes: Sequence[Axes], colour: str) -> float:
         """Draws it in four panels; returns when the last answer came, s."""
@@ -115,16 +121,25 @@ class AroundFailures:
                 ax.axvline(outage["found_s"], color=GREY, linewidth=0.9, linestyle=":")
 
     def well(self, end_s: float) -> tuple[F64, F64]:
-        """Returns times, and how many replicas are well from each on."""
-        changes = [(0.0, 0)]
+        """Returns times, and how many replicas are well from each on; those that drain are."""
+        changes = [(0.0, 0.0)]
         for outage in self.outages:
-            changes.append((outage["at_s"], -1))
-            if outage["back_s"] is not None:
-                changes.append((outage["back_s"], 1))
-        changes.sort()
-        times, steps = np.array([*changes, (end_s, 0)], dtype=np.float64).T
+            until_s = outage["back_s"]
+            if outage.get("pool", "") in self.fleets:
+                if outage["kind"] == "taken":
+                    continue  # it drains, and then is not there
+                if outage["found_s"] is not None:  # from then on it is not there
+                    until_s = outage["found_s"]
+            changes.append((outage["at_s"], -1.0))
+            if until_s is not None:
+                changes.append((until_s, 1.0))
+        for fleet in self.fleets.values():
+            there = sum(fleet[name] for name in ("up", "draining", "noticed") if name in fleet)
+            changes += zip(fleet["time_s"].tolist(), np.diff(there, prepend=0.0).tolist(), strict=True)
+        changes.sort(key=lambda change: change[0])
+        times, steps = np.array([*changes, (end_s, 0.0)], dtype=np.float64).T
         counts = self.replicas + np.cumsum(steps)
-        kept = times <= end_s
+        kept = np.append(times[1:] > times[:-1], True) & (times <= end_s)  # the last of several at once
         return times[kept], counts[kept]
 
     def written(self, edges: F64) -> F64:

@@ -17,23 +17,24 @@ from specfleet.experiments.point.build import (
     pool,
     requests_asked,
 )
+from specfleet.experiments.point.coming import autoscale_config, limits, seconds, spot_config
 from specfleet.experiments.point.handover import handover_config, role_of
-from specfleet.experiments.point.loading import load_s
 from specfleet.experiments.point.mixes import writes_what_it_asks
 from specfleet.experiments.point.plugins import load_plugins
 from specfleet.experiments.point.sessions import patience_of
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.failing import PoolFailures
-from specfleet.experiments.schema.blocks.plan import Slo
+from specfleet.experiments.schema.blocks.scaling import Retry, Spot
 from specfleet.experiments.schema.pools import pool_experiments
 from specfleet.hardware.costmodels import COST_MODELS
 from specfleet.hardware.memory import KvBudget
 from specfleet.hardware.placement import Placement
 from specfleet.hardware.stepcost import StepCost
 from specfleet.sim import config as sim_config
-from specfleet.sim.fleet.failing import DIES, ChanceConfig, FailureConfig, FailuresConfig
+from specfleet.sim.fleet.failing import DIES, SLOW, ChanceConfig, FailureConfig, FailuresConfig
 from specfleet.sim.fleet.groups import members_of
-from specfleet.sim.fleet.scaling import ATTAINMENT, TTFT, AutoscaleConfig
+from specfleet.sim.fleet.scaling import AutoscaleConfig
+from specfleet.sim.fleet.spot import SpotConfig
 from specfleet.sim.scenario import ReplicaPool, Scenario
 from specfleet.sim.speculation.acceptance import survival_table
 from specfleet.sim.speculation.policy import PolicySpec
@@ -55,7 +56,8 @@ class BuiltPool:
         tdp_w: board power of one; None where it is not known.
         busy_gpus: of a replica's GPUs, how many work at a time: those of one stage of a pipeline.
         slowed: prices of replicas whose kernels take longer, with drafts and without, by number.
-        role, bytes_per_s: as in `sim.scenario.ReplicaPool`.
+        role, bytes_per_s, autoscale, spot: as in `sim.scenario.ReplicaPool`.
+        spot_per_hour_usd: what the GPUs of all replicas cost on spot; None where that is not known.
     """
 
     name: str
@@ -74,6 +76,9 @@ class BuiltPool:
     slowed: Mapping[int, tuple[StepCost, StepCost]]
     role: str = ""
     bytes_per_s: float = inf
+    autoscale: AutoscaleConfig | None = None
+    spot: SpotConfig | None = None
+    spot_per_hour_usd: float | None = None
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,10 @@ def build(config: Experiment) -> Built:
         hardware.memory.DoesNotFit: when no KV block is left; the message is the budget.
     """
     load_plugins(config.plugins)
-    pools = tuple(_with_role(config, _built_pool(*one)) for one in pool_experiments(config).items())
+    failures = config.deployment.failures
+    retry = Retry() if failures is None else failures.retry
+    every = pool_experiments(config).items()
+    pools = tuple(_with_role(config, _built_pool(name, own, retry)) for name, own in every)
     first = pools[0]
     deployment = deployment_config(config, pools, first.lockstep)
     client = client_config(config)
@@ -116,7 +124,7 @@ def build(config: Experiment) -> Built:
         patience_of(config.workload),
     )
     kinds = simulated_pools(pools)
-    plain = deployment.gateway is None and not deployment.refresh_s and deployment.autoscale is None
+    plain = deployment.gateway is None and not deployment.refresh_s and first.autoscale is None
     if len(kinds) == 1 and not kinds[0][0].name and plain:
         scenario = Scenario(
             first.engine, first.cost, first.acceptance, deployment, client, load, first.policy
@@ -129,8 +137,8 @@ def build(config: Experiment) -> Built:
     return Built(scenario, first.plain_cost, first.budget, limits(config), gpus, pools, plain_costs)
 
 
-def _built_pool(name: str, config: Experiment) -> BuiltPool:
-    """Builds one pool of a point."""
+def _built_pool(name: str, config: Experiment, retry: Retry) -> BuiltPool:
+    """Builds one pool of a point; `retry`: as `spot_config`."""
     serve = config.serve
     place = placement(serve)
     budget = pool(serve)
@@ -160,7 +168,20 @@ def _built_pool(name: str, config: Experiment) -> BuiltPool:
         place.accelerator.tdp_w,
         gpus / ranks / place.pipeline_parallel_size,
         slowed,
+        autoscale=autoscale_config(config),
+        spot=spot_config(config, retry),
+        spot_per_hour_usd=_on_spot(config.deployment.spot, gpus, dollars),
     )
+
+
+def _on_spot(spot: Spot | None, gpus: int, dollars: float | None) -> float | None:
+    """Returns what so many GPUs cost on spot, where one costs so much on demand."""
+    if spot is None:
+        return None
+    if spot.usd_per_gpu_hour is not None:
+        return gpus * spot.usd_per_gpu_hour
+    assert spot.price_factor is not None, "the rules ask for one of the two"
+    return None if dollars is None else gpus * spot.price_factor * dollars
 
 
 def _with_role(config: Experiment, one: BuiltPool) -> BuiltPool:
@@ -182,7 +203,7 @@ def simulated_pools(pools: Sequence[BuiltPool]) -> list[tuple[ReplicaPool, StepC
         first += one.replicas
         for (cost, plain), members in kinds.items():
             of = (one.name, one.engine, cost, tuple(members), one.acceptance, one.policy, one.lockstep)
-            found.append((ReplicaPool(*of, one.role, one.bytes_per_s), plain))
+            found.append((ReplicaPool(*of, one.role, one.bytes_per_s, one.autoscale, one.spot), plain))
     return found
 
 
@@ -197,8 +218,8 @@ def deployment_config(
         gateway = sim_config.GatewayConfig(
             asked.max_outstanding,
             asked.queue,
-            _seconds(asked.timeout_ms),
-            _seconds(asked.admit_ttft_ms),
+            seconds(asked.timeout_ms),
+            seconds(asked.admit_ttft_ms),
             asked.retries,
             asked.backoff_ms / 1e3,
         )
@@ -209,7 +230,6 @@ def deployment_config(
         sim_config.RoutingConfig(pool_of_class(config, pools), spill),
         routing.refresh_ms / 1e3,
         gateway,
-        autoscale_config(config),
         failures_config(config, pools),
         handover_config(config),
     )
@@ -224,8 +244,8 @@ def numbers_of(pools: Sequence[BuiltPool]) -> dict[str, tuple[int, ...]]:
 def failures_config(config: Experiment, pools: Sequence[BuiltPool]) -> FailuresConfig | None:
     """Returns which replicas fail when; None where none does."""
     asked = config.deployment.failures
-    if asked is None:
-        return None
+    if asked is None:  # spot instances are taken, and nothing else happens
+        return FailuresConfig() if any(pool.spot for pool in pools) else None
     numbers = numbers_of(pools)
     known = tuple(
         FailureConfig(
@@ -247,52 +267,19 @@ def failures_config(config: Experiment, pools: Sequence[BuiltPool]) -> FailuresC
         asked.retry.most,
         asked.retry.backoff_s,
         asked.retry.keep_partial,
-        tuple((numbers[name], _chance(asked.of_pool(name))) for name in asked.pools or ()),
+        tuple(
+            (numbers[pool.name], _chance(asked.of_pool(pool.name), pool))
+            for pool in pools
+            if pool.autoscale is not None or pool.name in (asked.pools or ())
+        ),
     )
 
 
-def _chance(asked: PoolFailures) -> ChanceConfig:
-    """Returns how the replicas of a pool fail that says it itself."""
-    return ChanceConfig(asked.mtbf_s, asked.repair_s or 0.0, asked.kind or DIES, asked.factor or 1.0)
-
-
-def start_s(config: Experiment) -> tuple[float, float]:
-    """Returns the seconds from an order until the GPUs are there, and from then until the engine serves."""
-    asked = config.deployment.autoscale
-    assert asked is not None
-    return asked.provision_s, load_s(placement(config.serve)) if asked.load_s is None else asked.load_s
-
-
-def autoscale_config(config: Experiment) -> AutoscaleConfig | None:
-    """Returns how the number of replicas follows the load, if it does."""
-    asked = config.deployment.autoscale
-    if asked is None:
-        return None
-    met: tuple[tuple[float, float, float], ...] = ()
-    if asked.metric == ATTAINMENT:
-        slo = limits(config)
-        assert slo is not None, "the rules ask for limits"
-        each = [slo.of_class(number) for number in range(len(slo.by_class))] or [slo]
-        latencies = [(one.ttft_s, one.tpot_s, one.e2el_s) for one in each]
-        met = tuple((_or_inf(ttft), _or_inf(tpot), _or_inf(e2el)) for ttft, tpot, e2el in latencies)
-    return AutoscaleConfig(
-        asked.metric,
-        asked.target / (1e3 if asked.metric == TTFT else 1.0),
-        asked.min,
-        asked.max,
-        asked.min if asked.start is None else asked.start,
-        sum(start_s(config)),
-        asked.every_s,
-        asked.window_s,
-        asked.tolerance,
-        asked.up_most,
-        asked.down_after_s,
-        met,
-    )
-
-
-def _or_inf(limit: float | None) -> float:
-    return inf if limit is None else limit
+def _chance(asked: PoolFailures, pool: BuiltPool) -> ChanceConfig:
+    """Returns how the replicas of a pool fail; those that are replaced when they are lost need no repair."""
+    kind = asked.kind or DIES
+    repair_s = 0.0 if pool.autoscale is not None and kind != SLOW else asked.repair_s or 0.0
+    return ChanceConfig(asked.mtbf_s, repair_s, kind, asked.factor or 1.0)
 
 
 def pool_of_class(config: Experiment, pools: Sequence[BuiltPool]) -> dict[str, str]:
@@ -336,24 +323,3 @@ def _without_drafter(place: Placement) -> Placement:
     return dataclasses.replace(
         place, drafter=None, num_speculative_tokens=0, draft_pass_tokens=(), draft_tiers=()
     )
-
-
-def limits(config: Experiment) -> sim_config.Slo | None:
-    """Returns the limits of a request, those of traffic classes among them; None without any."""
-    by_class = [
-        _limits(each.slo) if each.slo is not None else None for each in config.workload.classes.values()
-    ]
-    if any(each is not None for each in by_class):
-        return dataclasses.replace(_limits(config.slo), by_class=tuple(by_class))
-    return None if config.slo is None else _limits(config.slo)
-
-
-def _limits(asked: Slo | None) -> sim_config.Slo:
-    if asked is None:
-        return sim_config.Slo()
-    found = [_seconds(asked.request_limits_ms.get(name)) for name in ("ttft", "tpot", "e2el")]
-    return sim_config.Slo(found[0], found[1], found[2], asked.attainment)
-
-
-def _seconds(milliseconds: float | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1e3

@@ -42,12 +42,15 @@ def write_requests(path: Path, columns: Columns) -> None:
             file.write(lines(cells))
 
 
-def write_fleet(path: Path, log: ScalingLog) -> None:
+def write_fleet(path: Path, log: ScalingLog, loses: bool = False) -> None:
     """Writes a row a decision of an autoscaler, or change of its replicas; `paid` counts those that start,
-    are up or drain from then on."""
+    are up or drain from then on. Where replicas may be lost, those that drain since notice was given
+    (`noticed`) and those that are to be replaced and cannot be yet (`missing`), too."""
     rows = log.changes
-    counts = {name: rows[name].astype(np.int64) for name in ("starting", "up", "draining")}
-    counts["paid"] = sum(counts.values(), np.zeros(len(rows["time_s"]), dtype=np.int64))
+    names = ("starting", "up", "draining", *(("noticed",) if loses else ()))
+    counts = {name: rows[name].astype(np.int64) for name in names}
+    counts["paid"] = log.paid_then().astype(np.int64)
+    counts |= {"missing": rows["missing"].astype(np.int64)} if loses else {}
     with path.open("wb") as file:
         file.write(",".join(["time_s", *counts, "metric", "wish"]).encode() + b"\n")
         cells = [decimal_cells(rows["time_s"]), *map(whole_cells, counts.values())]

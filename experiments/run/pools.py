@@ -7,9 +7,11 @@ from math import inf
 
 import numpy as np
 
-from specfleet.experiments.point.built import Built, BuiltPool
+from specfleet.experiments.point.built import Built
 from specfleet.experiments.run.analysis import StepTotals, tpot_splits
+from specfleet.experiments.run.costs.paid import Paid, PaidPool, pool_scaling
 from specfleet.sim.disaggregation.config import DECODE, PREFILL
+from specfleet.sim.fleet.failing import TAKEN
 from specfleet.sim.metrics.failures import failure_figures
 from specfleet.sim.metrics.figures import Figures, Value
 from specfleet.sim.metrics.handover import handover_figures, ttft_split
@@ -36,6 +38,8 @@ FLAT = (
     "cost_usd",
 )
 """Figures of a pool that summary.csv has, as `pool:NAME:FIGURE`."""
+COMING = ("mean_replicas", "peak_replicas", "scale_outs", "interruptions", "cost_usd_on_demand")
+"""The same of a pool whose replicas come and go."""
 
 
 def steps_of(result: RunResult, built: Built) -> dict[str, StepTotals]:
@@ -58,12 +62,13 @@ def steps_of(result: RunResult, built: Built) -> dict[str, StepTotals]:
 
 
 def pools_of(
-    result: RunResult, built: Built, figures: Figures, steps: dict[str, StepTotals]
+    result: RunResult, built: Built, figures: Figures, steps: dict[str, StepTotals], paid: Paid
 ) -> list[dict[str, object]]:
     """Returns a mapping a pool; none where all replicas are alike."""
     if not result.parts:
         return []
     there = {pool.name: pool for pool in built.pools}
+    costs = {one.pool.name: one for one in paid.pools}
     found = []
     for mine in by_pool(result, built.slo):
         pool, totals = there[mine.pool], steps[mine.pool]
@@ -75,13 +80,24 @@ def pools_of(
         found.append(
             {
                 **mine.as_dict(),
-                **_cost(pool, figures.duration_s, mine.output_tokens),
+                **_cost(costs[mine.pool], paid, figures.duration_s, mine.output_tokens),
+                **pool_scaling(costs[mine.pool], paid.seconds),
+                **_interruptions(result, mine.pool),
                 "kv_cache_tokens": pool.budget.tokens,
                 **totals.split(),
                 **totals.overheads(accepted, verifications),
             }
         )
     return found
+
+
+def _interruptions(result: RunResult, name: str) -> dict[str, object]:
+    """Returns how many instances of a pool were taken, or noticed to be; nothing where none is on spot."""
+    members = [pool.members for pool in result.scenario.pools if pool.name == name and pool.spot is not None]
+    if not members:
+        return {}
+    taken = [outage.replica for outage in result.outages if outage.kind == TAKEN]
+    return {"interruptions": float(sum(replica in members[0] for replica in taken))}
 
 
 def gateway_of(result: RunResult) -> dict[str, object]:
@@ -122,6 +138,7 @@ def failures_of(result: RunResult) -> dict[str, object]:
             "back_s": _finite(outage.back_s),
             "settled_s": outage.settled_s,
             "lost": len(outage.lost),
+            **({"gone_s": _finite(outage.gone_s)} if outage.kind == TAKEN else {}),
         }
         for outage in result.outages
     ]
@@ -144,14 +161,20 @@ def _finite(seconds: float) -> float | None:
     return seconds if seconds < inf else None
 
 
-def _cost(pool: BuiltPool, duration_s: float, output_tokens: int) -> dict[str, Value]:
-    """Returns what the GPUs of a pool cost over the run, by the catalogue's price; None without one."""
-    hours = duration_s / 3600.0
-    dollars = None if pool.per_hour_usd is None else hours * pool.per_hour_usd
+def _cost(one: PaidPool, paid: Paid, duration_s: float, output_tokens: int) -> dict[str, Value]:
+    """Returns what the GPUs of a pool cost over the run, by the catalogue's price; None without one. Where
+    replicas of some pool come and go, from the first step to the last, while they are paid for."""
+    pool = one.pool
+    if any(each.log is not None for each in paid.pools):
+        hours, dollars = one.gpu_s / 3600.0, one.dollars()
+        gpus = one.gpu_s / paid.seconds if paid.seconds else 0.0
+    else:
+        hours, gpus = duration_s / 3600.0 * pool.gpus, float(pool.gpus)
+        dollars = None if pool.per_hour_usd is None else duration_s / 3600.0 * pool.per_hour_usd
     each = None if dollars is None or not output_tokens else 1e6 * dollars / output_tokens
     return {
-        "gpus": float(pool.gpus),
-        "gpu_hours": hours * pool.gpus,
+        "gpus": gpus,
+        "gpu_hours": hours,
         "cost_usd": dollars,
         "cost_usd_per_million_output_tokens": each,
     }
@@ -159,7 +182,8 @@ def _cost(pool: BuiltPool, duration_s: float, output_tokens: int) -> dict[str, V
 
 def flat(pools: list[dict[str, object]]) -> dict[str, object]:
     """Returns the figures of pools by key, as summary.csv has them."""
-    return {f"pool:{pool['pool']}:{figure}": pool[figure] for pool in pools for figure in FLAT}
+    names = (*FLAT, *COMING)
+    return {f"pool:{pool['pool']}:{name}": pool[name] for pool in pools for name in names if name in pool}
 
 
 def of_decode(

@@ -23,7 +23,8 @@ from specfleet.experiments.point.built import Built, build
 from specfleet.experiments.run.analysis import StepTotals, intervals, tpot_splits
 from specfleet.experiments.run.columnfiles import write_fleet, write_json, write_requests
 from specfleet.experiments.run.costs.energy import energy_of
-from specfleet.experiments.run.costs.paid import paid_share, scaling_of
+from specfleet.experiments.run.costs.loads import loads, of_paid, rates
+from specfleet.experiments.run.costs.paid import Paid, scaling_logs, scaling_of
 from specfleet.experiments.run.files import WHOLE, write_folder
 from specfleet.experiments.run.fleets.shares import (
     Shares,
@@ -39,7 +40,7 @@ from specfleet.experiments.run.sglang_bench import sglang_bench_json
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.sim.metrics.client_queue import client_queue
 from specfleet.sim.metrics.columns import benchmark, by_class, by_replica, engine_load
-from specfleet.sim.metrics.figures import ClassFigures, EngineLoad, Figures, Value
+from specfleet.sim.metrics.figures import ClassFigures, Figures
 from specfleet.sim.metrics.summary import Summary
 from specfleet.sim.metrics.sums import Counted
 from specfleet.sim.metrics.tasks import Tasks, due_s
@@ -157,24 +158,24 @@ def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> F
     due = due_s(result, table)[measured & (result.requests["status"] == FINISHED)]
     mixed = len(table.class_names) > 1
     figures_of = by_class(result, table.class_names, built.slo) if mixed else {}
-    paid = paid_share(built, steps, result.scaling)
-    load = _of_paid(engine_load(result), paid)
+    paid = Paid.of(built, steps, result)
+    load = of_paid(engine_load(result), paid.replica_share)
     engine = {
-        **_loads(figures, load),
+        **loads(figures, load),
         **_steps(result, built, steps, table.class_names),
         **({"class_names": list(table.class_names)} if mixed else {}),
         **intervals(result),
         "slo_attainment": figures.slo_attainment,
-        **_rates(figures, load, built, paid),
-        **energy_of(built, steps, result.scaling),
-        **scaling_of(result, built, steps),
+        **rates(figures, load, built, paid),
+        **energy_of(built, steps, paid, _wasted(result)),
+        **scaling_of(result, paid),
         "steps": len(result.iterations["start_s"]),
         **_by_class(figures_of),
         **client_queue(built.scenario, table, Counted.of(result.requests), due),
-        **_tasks(config, result, built, paid),
+        **_tasks(config, result, built, paid.gpu_share),
         "refusals": dict(result.refusals),
         "warning": unfit_for_tails([spec for pool in built.pools for spec in pool.acceptance.values()]),
-        **_pools(result, built, figures, steps),
+        **_pools(result, built, figures, steps, paid),
         **told_of(result),
         "stepped": {"share": result.stepped_share, "because": result.stepped_because},
     }
@@ -183,7 +184,7 @@ def _in_full(config: Experiment, built: Built, seed: int, every_turn: bool) -> F
         "bench.json": partial(_write_bench, bench=bench, requests=result.requests, due=due),
         "engine.json": partial(write_json, content=engine),
         "requests.csv": partial(write_requests, columns=result.requests),
-        **({} if result.scaling is None else {"fleet.csv": partial(write_fleet, log=result.scaling)}),
+        **_fleets(result),
         **_sglang_bench(config, figures),
     }
 
@@ -213,19 +214,33 @@ def _steps(
 
 
 def _pools(
-    result: RunResult, built: Built, figures: Figures, steps: dict[str, StepTotals]
+    result: RunResult, built: Built, figures: Figures, steps: dict[str, StepTotals], paid: Paid
 ) -> dict[str, object]:
     """Returns the figures of each replica, and of each pool where there are several."""
     replicas = [replica.as_dict() for replica in by_replica(result)]
     if not result.parts:
         return {"replicas": replicas}
     names = {member: pool.name for pool in result.scenario.pools for member in pool.members}
-    found = pools_of(result, built, figures, steps)
+    found = pools_of(result, built, figures, steps, paid)
     gateway = gateway_of(result)
     if [*steps] == [""]:
         return {**gateway, "replicas": replicas}
     named = [{"pool": names[number], **replica} for number, replica in enumerate(replicas)]
     return {**gateway, **flat(found), "pools": found, "replicas": named}
+
+
+def _wasted(result: RunResult) -> int:
+    """Returns the output tokens that were thrown away, with replicas that were lost."""
+    return int(result.requests["wasted_tokens"].sum()) if "wasted_tokens" in result.requests else 0
+
+
+def _fleets(result: RunResult) -> Files:
+    """Returns a file for each pool whose replicas come and go: how many there were, over time."""
+    loses = result.scenario.deployment.failures is not None
+    return {
+        f"fleet{'-' if name else ''}{name}.csv": partial(write_fleet, log=log, loses=loses)
+        for name, log in scaling_logs(result).items()
+    }
 
 
 def _summed_up(config: Experiment, built: Built, summary: Summary, totals: StepTotals) -> Files:
@@ -236,11 +251,11 @@ def _summed_up(config: Experiment, built: Built, summary: Summary, totals: StepT
     totals.tokens = totals.tokens or summary.tokens
     figures, load = summary.benchmark(), summary.engine_load()
     engine = {
-        **_loads(figures, load),
+        **loads(figures, load),
         **totals.split(),
         **totals.overheads(summary.all.accepted, summary.all.verifications),
         "slo_attainment": figures.slo_attainment,
-        **_rates(figures, load, built),
+        **rates(figures, load, built, Paid.of(built, {built.pools[0].name: totals})),
         **energy_of(built, {built.pools[0].name: totals}),
         "steps": summary.steps,
         **_by_class(summary.by_class()),
@@ -287,37 +302,6 @@ def bench_json(config: Experiment, figures: Figures, num_prompts: int) -> dict[s
         "burstiness": workload.gap_shape,
         "max_concurrency": workload.max_concurrency,
         **{key: value for key, value in shown.items() if "itl_per_token" not in key},
-    }
-
-
-def _loads(figures: Figures, load: EngineLoad | None) -> dict[str, Value]:
-    """Returns percentiles that `vllm bench serve` does not print, the acceptance length, and the load."""
-    every = figures.as_dict()
-    ours = {k: v for k, v in every.items() if "itl_per_token" in k or k.startswith(("p90", "p95"))}
-    busy = {} if load is None else load.as_dict()
-    return {**ours, "acceptance_length": figures.acceptance_length, **busy}
-
-
-def _of_paid(load: EngineLoad | None, paid: float) -> EngineLoad | None:
-    """Returns the load of a replica that is paid for, of that of all that there may be."""
-    if load is None or paid == 1.0:
-        return load
-    return replace(
-        load,
-        gpu_busy=load.gpu_busy / paid,
-        mean_running=load.mean_running / paid,
-        mean_waiting=load.mean_waiting / paid,
-    )
-
-
-def _rates(figures: Figures, load: EngineLoad | None, built: Built, paid: float = 1.0) -> dict[str, Value]:
-    """Returns throughput by GPU and by user, and the size of the KV cache; `paid`: share of GPU time."""
-    throughput = figures.output_throughput
-    users = load.mean_running * paid * built.scenario.deployment.replicas if load is not None else 0.0
-    return {
-        "output_throughput_per_gpu": throughput / (paid * built.gpus),
-        "output_throughput_per_user": throughput / users if users else 0.0,
-        "kv_cache_tokens": built.budget.tokens,
     }
 
 

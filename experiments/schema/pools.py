@@ -24,7 +24,7 @@ def pool_data(data: Mapping[str, Value], name: str) -> dict[str, Value]:
     pool = pools[name]
     assert isinstance(pool, dict)
     serve, own = data.get("serve"), pool.get("serve")
-    replicas: Value = {key: pool[key] for key in ("replicas", "slow") if key in pool}
+    replicas: Value = {key: pool[key] for key in ("replicas", "slow", "autoscale", "spot") if key in pool}
     changed: dict[str, Value] = {"deployment": replicas}
     if isinstance(own, dict):
         changed["serve"] = {**(serve if isinstance(serve, dict) else {}), **own}
@@ -72,7 +72,7 @@ def written_path(path: KeyPath, name: str, written: Container[KeyPath]) -> KeyPa
     return path
 
 
-_SEPARATE = ("pools", "slow", "gateway", "autoscale", "failures", "kv_transfer")
+_SEPARATE = ("pools", "slow", "gateway", "autoscale", "spot", "failures", "kv_transfer")
 
 
 def deployment_said(experiment: Experiment) -> dict[str, object]:
@@ -86,8 +86,13 @@ def deployment_said(experiment: Experiment) -> dict[str, object]:
     if deployment.autoscale is not None:
         del said["replicas"]
         said["autoscale"] = deployment.autoscale.model_dump()
+    if deployment.spot is not None:
+        said["spot"] = deployment.spot.model_dump(exclude_none=True)
     if deployment.failures is not None:
-        said["failures"] = deployment.failures.model_dump(exclude_none=True)
+        failures = deployment.failures.model_dump(exclude_none=True, exclude={"pools"})
+        own = deployment.failures.pools or {}
+        named = {name: one.model_dump(exclude_unset=True) for name, one in own.items()}
+        said["failures"] = failures | ({"pools": named} if named else {})
     if deployment.kv_transfer is not None:
         said["kv_transfer"] = deployment.kv_transfer.model_dump(exclude_none=True)
     if deployment.slow:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from math import ceil
 
+from specfleet.experiments.load.rules.failures import is_replaced
 from specfleet.experiments.load.rules.patience import patience_blocks
 from specfleet.experiments.load.sweep import expand
-from specfleet.experiments.point.built import build, expected_lengths, start_s
+from specfleet.experiments.point.built import build, expected_lengths
+from specfleet.experiments.point.coming import start_s
 from specfleet.experiments.point.handover import PROXY_MS, drafter_keeps_kv, kv_bytes, transfer_of
 from specfleet.experiments.run.check import POOL, CheckedFile, CheckedPoint
+from specfleet.experiments.schema.blocks.deployment import Deployment
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.failing import Failures, PoolFailures
+from specfleet.experiments.schema.blocks.scaling import Spot
 from specfleet.experiments.schema.blocks.sessions import Pause
 from specfleet.experiments.schema.pools import pool_experiments
 from specfleet.experiments.words.values import counted, named, text
@@ -53,7 +57,7 @@ def routing_lines(experiment: Experiment) -> Iterator[str]:
     yield from handover_lines(experiment)
     yield from scaling_lines(experiment)
     if deployment.failures is not None:
-        yield f"  failures: {failing_lines(deployment.failures, list(deployment.pools or ()))}"
+        yield f"  failures: {failing_lines(deployment, deployment.failures)}"
     yield from patience_lines(experiment)
     gateway = deployment.gateway
     if gateway is None:
@@ -129,24 +133,44 @@ def handover_lines(experiment: Experiment) -> Iterator[str]:
 
 
 def scaling_lines(experiment: Experiment) -> Iterator[str]:
-    """How many replicas there are, where that follows the load, and when a new one serves."""
-    asked = experiment.deployment.autoscale
-    if asked is None:
-        return
-    config = expand(experiment)[0].config
-    provision, load = start_s(config)
-    target = f"{asked.target:g}{' ms' if asked.metric == 'ttft' else ''}"
-    yield (
-        f"  autoscale: {asked.min} to {counted(asked.max, 'replica')}, {asked.metric} at {target}, "
-        f"decided every {asked.every_s:g} s, fewer after {asked.down_after_s:g} s"
-    )
-    known = "as given" if asked.load_s is not None else "assumed: weights, and the engine's start"
-    yield f"  a new replica serves {provision:g} s + {load:.0f} s after its order ({known})"
+    """How many replicas of each pool there are where they come and go, which are on spot instances, and when
+    a new one serves."""
+    for name, config in pool_experiments(expand(experiment)[0].config).items():
+        asked, spot = config.deployment.autoscale, config.deployment.spot
+        of = f"pool {name}: " if name else ""
+        if asked is not None:
+            target = f"{asked.target:g}{' ms' if asked.metric == 'ttft' else ''}"
+            bounds = f"{asked.min} to {counted(asked.max, 'replica')}"
+            yield (
+                f"  {of}autoscale: {bounds}, {asked.metric} at {target}, "
+                f"decided every {asked.every_s:g} s, fewer after {asked.down_after_s:g} s"
+            )
+        if spot is not None:
+            yield f"  {of}spot: {spot_said(spot)}"
+        if asked is not None or spot is not None:
+            given = (asked or spot).load_s is not None  # type: ignore[union-attr]
+            provision, load = start_s(config)
+            known = "as given" if given else "assumed: weights, and the engine's start"
+            yield f"  {of}a new replica serves {provision:g} s + {load:.0f} s after its order ({known})"
 
 
-def failing_lines(failures: Failures, pools: Sequence[str] = ()) -> str:
-    """Which replicas fail when, and what becomes of their requests; `pools`: names of all."""
-    said = []
+def spot_said(spot: Spot) -> str:
+    """Which replicas are on spot instances, at what price, and when those are taken."""
+    which = f"all but {counted(spot.on_demand, 'replica')}" if spot.on_demand else "all replicas"
+    if spot.price_factor is not None:
+        price = f"{spot.price_factor:g} of the price on demand"
+    else:
+        price = f"${spot.usd_per_gpu_hour:g} a GPU-hour"
+    said = [f"{which}, at {price}"]
+    if spot.mtti_s is not None:
+        said.append(f"each taken after {spot.mtti_s:g} s on average")
+    said += [f"{one.replicas} taken at {one.at_s:g} s" for one in spot.at]
+    return "; ".join([*said, f"{spot.notice_s:g} s after a notice"])
+
+
+def failing_lines(deployment: Deployment, failures: Failures) -> str:
+    """Which replicas fail when, and what becomes of their requests."""
+    pools, said = list(deployment.pools or ()), []
     for one in failures.at:
         for_s = failures.repair_s if one.for_s is None else one.for_s
         kind = one.kind or failures.kind
@@ -156,13 +180,15 @@ def failing_lines(failures: Failures, pools: Sequence[str] = ()) -> str:
             "slow": f"is {one.factor or failures.factor or 1.0:g} times as slow",
         }
         until = "for good" if for_s is None else f"for {for_s:g} s"
+        if kind != "slow" and is_replaced(deployment, one.pool):
+            until = "until it is replaced"
         of = f" of {one.pool}" if one.pool else ""
         said.append(f"replica {one.replica}{of} {how[kind]} at {one.at_s:g} s {until}")
     own = failures.pools or {}
-    if failures.mtbf_s is not None and (not pools or len(own) < len(pools)):
-        said.append(_by_chance("each", failures.of_pool("")))
     each = {name: failures.of_pool(name) for name in own}
-    said += [_by_chance(f"each of {name}", how) for name, how in each.items() if how.mtbf_s is not None]
+    if not pools or len(own) < len(pools):
+        each[""] = failures.of_pool("")
+    said += [_by_chance(name, how) for name, how in each.items() if how.mtbf_s is not None]
     if failures.detect_s is not None:
         said.append(f"found after {failures.detect_s:g} s")
     retry = failures.retry
@@ -171,9 +197,11 @@ def failing_lines(failures: Failures, pools: Sequence[str] = ()) -> str:
     return "; ".join([*said, f"lost requests are {times}{kept}"])
 
 
-def _by_chance(which: str, one: PoolFailures) -> str:
+def _by_chance(pool: str, one: PoolFailures) -> str:
     kinds = {"dies": "dies", "hangs": "hangs", "slow": "is slow"}
-    return f"{which} {kinds[one.kind or 'dies']} after {one.mtbf_s:g} s on average, for {one.repair_s:g} s"
+    until = "" if one.repair_s is None else f", for {one.repair_s:g} s"
+    which = f"each of {pool}" if pool else "each"
+    return f"{which} {kinds[one.kind or 'dies']} after {one.mtbf_s:g} s on average{until}"
 
 
 def _points(points: Sequence[CheckedPoint]) -> Iterator[str]:

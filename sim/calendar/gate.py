@@ -272,13 +272,9 @@ REFUSED = (
     ),
     Refusal(
         DeploymentConfig,
-        ("refresh_s", "gateway", "autoscale"),
-        lambda run: (
-            run.scenario.deployment.refresh_s > 0.0
-            or run.scenario.deployment.gateway is not None
-            or run.scenario.deployment.autoscale is not None
-        ),
-        "old views, a gateway, or an autoscaler, before a pool seen as one",
+        ("refresh_s", "gateway"),
+        lambda run: run.scenario.deployment.refresh_s > 0.0 or run.scenario.deployment.gateway is not None,
+        "old views, or a gateway, before a pool seen as one",
     ),
     Refusal(
         DeploymentConfig,

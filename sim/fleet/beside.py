@@ -98,10 +98,18 @@ class Gatekeeper(Protocol):
 
 
 class Scaler(Protocol):
-    """What may decide which replicas are up (`sim.fleet.autoscaler`)."""
+    """What may decide which replicas are up (`sim.fleet.scalers`)."""
 
     def arrived(self, row: int, now: float) -> None:
-        """Learns of a request that has reached the cluster."""
+        """Learns of a request that has reached the cluster, perhaps not for the first time."""
+        ...
+
+    def sent(self, row: int, replica: int, now: float) -> None:
+        """Learns of one that goes to a replica."""
+        ...
+
+    def taken_back(self, row: int, replica: int, now: float) -> None:
+        """Learns of one that a replica has lost, or could not take."""
         ...
 
     def refused(self, row: int, now: float) -> None:

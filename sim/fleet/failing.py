@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-DIES, HANGS, SLOW = "dies", "hangs", "slow"
-"""What a failure is: the process is gone; it makes no progress until it is restarted; steps take longer."""
+DIES, HANGS, SLOW, TAKEN = "dies", "hangs", "slow", "taken"
+"""What a failure is: the process is gone; it makes no progress until it is restarted; steps take longer; a
+spot instance is taken away."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@ clients send again. Every request that it does not hand on ends here, once, with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from heapq import heappop, heappush
 from math import inf
 
@@ -104,10 +104,9 @@ class Gateway:
         if self._held:
             self._env.until(now).callbacks.append(lambda event: self.let_in(now))
 
-    @property
-    def held(self) -> int:
-        """How many requests are held."""
-        return len(self._held)
+    def held_of(self, groups: Container[int]) -> int:
+        """Returns how many requests of some groups are held."""
+        return sum(self._router.group_of(row) in groups for row in self._held)
 
     def taken_back(self, row: int, now: float) -> None:
         """Learns that a replica has lost a request: who is held may go in its place."""
@@ -153,8 +152,10 @@ class Gateway:
         return self._token_s * (least + int(self._prompt[row])) + len(self._held) * (self._between_s or 0.0)
 
     def _sends(self, row: int, now: float) -> bool:
-        """Sends a request on, unless every replica that it may go to is full."""
+        """Sends a request on, unless every replica that it may go to is full, or none is up."""
         most = self.config.max_outstanding
+        if not self._router.somebody(self._router.group_of(row)):
+            return False
         chosen = self._router.pick(row, self._views)
         if most is not None and self._views[chosen].inside >= most:
             members = self._router.members_of(self._router.group_of(row), self._views)

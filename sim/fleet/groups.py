@@ -87,7 +87,7 @@ class Groups:
         if failures is None:
             return frozenset()
         pools = list(enumerate(self.scenario.pools))
-        found = {index for index, pool in pools if any(map(failures.fails, pool.members))}
+        found = {i for i, pool in pools if pool.spot is not None or any(map(failures.fails, pool.members))}
         found = found or {index for index, _ in pools}  # nothing fails, in engines that could
         while True:
             more = found.union(*(pools for pools in self.pools if found.intersection(pools)))
@@ -159,7 +159,8 @@ class Groups:
     def _looks(self) -> bool:
         """Whether a gateway, an autoscaler, or a pool that spills, counts requests."""
         deployment = self.scenario.deployment
-        return deployment.gateway is not None or deployment.autoscale is not None or any(self.spills)
+        scaled = any(pool.autoscale is not None for pool in self.scenario.pools)
+        return deployment.gateway is not None or scaled or any(self.spills)
 
 
 class GroupRouter:
@@ -178,13 +179,19 @@ class GroupRouter:
         self._replicas: dict[tuple[int, ...], Replicas] = {}
         self._counts = [itemgetter(*members) for members in groups.members]
         self._up = [*groups.members]
+        self._beyond = [() if spill is None else spill[1] for spill in groups.spills]
         self.up: Callable[[Sequence[int]], Sequence[int]] | None = None
         """Returns those of some replicas that are not known to be down."""
 
     def only(self, up: tuple[int, ...]) -> None:
         """From now on, only these replicas get requests."""
-        there = set(up)
+        there, spills = set(up), self._groups.spills
         self._up = [tuple(n for n in members if n in there) for members in self._groups.members]
+        self._beyond = [() if s is None else tuple(n for n in s[1] if n in there) for s in spills]
+
+    def somebody(self, group: int) -> bool:
+        """Returns whether a replica that requests of a group may go to is up."""
+        return bool(self._up[group] or self._beyond[group])
 
     def _made(self, seed: int) -> Router:
         made: Router = ROUTERS[self._groups.scenario.deployment.router](seed)
@@ -202,17 +209,16 @@ class GroupRouter:
         return members[router.pick(request_id, self._among(members, replicas))]
 
     def members_of(self, group: int, replicas: Replicas) -> tuple[int, ...]:
-        """Returns the replicas that requests of a group may go to now: others, where its own are loaded."""
-        spill = self._groups.spills[group]
-        members = self._up[group]
-        if spill is not None and self._spills(group, replicas):
-            members = spill[1]
+        """Returns the replicas that requests of a group may go to now: others, where its own are loaded; its
+        own, where none is up."""
+        members = self._beyond[group] if self._spills(group, replicas) else self._up[group]
+        members = members or self._groups.members[group]
         return members if self.up is None else tuple(self.up(members))
 
     def _spills(self, group: int, replicas: Replicas) -> bool:
         """Whether the replicas of a group are so loaded that its requests go past them."""
         spill, members = self._groups.spills[group], self._up[group]
-        if spill is None:
+        if spill is None or not self._beyond[group]:
             return False
         there = sum(replica.outstanding for replica in self._among(members, replicas))
         return bool(there >= spill[0] * len(members))

@@ -20,10 +20,10 @@ from specfleet.sim.calendar.sglang.runs import SglangLanes
 from specfleet.sim.calendar.taken import taken
 from specfleet.sim.cluster import Cluster, OpenArrivals
 from specfleet.sim.errors import ASKED_FOR, Unsuited
-from specfleet.sim.fleet.autoscaler import Autoscaler
 from specfleet.sim.fleet.gateway import Gateway
 from specfleet.sim.fleet.groups import REFUSED, GroupRouter, Groups
 from specfleet.sim.fleet.join import Ways, joined
+from specfleet.sim.fleet.scalers import Scalers, Surroundings
 from specfleet.sim.fleet.scaling import LOOKS
 from specfleet.sim.fleet.servers import PoolServers
 from specfleet.sim.fleet.tries import Sums
@@ -154,7 +154,7 @@ class PooledRun:
         if self.groups.looks:
             because = f"the router {self.scenario.deployment.router} looks into engines"
             return PartRun(part, lives, rows, None, None, because)
-        if because := self._scaled_by_engines(part):
+        if because := self._scaled_by_engines(index, part):
             return PartRun(part, lives, rows, None, None, because)
         try:
             run, rules = taken(part, self.table, self.seed, lives, rows)
@@ -162,9 +162,9 @@ class PooledRun:
             return PartRun(part, lives, rows, None, None, str(unsuited))
         return PartRun(part, lives, rows, run, rules, "")
 
-    def _scaled_by_engines(self, part: Scenario) -> str:
+    def _scaled_by_engines(self, index: int, part: Scenario) -> str:
         """Why an autoscaler needs engines that are stepped; empty where it does not."""
-        config = self.scenario.deployment.autoscale
+        config = self.scenario.pools[index].autoscale
         if config is None:
             return ""
         if config.on in LOOKS:
@@ -257,7 +257,7 @@ class PooledRun:
         cluster = Cluster(self.scenario, self.table, self.seed, servers, router)
         router.up = None if cluster.failures is None else cluster.failures.up
         gateway = self._gateway(cluster, servers, router)
-        scaler = self._autoscaler(cluster, servers, router, gateway, inside)
+        scalers = self._scalers(cluster, servers, router, gateway, inside)
         cluster.run()
         sent_s = cluster.client.times()["sent_s"]
         chosen = np.array(servers.replica_of)
@@ -275,46 +275,35 @@ class PooledRun:
             ways = replace(ways, status=gateway.status, attempts=gateway.attempts, gateway=True)
         ways = replace(ways, outages=cluster.outages())
         result = joined(self.groups, self.seed, rans, ways, self._because(parts))
-        if scaler is None:
+        if scalers is None:
             return result
-        result = replace(result, scaling=scaler.log())
+        logs = scalers.logs()
+        scaled = [replace(part, scaling=logs.get(index)) for index, part in enumerate(result.parts)]
+        result = replace(result, parts=tuple(scaled))
         check_scaling(result)
         return result
 
-    def _autoscaler(
+    def _scalers(
         self,
         cluster: Cluster,
         servers: PoolServers,
         router: GroupRouter,
         gateway: Gateway | None,
         inside: Sequence[Lanes | SglangLanes | Engines],
-    ) -> Autoscaler | None:
-        """Lets an autoscaler decide which replicas are up, if the deployment has one."""
-        config = self.scenario.deployment.autoscale
-        if config is None:
+    ) -> Scalers | None:
+        """Lets autoscalers decide which replicas are up, of pools that have one."""
+        if all(pool.autoscale is None for pool in self.scenario.pools):
             return None
-
-        def changed(up: tuple[int, ...], now: float) -> None:
-            router.only(up)
-            if gateway is not None:
-                gateway.let_in(now)
 
         def restarted(replica: int) -> None:
             mine = inside[int(self.groups.pool_of[replica])]
             if isinstance(mine, Engines):
                 mine.restart(int(self.groups.local[replica]))
 
-        cluster.scaler = scaler = Autoscaler(
-            cluster.env,
-            config,
-            self.table,
-            cluster.views,
-            [server for server in servers.servers if isinstance(server, EngineServer)],
-            lambda: 0 if gateway is None else gateway.held,
-            changed,
-            restarted,
-        )
-        return scaler
+        probes = [server if isinstance(server, EngineServer) else None for server in servers.servers]
+        around = Surroundings(self.groups, router, gateway, probes, restarted, self.seed)
+        cluster.scaler = scalers = Scalers(cluster, around)
+        return scalers
 
     def _gateway(self, cluster: Cluster, servers: PoolServers, router: GroupRouter) -> Gateway | None:
         """Puts the gateway before the router, if the deployment has one."""

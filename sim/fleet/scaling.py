@@ -21,6 +21,8 @@ I64 = npt.NDArray[np.int64]
 
 CONCURRENCY, QUEUE, KV_USAGE = "concurrency", "queue", "kv_usage"
 TTFT, ATTAINMENT = "ttft", "slo_attainment"
+FIXED = "fixed"
+"""Nothing is looked at: as many as there are from the start, and who is lost is replaced."""
 SUMS = (CONCURRENCY, QUEUE, KV_USAGE)
 """Metrics that are shared out: twice the replicas have half of it each."""
 LOOKS = (QUEUE, KV_USAGE)
@@ -30,8 +32,8 @@ AT_ONCE = 4
 `scaleUp` policies: 100 percent, 4 pods, period 15 s)."""
 ROUNDING = 1e-9
 """A quotient that is a whole number but for this is that number."""
-LOG_COLUMNS = ("time_s", "metric", "wish", "starting", "up", "draining")
-STAY_COLUMNS = ("replica", "ordered_s", "up_s", "draining_s", "gone_s")
+LOG_COLUMNS = ("time_s", "metric", "wish", "starting", "up", "draining", "noticed", "missing")
+STAY_COLUMNS = ("replica", "ordered_s", "up_s", "draining_s", "gone_s", "replaces")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class AutoscaleConfig:
         on: what is looked at: `concurrency` (requests in the cluster that have not ended), `queue` (requests
             waiting in engines, and at the gateway), `kv_usage` (shares of KV blocks in use), each a replica;
             `ttft` (seconds, the 90th percentile of requests that ended in the window), `slo_attainment`
-            (share of them that met their limits).
+            (share of them that met their limits); or `FIXED`.
         target: of it.
         least, most: replicas that are ordered, at any time.
         start: replicas that are up when the run begins.
@@ -53,6 +55,7 @@ class AutoscaleConfig:
         up_most: replicas added in a decision at most; None: as many as there are, and 4 at least.
         down_after_s: how long a smaller number must have been wished for.
         limits: (TTFT, TPOT, end to end) of a request of each class, s; one for all; of `slo_attainment`.
+        spare: replicas that may be there beyond `most`, while others of which notice was given drain.
     """
 
     on: str
@@ -67,6 +70,12 @@ class AutoscaleConfig:
     up_most: int | None = None
     down_after_s: float = 300.0
     limits: tuple[tuple[float, float, float], ...] = ()
+    spare: int = 0
+
+    @property
+    def slots(self) -> int:
+        """Replicas that there may be at a time, whatever they do."""
+        return self.most + self.spare
 
 
 @dataclass(frozen=True)
@@ -74,31 +83,52 @@ class ScalingLog:
     """How many replicas there were.
 
     Attributes:
-        changes: `LOG_COLUMNS`, a row a decision, and a row whenever a replica has come up or has drained, for
-            which metric and wish are nan. Counts are those from that time on.
-        stays: `STAY_COLUMNS`, a row each time a replica was ordered; nan is what never happened.
+        changes: `LOG_COLUMNS`, a row a decision, and a row whenever a replica has come up, has drained or was
+            lost, for which metric and wish are nan. Counts are those from that time on: those that drain by
+            themselves, those of which notice was given, and those that are to be replaced and cannot be yet.
+        stays: `STAY_COLUMNS`, a row each time a replica was ordered; nan is what never happened. Replicas by
+            number within their pool; `replaces` is 1 of one that was ordered in place of one that was lost.
     """
 
     changes: dict[str, F64]
     stays: dict[str, F64]
 
-    def paid_s(self, from_s: float, to_s: float) -> float:
+    def paid_s(self, from_s: float, to_s: float, first: int = 0) -> float:
         """Returns the replica-seconds that are paid for between two times: from an order to the end of the
-        drain."""
-        gone = np.where(np.isnan(self.stays["gone_s"]), to_s, self.stays["gone_s"])
-        within = np.minimum(gone, to_s) - np.maximum(self.stays["ordered_s"], from_s)
-        return float(np.maximum(within, 0.0).sum())
+        drain; of the replicas from number `first` on."""
+        return self._within(from_s, to_s, "ordered_s", first)
+
+    def up_s(self, from_s: float, to_s: float) -> float:
+        """Returns the replica-seconds between two times in which replicas were up or drained."""
+        return self._within(from_s, to_s, "up_s", 0)
+
+    def _within(self, from_s: float, to_s: float, since: str, first: int) -> float:
+        stays = self.stays
+        chosen = (stays["replica"] >= first) & ~np.isnan(stays[since])
+        gone = np.where(np.isnan(stays["gone_s"]), to_s, stays["gone_s"])
+        within = np.minimum(gone, to_s) - np.maximum(stays[since], from_s)
+        return float(np.maximum(within[chosen], 0.0).sum())
 
     def peak(self) -> int:
         """Returns the most replicas that were paid for at a time."""
+        return int(self.paid_then().max())
+
+    def paid_then(self) -> F64:
+        """Returns the replicas that are paid for from each change on."""
         rows = self.changes
-        return int((rows["starting"] + rows["up"] + rows["draining"]).max())
+        return np.asarray(rows["starting"] + rows["up"] + rows["draining"] + rows["noticed"])
 
     @property
     def scale_outs(self) -> int:
         """Decisions in which replicas were added."""
-        after_start = self.stays["ordered_s"][self.stays["ordered_s"] > 0.0]
-        return len(np.unique(after_start))
+        return len(np.unique(self.added_s))
+
+    @property
+    def added_s(self) -> F64:
+        """When replicas were ordered since the start, but for those in place of others."""
+        stays = self.stays
+        added: F64 = stays["ordered_s"][(stays["ordered_s"] > 0.0) & (stays["replaces"] == 0.0)]
+        return added
 
 
 class Law:

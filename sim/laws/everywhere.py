@@ -50,9 +50,11 @@ def _differences(ours: RunResult, theirs: RunResult) -> Iterator[tuple[str, int 
                 ids = a.get("request_id")
                 end_s = a["finished_s" if table == "requests" else "end_s"]
                 yield said, None if ids is None else int(ids[wrong[0]]), float(end_s[wrong[0]])
-    if ours.scaling is not None and theirs.scaling is not None:
-        for name, column in {**ours.scaling.changes, **ours.scaling.stays}.items():
-            other = {**theirs.scaling.changes, **theirs.scaling.stays}[name]
+    for mine, its in zip(ours.parts, theirs.parts, strict=False):
+        if mine.scaling is None or its.scaling is None:
+            continue
+        for name, column in {**mine.scaling.changes, **mine.scaling.stays}.items():
+            other = {**its.scaling.changes, **its.scaling.stays}[name]
             if not np.array_equal(column, other, equal_nan=True):
                 yield f"scaling.{name}: {column[:3]}, not {other[:3]}", None, None
     for name in ("rounds_by_accepted", "refusals", "steps_without_drafter"):

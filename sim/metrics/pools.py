@@ -22,7 +22,8 @@ class PoolFigures:
 
     Attributes:
         pool: its name.
-        replicas: how many it has.
+        replicas: how many it has; of those that come and go, how many it may have, and what is said of them
+            is of the time that is paid for.
         requests, output_tokens: counted and completed there; of a pool that computes prompts for another the
             prompts, and no tokens, and its TTFT ends with the prompt.
         output_throughput: tokens a second of the whole run's duration.
@@ -76,12 +77,18 @@ def by_pool(result: RunResult, slo: Slo | None = None) -> list[PoolFigures]:
     steps = [part.iterations for part in result.parts if len(part.iterations["end_s"])]
     start = min((float(rows["start_s"].min()) for rows in steps), default=0.0)
     span_s = max((float(rows["end_s"].max()) for rows in steps), default=0.0) - start
-    return [_figures(result, name, duration_s, span_s, slo) for name in pool_names(result)]
+    return [_figures(result, name, duration_s, (start, start + span_s), slo) for name in pool_names(result)]
 
 
-def _figures(result: RunResult, name: str, duration_s: float, span_s: float, slo: Slo | None) -> PoolFigures:
+def _figures(
+    result: RunResult, name: str, duration_s: float, span: tuple[float, float], slo: Slo | None
+) -> PoolFigures:
     parts = parts_of(result, name)
-    replicas = sum(part.scenario.deployment.replicas for part in parts)
+    scaled = [pool.autoscale for pool in result.scenario.pools if pool.name == name]
+    replicas = sum(
+        part.scenario.deployment.replicas if config is None else config.most
+        for part, config in zip(parts, scaled, strict=True)
+    )
     sums, several = RequestSums(slo), [Counted.of(part.requests) for part in parts]
     for part, counted in zip(parts, several, strict=True):
         sums.add(part.requests, counted)
@@ -90,7 +97,12 @@ def _figures(result: RunResult, name: str, duration_s: float, span_s: float, slo
     ttft = Samples.of(_joined([counted.ttft_s for counted in several]))
     tpot = Samples.of(_joined([counted.tpot_sample_s for counted in several]))
     seconds = [_seconds(part) for part in parts]
-    whole_s = replicas * span_s
+    whole_s = sum(
+        part.scenario.deployment.replicas * (span[1] - span[0])
+        if part.scaling is None
+        else part.scaling.paid_s(*span)
+        for part in parts
+    )
     busy, running, waiting = (sum(one[i] for one in seconds) / whole_s if whole_s else 0.0 for i in range(3))
     loads = [load for part in parts if (load := engine_load(part)) is not None]
     return PoolFigures(

@@ -14,9 +14,10 @@ U64 = npt.NDArray[np.uint64]
 U32 = npt.NDArray[np.uint32]
 I64 = npt.NDArray[np.int64]
 
-LEVEL, ROUND, PROPOSAL, ROUTE, BURST, TIE, VAIN, WORDS, FAILURE = 1, 2, 3, 4, 5, 6, 7, 8, 9
+LEVEL, ROUND, PROPOSAL, ROUTE, BURST, TIE, VAIN, WORDS, FAILURE, TAKEN_AWAY = range(1, 11)
 """Purposes: a request's own level, its verification rounds, its proposals, its route, its bursts, its place
-among outputs of equal length, its proposals in vain; words of synthetic logits; and when a replica fails."""
+among outputs of equal length, its proposals in vain; words of synthetic logits; when a replica fails, and
+when its instance is taken."""
 
 _MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15

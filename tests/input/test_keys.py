@@ -32,10 +32,13 @@ IN_FLEETS = (
     "deployment.router.",
     "deployment.slow.",
     "workload.patience.",
+    "deployment.spot.",
 )
 """Blocks of several replicas, and of clients: `tests/experiments/fleet` tries their keys."""
 AGAIN = (
     "deployment.pools.acceptance.",
+    "deployment.pools.autoscale.",
+    "deployment.pools.spot.",
     "plan.candidates.drafting.speculative_config.",
     "plan.candidates.autoscale.",
     *(f"plan.candidates.drafting.{block}." for block in ("acceptance", "draft_policy", "draft_tree")),

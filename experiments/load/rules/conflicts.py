@@ -7,7 +7,7 @@ from functools import partial
 from importlib.util import find_spec
 
 from specfleet.experiments.load.defaults import longest_of
-from specfleet.experiments.load.rules.autoscale import autoscale_conflicts
+from specfleet.experiments.load.rules.autoscale import coming_conflicts
 from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.load.rules.failures import failure_conflicts
 from specfleet.experiments.load.rules.gateway import gateway_conflicts
@@ -73,7 +73,7 @@ def _without_running(config: Experiment) -> Iterator[Conflict]:
     yield from speculation_conflicts(config)
     yield from own_conflicts(config)
     yield from slow_conflicts(config)
-    yield from autoscale_conflicts(config)
+    yield from coming_conflicts(config)
     yield from gateway_conflicts(config)
     yield from failure_conflicts(config)
     yield from handover_conflicts(config)

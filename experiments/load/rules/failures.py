@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from specfleet.experiments.load.rules.base import Conflict
-from specfleet.experiments.schema.blocks.deployment import Deployment
+from specfleet.experiments.schema.blocks.deployment import Deployment, ReplicaPool
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.failing import Failure, Failures, PoolFailures
 from specfleet.experiments.schema.faults import did_you_mean
@@ -23,7 +23,7 @@ def failure_conflicts(config: Experiment) -> Iterator[Conflict]:
     of_each = _of_each(deployment, failures)
     if not failures.at and all(one.mtbf_s is None for one in of_each.values()):
         yield Conflict.at("nothing fails: give at or mtbf_s, or remove it", KEY)
-    yield from _said(failures, of_each)
+    yield from _said(deployment, failures, of_each)
     yield from _there(deployment, failures)
     yield from _beside(config, deployment)
 
@@ -66,17 +66,26 @@ def _of_one(message: str, number: int, key: str, *others: str) -> Conflict:
 
 def _replicas(deployment: Deployment, failure: Failure) -> int:
     """How many there are, or may be, where one fails."""
-    if failure.pool is None:
-        return deployment.most_replicas
-    return (deployment.pools or {})[failure.pool].replicas
+    where: Deployment | ReplicaPool = deployment
+    if failure.pool is not None:
+        where = (deployment.pools or {})[failure.pool]
+    return where.replicas if where.autoscale is None else where.autoscale.max
 
 
-def _said(failures: Failures, of_each: dict[str, PoolFailures]) -> Iterator[Conflict]:
+def is_replaced(deployment: Deployment, pool: str | None) -> bool:
+    """Whether another replica comes in place of one that is lost, which is not repaired."""
+    where = (deployment.pools or {}).get(pool or "", deployment)
+    return where.autoscale is not None or where.spot is not None
+
+
+def _said(deployment: Deployment, failures: Failures, of_each: dict[str, PoolFailures]) -> Iterator[Conflict]:
     """What is said of failures is enough, and nothing is said in vain."""
     known = {failure.kind or failures.kind for failure in failures.at}
     kinds = known | {one.kind for one in of_each.values() if one.mtbf_s is not None}
     for key, one in of_each.items():
-        if one.mtbf_s is not None and one.repair_s is None:
+        name = key.removeprefix(f"{KEY}.pools.") if key != KEY else None
+        repaired = one.kind == "slow" or not _all_replaced(deployment, failures, name)
+        if one.mtbf_s is not None and one.repair_s is None and repaired:
             message = "say how long a repair takes: repair_s"
             yield Conflict.at(message, f"{key}.mtbf_s", f"{key}.repair_s")
         if one.mtbf_s is not None and one.kind == "slow" and one.factor is None:
@@ -107,11 +116,31 @@ def _said(failures: Failures, of_each: dict[str, PoolFailures]) -> Iterator[Conf
             yield _of_one(message, number, "factor")
 
 
+def _all_replaced(deployment: Deployment, failures: Failures, pool: str | None) -> bool:
+    """Whether all replicas of a pool, or of those that say nothing of failures themselves, are replaced."""
+    if pool is not None:
+        return is_replaced(deployment, pool)
+    others = [name for name in deployment.pools or () if name not in (failures.pools or {})]
+    return all(is_replaced(deployment, name) for name in others or (None,))
+
+
+def _in_vain(deployment: Deployment, failures: Failures) -> Iterator[Conflict]:
+    """Nothing is said of the repair of replicas that are replaced."""
+    message = "says nothing: one that is lost is replaced, as autoscale or spot says; remove it"
+    for number, failure in enumerate(failures.at):
+        dies = (failure.kind or failures.kind) != "slow"
+        if failure.for_s is not None and dies and is_replaced(deployment, failure.pool):
+            yield _of_one(message, number, "for_s")
+    own = (failures.pools or {}).values()
+    kinds = {failures.kind, *(one.kind for one in failures.at), *(one.kind for one in own)}
+    replaced = all(is_replaced(deployment, name) for name in deployment.pools or (None,))
+    if failures.repair_s is not None and "slow" not in kinds and replaced:
+        yield Conflict.at(message, f"{KEY}.repair_s")
+
+
 def _beside(config: Experiment, deployment: Deployment) -> Iterator[Conflict]:
     """What replicas that fail are not modelled with."""
-    if deployment.autoscale is not None:
-        message = "replicas that come and go with the load and fail are not modelled; remove one of the two"
-        yield Conflict.at(message, KEY, "deployment.autoscale")
+    yield from _in_vain(deployment, deployment.failures) if deployment.failures else ()
     pools = deployment.pools or {}
     for key in ("data_parallel_size", "pipeline_parallel_size"):
         sizes: dict[str, object] = {

@@ -59,9 +59,14 @@ def _beside(config: Experiment) -> Iterator[Conflict]:
         ("gateway", "a gateway before pools with roles is"),
         ("failures", "replicas with roles that fail are"),
         ("autoscale", "pools with roles that follow the load are"),
+        ("spot", "pools with roles on spot instances are"),
     ):
         if getattr(deployment, key) is not None:
             yield Conflict.at(f"{what} not modelled; remove it, or the roles", f"deployment.{key}", POOLS)
+        for name, own in (deployment.pools or {}).items():
+            if getattr(own, key, None) is not None:
+                message = f"{what} not modelled; remove it, or the roles"
+                yield Conflict.at(message, f"{POOLS}.{name}.{key}", POOLS)
     if config.workload.sessions is not None:
         message = (
             "what a turn's answer left on the decode replica is asked for by the next turn's prompt, which "

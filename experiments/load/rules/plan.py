@@ -111,6 +111,11 @@ def _traffic(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
     for key in patience_blocks(experiment):
         message = "is not planned yet: a plan serves whoever comes, within the slo; remove it"
         yield Conflict.at(message, key, "plan")
+    if experiment.deployment.spot is not None:
+        message = (
+            "is not planned yet; remove it, and take prices of spot from a file: plan.prices_file, price_kind"
+        )
+        yield Conflict.at(message, "deployment.spot", "plan")
     for key in ("slow", "gateway", "failures"):
         if getattr(experiment.deployment, key):
             message = "is not planned yet: a plan chooses among deployments of equal engines; remove it"

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator
 from pydantic import ValidationError
 
 from specfleet.experiments.load.defaults import filled
-from specfleet.experiments.load.rules.autoscale import autoscale_conflicts
+from specfleet.experiments.load.rules.autoscale import coming_conflicts
 from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.load.rules.conflicts import conflicts
 from specfleet.experiments.load.rules.failures import failure_conflicts
@@ -67,7 +67,7 @@ def pooled_conflicts(
         *_between_pools(config),
         *gateway_conflicts(config),
         *patience_conflicts(config),
-        *autoscale_conflicts(config),
+        *coming_conflicts(config),
         *failure_conflicts(config),
         *([] if unsound else handover_conflicts(config)),
     ], unsound

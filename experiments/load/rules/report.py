@@ -45,7 +45,7 @@ def held_because(config: Experiment) -> tuple[str, str] | None:
 def summary_conflicts(config: Experiment) -> Iterator[Conflict]:
     """A run that has to be held in memory must fit there."""
     deployment = config.deployment
-    names = ("slow", "gateway", "autoscale", "failures")
+    names = ("slow", "gateway", "autoscale", "spot", "failures")
     kept = {name: bool(getattr(deployment, name)) for name in names}
     for key in (key for key, there in kept.items() if there and config.report.requests == "none"):
         message = f"figures alone are kept of equal replicas; remove deployment.{key}, or keep all requests"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from specfleet.experiments.load.rules.autoscale import autoscale_conflicts
+from specfleet.experiments.load.rules.autoscale import coming_conflicts
 from specfleet.experiments.plan.asking import Laboratory
 from specfleet.experiments.plan.capacity import Capacity
 from specfleet.experiments.plan.search import Entry
@@ -142,7 +142,7 @@ def day_of(
     for fleet, scaling in kinds:
         deployment = Deployment(router=router, autoscale=scaling)
         tried = config.model_copy(update={"deployment": deployment})
-        conflict = next(autoscale_conflicts(tried), None)
+        conflict = next(coming_conflicts(tried), None)
         if conflict is not None:
             found.append(replace(fleet, replicas=(), refusal=conflict.message))
             continue

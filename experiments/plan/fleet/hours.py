@@ -49,6 +49,7 @@ def _over(values: F64, allowed: Allowed) -> float:
 
 
 def _paid(result: RunResult, hour: int, hour_s: float) -> float:
-    if result.scaling is None:
+    log = result.parts[0].scaling if result.parts else None
+    if log is None:
         return float(result.scenario.deployment.replicas)
-    return result.scaling.paid_s(hour * hour_s, (hour + 1) * hour_s) / hour_s
+    return log.paid_s(hour * hour_s, (hour + 1) * hour_s) / hour_s

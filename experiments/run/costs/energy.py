@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 from specfleet.experiments.point.built import Built
 from specfleet.experiments.run.analysis import StepTotals
-from specfleet.experiments.run.costs.paid import paid_share
+from specfleet.experiments.run.costs.paid import Paid
 from specfleet.experiments.run.costs.ratio import ENERGY
 from specfleet.hardware.power.draw import KIND_OF, KINDS, Energy, energy_j
-from specfleet.sim.fleet.scaling import ScalingLog
 
 RANGE = ("energy_low_j_per_output_token", ENERGY, "energy_high_j_per_output_token")
 GPU_MS = "gpu_ms_per_output_token"
@@ -17,7 +16,7 @@ COST = "cost_usd_per_million_output_tokens"
 
 
 def energy_of(
-    built: Built, steps: Mapping[str, StepTotals], scaling: ScalingLog | None = None
+    built: Built, steps: Mapping[str, StepTotals], paid: Paid | None = None, wasted: int = 0
 ) -> dict[str, float]:
     """Returns joules an output token with their range, mean watts a GPU, where GPU time went, and dollars.
 
@@ -28,27 +27,27 @@ def energy_of(
     Args:
         built: the point.
         steps: of each pool, by name.
-        scaling: how many replicas there were, where that follows the load.
+        paid: what is paid for; None: all replicas all the time.
+        wasted: tokens that were thrown away, with replicas that were lost; nobody's output.
     """
-    seconds = max(totals.to_s for totals in steps.values()) - min(totals.from_s for totals in steps.values())
-    tokens = sum(totals.tokens for totals in steps.values())
-    if not seconds > 0.0 or not tokens:
+    paid = paid or Paid.of(built, steps)
+    tokens = sum(totals.tokens for totals in steps.values()) - wasted
+    if not paid.seconds > 0.0 or not tokens:
         return {}
-    paid_s = seconds * paid_share(built, steps, scaling)
-    all_s = built.gpus * paid_s
+    all_s = paid.gpu_s
     found = {GPU_MS: 1e3 * all_s / tokens}
-    prices = [pool.per_hour_usd for pool in built.pools]
-    dollars = [price for price in prices if price is not None]
-    if len(dollars) == len(prices):
-        found[COST] = 1e6 * sum(dollars) * paid_s / 3600.0 / tokens
+    dollars = paid.dollars()
+    if dollars is not None:
+        found[COST] = 1e6 * dollars / tokens
     used, by_kind = Energy(0.0, 0.0, 0.0), dict.fromkeys(KINDS, 0.0)
-    for pool in built.pools:
+    for one in paid.pools:
+        pool = one.pool
         busy = {term: pool.busy_gpus * s for term, s in steps[pool.name].busy_s.items()}
         for term, gpu_seconds in busy.items():
             by_kind[KIND_OF[term]] += gpu_seconds
         if pool.tdp_w is None:
             return found
-        used += energy_j(pool.tdp_w, pool.gpus * paid_s, busy)
+        used += energy_j(pool.tdp_w, one.gpu_s, busy)
     found |= dict(zip(RANGE, (used.low / tokens, used.middle / tokens, used.high / tokens), strict=True))
     found["mean_gpu_w"] = used.middle / all_s
     return found | {f"gpu_{kind}_share": by_kind[kind] / all_s for kind in KINDS}

@@ -11,7 +11,7 @@ from specfleet.experiments.schema.blocks.acceptance import Acceptance
 from specfleet.experiments.schema.blocks.base import Block, CountOrNone, Factor, Fraction, Milliseconds
 from specfleet.experiments.schema.blocks.failing import Failures
 from specfleet.experiments.schema.blocks.own import RouterName
-from specfleet.experiments.schema.blocks.scaling import MOST_REPLICAS, Autoscale, PoolName, Replicas
+from specfleet.experiments.schema.blocks.scaling import MOST_REPLICAS, Autoscale, PoolName, Replicas, Spot
 
 
 class Slow(Block):
@@ -45,6 +45,10 @@ class ReplicaPool(Block):
     """In place of the one at the top."""
     slow: tuple[Slow, ...] = ()
     """Stragglers."""
+    autoscale: Autoscale | None = None
+    """How many of them there are as the load changes, in place of `replicas`."""
+    spot: Spot | None = None
+    """Those that are on spot instances."""
     role: Literal["prefill", "decode"] | None = None
     """What it does of every request: `prefill` computes the prompt, `decode` the answer from its KV
     (`kv_transfer`). Left out: all of it."""
@@ -160,11 +164,17 @@ class Deployment(Block):
     """Between pools with roles; left out, what it says if nothing else is said."""
     autoscale: Autoscale | None = None
     """How many replicas there are as the load changes, in place of `replicas`."""
+    spot: Spot | None = None
+    """Replicas on spot instances."""
 
     @property
     def most_replicas(self) -> int:
-        """Replicas that there are, or that there may be at most."""
-        return self.replicas if self.autoscale is None else self.autoscale.max
+        """Replicas that there are, or that there may be at most; one on spot may drain beside another that
+        serves in its place."""
+        most = self.replicas if self.autoscale is None else self.autoscale.max
+        if self.spot is None or not self.spot.notice_s:
+            return most
+        return most + max(most - self.spot.on_demand, 0)
 
     def pool_with(self, role: str) -> str | None:
         """The first pool with a role, by name."""

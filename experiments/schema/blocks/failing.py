@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field
 
 from specfleet.experiments.schema.blocks.base import Block
-from specfleet.experiments.schema.blocks.scaling import MOST_REPLICAS, Instant, PoolName
+from specfleet.experiments.schema.blocks.scaling import MOST_REPLICAS, Instant, PoolName, Retry
 
 FailureKind: TypeAlias = Literal["dies", "hangs", "slow"]
 
@@ -41,18 +41,6 @@ class PoolFailures(Block):
     """In place of the `kind` of all."""
     factor: Annotated[float, Field(gt=1, le=1e3)] | None = None
     """In place of the `factor` of all."""
-
-
-class Retry(Block):
-    """What becomes of requests whose replica failed."""
-
-    most: Annotated[int, Field(ge=0, le=100)] = 1
-    """How often a request is sent anew before it fails (Envoy's `num_retries`: 1)."""
-    backoff_s: Instant = 0.025
-    """Before the first time; twice as long before each further one, up to ten times (Envoy's base interval:
-    25 ms)."""
-    keep_partial: bool = False
-    """Tokens that were written are kept, and computed again as part of the prompt; else it begins anew."""
 
 
 class Failures(Block):

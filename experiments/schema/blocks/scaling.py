@@ -1,4 +1,4 @@
-"""How many replicas there are where that follows the load: of a deployment, and of a plan's day."""
+"""Replicas that come and go: with the load, of a deployment or a plan's day, and on spot instances."""
 
 from __future__ import annotations
 
@@ -58,3 +58,52 @@ class Autoscale(Scaling):
     """Replicas at most, those that drain included: the GPUs that there are."""
     start: Replicas | None = None
     """Replicas that are up when the run begins; `min` if left out."""
+
+
+class Retry(Block):
+    """What becomes of requests whose replica failed."""
+
+    most: Annotated[int, Field(ge=0, le=100)] = 1
+    """How often a request is sent anew before it fails (Envoy's `num_retries`: 1)."""
+    backoff_s: Instant = 0.025
+    """Before the first time; twice as long before each further one, up to ten times (Envoy's base interval:
+    25 ms)."""
+    keep_partial: bool = False
+    """Tokens that were written are kept, and computed again as part of the prompt; else it begins anew."""
+
+
+class SpotLoss(Block):
+    """Spot instances that are taken at a time that is known."""
+
+    at_s: Instant
+    """When the notice comes, seconds from the start of the run."""
+    replicas: Replicas = 1
+    """How many: of those on spot that are there, the first by number."""
+    unavailable_s: Instant | None = None
+    """In place of the `unavailable_s` of all."""
+
+
+class Spot(Block):
+    """Replicas on spot instances: cheaper, and taken away after a notice. One that is taken gets no more
+    requests from the notice on, and is replaced; what it has not finished when it is taken is sent anew."""
+
+    price_factor: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Price of a GPU's hour, of what it costs on demand; or `usd_per_gpu_hour`."""
+    usd_per_gpu_hour: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """Price of a GPU's hour, dollars."""
+    on_demand: Annotated[int, Field(ge=0, le=MOST_REPLICAS)] = 0
+    """The first so many replicas are not on spot, and are never taken."""
+    mtti_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """Mean time from when an instance is there to its notice, exponential, by a hash of seed and replica."""
+    at: tuple[SpotLoss, ...] = ()
+    """Instances that are taken at known times."""
+    notice_s: Seconds
+    """From the notice until the instance is taken: 120 on AWS, 30 on Google Cloud, at least 30 on Azure."""
+    unavailable_s: Instant = 0.0
+    """So long after a notice by chance no other instance is to be had."""
+    provision_s: Seconds | None = None
+    """From an order until another instance is there; with `autoscale` that says it."""
+    load_s: Seconds | None = None
+    """From there until the engine serves, as in `autoscale`."""
+    retry: Retry | None = None
+    """What becomes of requests that were not done; left out, as of `failures`."""

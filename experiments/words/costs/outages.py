@@ -1,4 +1,4 @@
-"""What failures of replicas did, in a sentence a point."""
+"""What failures of replicas, and spot instances that were taken, did, in a sentence a point."""
 
 from __future__ import annotations
 
@@ -18,10 +18,17 @@ def _said(row: Row, axes: Sequence[str]) -> str:
     mean = {
         key: number(row, key) for key in ("failures", "retried", "lost", "recomputed_tokens", "wasted_tokens")
     }
-    if not mean["failures"]:
-        return f"{name}: no replica failed."
+    taken = number(row, "interruptions") if is_number(row.get("interruptions")) else 0.0
+    if not mean["failures"] and not taken:
+        return (
+            f"{name}: no replica failed{'' if row.get('interruptions') is None else ', and none was taken'}."
+        )
+    what = [counted(round(mean["failures"]), "failure")] if mean["failures"] else []
+    if taken:
+        drained = number(row, "drained") / taken
+        what.append(f"{counted(round(taken), 'spot instance')} taken, {drained:.0%} of them empty by then")
     said = [
-        f"{name}: {counted(round(mean['failures']), 'failure')}, {number(row, 'availability'):.2%} of "
+        f"{name}: {', '.join(what)}, {number(row, 'availability'):.2%} of "
         f"replica time available; {mean['retried']:,.0f} requests sent anew, {mean['lost']:,.0f} lost, "
         f"{mean['recomputed_tokens']:,.0f} tokens of KV lost, "
         f"{mean['wasted_tokens']:,.0f} of output thrown away"

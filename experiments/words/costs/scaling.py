@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from specfleet.experiments.run.costs.paid import RATIO
 from specfleet.experiments.run.costs.ratio import FIRST, HOURS, LATER, STARTING_TTFT, TAIL
 from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.words.values import counted, named, same
@@ -12,7 +13,7 @@ from specfleet.experiments.words.values import counted, named, same
 def scaling_said(rows: Sequence[Row], axes: Sequence[str], baseline: Mapping[str, object]) -> list[str]:
     """Returns a sentence a point, and one a point that has a baseline; nothing where replicas are fixed."""
     mine = [row for row in rows if is_number(row.get("mean_replicas"))]
-    said = [f"{_name(row, axes)}{_did(row)}." for row in mine]
+    said = [f"{_name(row, axes)}{_did(row)}{_by_pool(row)}." for row in mine]
     for row in mine:
         plain = _baseline(row, mine, axes, baseline)
         if plain is not None and plain is not row:
@@ -36,6 +37,19 @@ def _did(row: Row) -> str:
     if is_number(row.get(STARTING_TTFT)):
         tail = f"; P99 TTFT while replicas start {number(row, STARTING_TTFT):,.0f} ms"
     return f"{outs}, the first at {number(row, FIRST):g} s; {paid}{tail}"
+
+
+def _by_pool(row: Row) -> str:
+    """How many replicas each pool had, and what spot saves."""
+    said = ""
+    names = [key.split(":")[1] for key in row if key.endswith(":mean_replicas") and is_number(row[key])]
+    each = [f"{name} {number(row, f'pool:{name}:mean_replicas'):.2f}" for name in names]
+    if each:
+        said += f"; of them {', '.join(each)}"
+    if is_number(row.get(RATIO)):
+        dollars, ratio = number(row, "cost_usd"), number(row, RATIO)
+        said += f"; ${dollars:,.2f}, {ratio:.0%} of what the same GPU-hours cost on demand"
+    return said
 
 
 def _baseline(

@@ -12,7 +12,7 @@ from test_pool_files import faults, written
 from specfleet.experiments.figures.run import draw_run
 from specfleet.experiments.load.config import load_experiment, resolved
 from specfleet.experiments.load.sweep import expand
-from specfleet.experiments.point.built import autoscale_config, start_s
+from specfleet.experiments.point.coming import autoscale_config, start_s
 from specfleet.experiments.run.check import check
 from specfleet.experiments.run.columnfiles import write_fleet
 from specfleet.experiments.run.costs.ratio import FIRST, STARTING_TTFT, scaling_against
@@ -151,7 +151,12 @@ def test_every_key_changes_what_the_autoscaler_is_told(tmp_path: Path) -> None:
         (SCALE, "autoscale", "replicas: 2, autoscale", "deployment.replicas: autoscale says how many"),
         (SCALE, "least_outstanding", "session", "deployment.router: session remembers replicas by number"),
         (SCALE, "autoscale", "slow: [{factor: 2, share: 0.5}], autoscale", "not modelled with stragglers"),
-        (SCALE, "autoscale", "pools: {a: {}}, autoscale", "autoscale: is not modelled with several pools"),
+        (
+            SCALE,
+            "autoscale",
+            "pools: {a: {}}, autoscale",
+            "autoscale: say which pool's",
+        ),
         (SCALE, "workload:", "report: {requests: none}\nworkload:", "remove deployment.autoscale"),
         (
             *(SCALE, "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-30B-A3B, data_parallel_size: 2"),
@@ -168,9 +173,14 @@ def test_what_does_not_go_together_is_a_fault_with_its_line(
 
 
 def test_the_table_of_replicas_has_an_empty_cell_where_nothing_was_decided(tmp_path: Path) -> None:
-    columns = dict(zip(LOG_COLUMNS, np.array([[0.0, np.nan, np.nan, 1, 2, 3]]).T, strict=True))
+    columns = dict(zip(LOG_COLUMNS, np.array([[0.0, np.nan, np.nan, 1, 2, 3, 4, 5]]).T, strict=True))
     write_fleet(tmp_path / "fleet.csv", ScalingLog(columns, {}))
-    assert (tmp_path / "fleet.csv").read_text().splitlines()[1] == "0.000000,1,2,3,6,,"
+    head, row = (tmp_path / "fleet.csv").read_text().splitlines()
+    assert (head, row) == ("time_s,starting,up,draining,paid,metric,wish", "0.000000,1,2,3,10,,")
+    write_fleet(tmp_path / "fleet.csv", ScalingLog(columns, {}), loses=True)
+    head, row = (tmp_path / "fleet.csv").read_text().splitlines()
+    assert head == "time_s,starting,up,draining,noticed,paid,missing,metric,wish"
+    assert row == "0.000000,1,2,3,4,10,5,,"
 
 
 def test_what_drafts_do_to_an_autoscaler_is_said_by_the_least_and_the_most_of_the_seeds() -> None:

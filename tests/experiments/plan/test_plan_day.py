@@ -174,7 +174,7 @@ def test_hours_of_a_run_add_up_to_the_day() -> None:
     sent = np.arange(0.0, 24.0, 0.01)
     ttft = np.where(sent < 12.0, 100.0, 300.0)
     limits = {"p50_ttft_ms": Allowed(0.5, "ttft", 200.0), "p99_ttft_ms": Allowed(0.99, "ttft", 200.0)}
-    fixed = SimpleNamespace(scaling=None, scenario=SimpleNamespace(deployment=SimpleNamespace(replicas=4)))
+    fixed = SimpleNamespace(parts=(), scenario=SimpleNamespace(deployment=SimpleNamespace(replicas=4)))
     found = hour_figures(cast("RunResult", fixed), 1.0, sent, {"ttft": ttft}, limits)
     assert found["day:p99_ttft_ms"] == 1.5
     assert [found[f"hour:{h}:p50_ttft_ms"] for h in (0, 11, 12, 23)] == [0.5, 0.5, 1.5, 1.5]

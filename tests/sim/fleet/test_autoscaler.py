@@ -14,7 +14,7 @@ from test_pools import pool_of, table_of
 
 from specfleet.sim.config import NO_CLIENT, DeploymentConfig, GatewayConfig, LoadConfig
 from specfleet.sim.errors import Breach
-from specfleet.sim.fleet.scaling import AutoscaleConfig, Law
+from specfleet.sim.fleet.scaling import AutoscaleConfig, Law, ScalingLog
 from specfleet.sim.laws.everywhere import differences
 from specfleet.sim.laws.scaling import check_scaling
 from specfleet.sim.recorder import FINISHED, REJECTED, TIMED_OUT
@@ -36,9 +36,9 @@ STEP_S = 0.05
 
 def scenario(config: AutoscaleConfig, seats: int = 4) -> Scenario:
     """Replicas that serve so many requests at a time, 50 ms a token."""
-    deployment = DeploymentConfig(config.most, "least_outstanding", autoscale=config)
+    deployment = DeploymentConfig(config.most, "least_outstanding")
     engine = replace(ENGINE, max_num_seqs=seats, num_gpu_blocks=10 * seats)
-    pool = ReplicaPool("", engine, ToyCost(STEP_S), tuple(range(config.most)))
+    pool = ReplicaPool("", engine, ToyCost(STEP_S), tuple(range(config.most)), autoscale=config)
     return Scenario.of_pools([pool], deployment, NO_CLIENT, LoadConfig())
 
 
@@ -58,18 +58,24 @@ def run(config: AutoscaleConfig, rows: list[tuple[float, int]], seats: int = 4) 
     return simulate(scenario(config, seats), table(rows), 0, every_turn=True)
 
 
+def log_of(found: RunResult) -> ScalingLog:
+    """What the autoscaler of its only pool did."""
+    (part,) = found.parts
+    assert part.scaling is not None
+    return part.scaling
+
+
 @pytest.mark.parametrize("per_s", [6.0, 10.0, 30.0])
 def test_a_step_of_load_orders_the_replicas_of_littles_law_at_the_next_decision(per_s: float) -> None:
     """Requests take 1 s in an engine that holds all of them, so rate x 1 s are inside."""
     config = replace(CONFIG, most=20, up_most=20)
     at_s, tokens = 45.0, 20  # 20 steps of 50 ms
     found = run(config, steady(2.0, at_s, tokens) + steady(per_s, 40.0, tokens, at_s), seats=64)
-    assert found.scaling is not None
-    stays = found.scaling.stays
+    stays = log_of(found).stays
     wished = ceil(per_s * tokens * STEP_S / config.target)
     assert stays["ordered_s"].tolist() == [0.0] + [60.0] * (wished - 1)
     assert stays["up_s"][1:].tolist() == [60.0 + config.start_s] * (wished - 1)
-    assert found.scaling.scale_outs == 1 and found.scaling.peak() == wished
+    assert log_of(found).scale_outs == 1 and log_of(found).peak() == wished
 
 
 def test_replicas_go_once_fewer_were_wished_for_throughout_the_window_and_are_paid_until_they_drained() -> (
@@ -77,8 +83,7 @@ def test_replicas_go_once_fewer_were_wished_for_throughout_the_window_and_are_pa
 ):
     config = replace(CONFIG, start=4, least=1)
     found = run(config, steady(2.0, 100.0, 38))
-    assert found.scaling is not None
-    stays = found.scaling.stays
+    stays = log_of(found).stays
     # the number at the start is a wish of 0 s; the first decision without it in its window is that of 45 s
     assert stays["draining_s"][1:].tolist() == [45.0] * 3 and np.isnan(stays["gone_s"][0])
     requests = found.requests
@@ -86,7 +91,7 @@ def test_replicas_go_once_fewer_were_wished_for_throughout_the_window_and_are_pa
         last = requests["finished_s"][requests["replica"] == number].max(initial=45.0)
         assert stays["gone_s"][number] == max(last, 45.0)
     end_s = float(requests["finished_s"].max())
-    assert found.scaling.paid_s(0.0, end_s) == pytest.approx(end_s + stays["gone_s"][1:].sum())
+    assert log_of(found).paid_s(0.0, end_s) == pytest.approx(end_s + stays["gone_s"][1:].sum())
 
 
 @pytest.mark.parametrize(
@@ -126,9 +131,8 @@ def spiky(on: str) -> list[tuple[float, int]]:
 def test_replicas_come_and_go_by_everything_that_may_be_looked_at(on: str) -> None:
     found = run(replace(CONFIG, on=on, target=SEES[on], limits=LIMITS), spiky(on))
     assert (found.requests["status"] == FINISHED).all()
-    assert found.scaling is not None
-    assert found.scaling.scale_outs >= 2
-    assert np.isfinite(found.scaling.stays["gone_s"]).any()
+    assert log_of(found).scale_outs >= 2
+    assert np.isfinite(log_of(found).stays["gone_s"]).any()
     looks = on in ("queue", "kv_usage")
     assert (found.stepped_share == 1.0) == looks
     assert found.stepped_because == (f"autoscaling on {on} looks into engines" if looks else "")
@@ -138,11 +142,10 @@ def test_a_fleet_between_equal_bounds_runs_as_one_of_fixed_size() -> None:
     config = replace(CONFIG, least=3, most=3, start=3)
     scaled = run(config, spiky("concurrency"))
     plain = scenario(config)
-    fixed = replace(plain, deployment=replace(plain.deployment, autoscale=None))
+    fixed = replace(plain, pools=(replace(plain.pools[0], autoscale=None),))
     ran = simulate(fixed, table(spiky("concurrency")), 0)
-    assert differences(replace(scaled, scaling=None), ran) == []
-    assert scaled.scaling is not None
-    assert scaled.scaling.paid_s(0.0, 10.0) == 30.0 and scaled.scaling.scale_outs == 0
+    assert differences(scaled, ran) == []
+    assert log_of(scaled).paid_s(0.0, 10.0) == 30.0 and log_of(scaled).scale_outs == 0
 
 
 @given(
@@ -171,29 +174,32 @@ def test_every_request_ends_once_within_the_bounds_and_busy_time_is_paid(
         *(on, target, least, 4, least, 0.7 * every, every, 2.0 * every, 0.1, None, 2.5 * every, LIMITS)
     )
     held = GatewayConfig(2, 3, 0.3, None, 1, 0.1) if gateway else None
-    deployment = replace(world.deployment, replicas=4, router=router, autoscale=config, gateway=held)
-    pool = pool_of(world, "pool", tuple(range(4)))
+    deployment = replace(world.deployment, replicas=4, router=router, gateway=held)
+    pool = replace(pool_of(world, "pool", tuple(range(4))), autoscale=config)
     cluster = Scenario.of_pools([pool], deployment, world.client, world.load)
     found = simulate(cluster, table_of(world), seed, every_turn=True)
     status = found.requests["status"]
     assert np.isin(status, (FINISHED, REJECTED, TIMED_OUT)).all()
-    assert found.scaling is not None
     steps = found.iterations
     if len(steps["end_s"]):
         busy = float((steps["end_s"] - steps["start_s"]).sum())
         # a step in vain behind the last answer of a replica that has drained is not paid for
-        wasted = float((steps["end_s"] - steps["start_s"]).max()) * len(found.scaling.stays["gone_s"])
-        assert busy <= found.scaling.paid_s(0.0, float(steps["end_s"].max())) + wasted
+        wasted = float((steps["end_s"] - steps["start_s"]).max()) * len(log_of(found).stays["gone_s"])
+        assert busy <= log_of(found).paid_s(0.0, float(steps["end_s"].max())) + wasted
+
+
+def with_log(found: RunResult, log: ScalingLog) -> RunResult:
+    """A run whose autoscaler says something else."""
+    return replace(found, parts=(replace(found.parts[0], scaling=log),))
 
 
 def test_a_replica_that_works_while_it_is_not_paid_for_breaks_a_law() -> None:
     found = run(CONFIG, spiky("concurrency"))
     check_scaling(found)
-    assert found.scaling is not None
-    for name, values in (("up_s", found.scaling.stays["up_s"] + 30.0), ("gone_s", np.zeros(99))):
-        stays = found.scaling.stays | {name: values[: len(found.scaling.stays["up_s"])]}
+    for name, values in (("up_s", log_of(found).stays["up_s"] + 30.0), ("gone_s", np.zeros(99))):
+        stays = log_of(found).stays | {name: values[: len(log_of(found).stays["up_s"])]}
         with pytest.raises(Breach, match=r"not up|gone before"):
-            check_scaling(replace(found, scaling=replace(found.scaling, stays=stays)))
-    fewer = found.scaling.changes | {"up": found.scaling.changes["up"] * 0.0}
+            check_scaling(with_log(found, replace(log_of(found), stays=stays)))
+    fewer = log_of(found).changes | {"up": log_of(found).changes["up"] * 0.0}
     with pytest.raises(Breach, match="fewer than 1 are up"):
-        check_scaling(replace(found, scaling=replace(found.scaling, changes=fewer)))
+        check_scaling(with_log(found, replace(log_of(found), changes=fewer)))

@@ -12,12 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sim_toys import ENGINE, SPREAD, SplitCost, ToyCost, World, drafting, worlds
+from test_autoscaler import LIMITS, SEES
 from test_failures import FAILURES, GATEWAYS, TIMES, UNHURRIED, USABLE
 from test_pools import pool_of, table_of
 
 from specfleet.sim.config import NO_CLIENT, DeploymentConfig, GatewayConfig, LoadConfig, RoutingConfig
 from specfleet.sim.fleet.failing import DIES, HANGS, SLOW, ChanceConfig, FailureConfig, FailuresConfig
 from specfleet.sim.fleet.groups import members_of
+from specfleet.sim.fleet.scaling import FIXED, AutoscaleConfig, ScalingLog
+from specfleet.sim.fleet.spot import SpotConfig, TakenAt
 from specfleet.sim.laws.everywhere import differences
 from specfleet.sim.metrics.latency import latency_split
 from specfleet.sim.recorder import FINISHED, LOST, REJECTED, TIMED_OUT
@@ -25,6 +28,7 @@ from specfleet.sim.scenario import ReplicaPool, RunResult, Scenario
 from specfleet.sim.simulation import simulate
 from specfleet.workloads.requests import RequestTable
 
+COMING_AND_GOING = ["least_kv", "least_outstanding", "least_tokens", "power_of_two", "random", "round_robin"]
 ROUTINGS = st.sampled_from(
     [
         RoutingConfig(),
@@ -160,3 +164,86 @@ def test_a_pool_fails_by_its_own_law_or_not_at_all() -> None:
         down = sum(min(outage.back_s, 2e4) - outage.at_s for outage in at[replica])
         assert 1.0 - down / 2e4 == pytest.approx(1.0 - down_s / cycle_s, rel=0.03)
         assert inf not in {outage.back_s for outage in at[replica]}
+
+
+SPOTS = st.none() | st.builds(
+    SpotConfig,
+    on_demand=st.integers(0, 1),
+    mtti_s=st.sampled_from([None, 0.1, 0.7]),
+    at=st.lists(
+        st.builds(TakenAt, TIMES | st.floats(0.0, 1.5), st.integers(1, 3), st.sampled_from([0.0, 0.4])),
+        max_size=3,
+    ).map(tuple),
+    notice_s=TIMES,
+    unavailable_s=st.sampled_from([0.0, 0.0, 0.2]),
+    provision_s=st.sampled_from([0.0, 0.05]),
+    most=st.just(3),
+    backoff_s=TIMES,
+    keep_partial=st.booleans(),
+)
+
+
+@st.composite
+def scalings(draw: st.DrawFn) -> AutoscaleConfig | None:
+    """A pool of one or two replicas that is fixed, or follows some metric up to three."""
+    on = draw(st.sampled_from([None, FIXED, *sorted(SEES)]))
+    if on is None:
+        return None
+    spare = draw(st.sampled_from([0, 2]))
+    if on == FIXED:
+        return AutoscaleConfig(FIXED, 1.0, 2, 2, 2, draw(TIMES), inf, spare=spare)
+    target = SEES[on] * draw(st.floats(0.1, 1.0))
+    every, least = draw(st.sampled_from([0.05, 0.2])), draw(st.integers(1, 2))
+    return AutoscaleConfig(
+        *(on, target, least, 3, draw(st.integers(least, 3)), draw(TIMES), every, 2.0 * every, 0.1, None),
+        *(2.5 * every, LIMITS, spare),
+    )
+
+
+def integral(log: ScalingLog, to_s: float) -> float:
+    """Replica-seconds that are paid for up to a time, from the counts."""
+    rows = log.changes
+    paid = rows["starting"] + rows["up"] + rows["draining"] + rows["noticed"]
+    times = np.minimum(np.append(rows["time_s"], to_s), to_s)
+    return float((paid * np.diff(times)).sum())
+
+
+@UNHURRIED
+@given(
+    *(worlds(), worlds(), st.integers(0, 2**32), st.sampled_from(COMING_AND_GOING), ROUTINGS),
+    *(FAILURES, GATEWAYS, scalings(), scalings(), SPOTS, SPOTS),
+)
+def test_every_request_ends_once_whatever_comes_goes_fails_and_is_taken(
+    world: World,
+    other: World,
+    seed: int,
+    router: str,
+    routing: RoutingConfig,
+    failures: FailuresConfig,
+    gateway: GatewayConfig | None,
+    fast: AutoscaleConfig | None,
+    plain: AutoscaleConfig | None,
+    first: SpotConfig | None,
+    second: SpotConfig | None,
+) -> None:
+    """`simulate` checks the laws of requests, steps and numbers of replicas."""
+    members = members_of([2 if each is None else each.slots for each in (fast, plain)])
+    failures = replace(failures, most=3, of=((members[1], ChanceConfig(None)),))
+    replicas = sum(map(len, members))
+    deployment = DeploymentConfig(replicas, router, routing=routing, gateway=gateway, failures=failures)
+    pools = [
+        replace(pool_of(of, name, mine), cost=SplitCost(), autoscale=scaled, spot=spot if scaled else None)
+        for of, name, mine, scaled, spot in zip(
+            (world, other), ("fast", "plain"), members, (fast, plain), (first, second), strict=True
+        )
+    ]
+    scenario, table = Scenario.of_pools(pools, deployment, world.client, world.load), table_of(world)
+    run = simulate(scenario, table, seed, every_turn=True)
+    ended_once(run, table, failures.most)
+    parts_add_up(run)
+    for part in run.parts:
+        if part.scaling is not None:
+            end_s = float(part.scaling.changes["time_s"][-1])
+            assert part.scaling.paid_s(0.0, end_s) == pytest.approx(integral(part.scaling, end_s), abs=1e-9)
+    again = simulate(scenario, table, seed)
+    assert differences(run, again) == [] and run.outages == again.outages

@@ -231,6 +231,10 @@ def _drafts(row: CsvRow, derived: tuple[float, str] | None) -> int:
     return k
 
 
+LEAST_STEP_MS = 0.1
+"""No step is as short: a median gap below it is of chunks that the client read together."""
+
+
 def _measured(row: CsvRow) -> dict[str, float]:
     """Returns the measured values by metric; Unusable if there is none."""
     columns = {metric: metric for metric in BENCH_KEYS} | {
@@ -241,6 +245,8 @@ def _measured(row: CsvRow) -> dict[str, float]:
     found["acceptance_length"] = row.finite("acceptance_length_exact") or row.finite("acceptance_length")
     if row.text("method") == "none":
         found["acceptance_length"] = None
+    if (found["itl_median_ms"] or 0.0) < LEAST_STEP_MS:
+        found["itl_median_ms"] = None
     measured = {metric: value for metric, value in found.items() if value}
     c = row.whole("max_concurrency") or 0
     if {"ttft_median_ms", "itl_median_ms"} <= measured.keys() and c in TTFT_STEPS_CONCURRENCY:

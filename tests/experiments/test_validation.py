@@ -288,6 +288,14 @@ def test_errors_are_percent_and_steps_are_counted_in_steps() -> None:
     assert one.errors() == pytest.approx({"tpot_mean_ms": 10.0, "ttft_steps": 0.25})
 
 
+def test_a_median_gap_that_no_step_can_have_is_not_scored() -> None:
+    both = PLAIN | {"ttft_median_ms": "105"}
+    assert "itl_median_ms" in point(both | {"itl_median_ms": "0.1"}).measured
+    read_together = point(both | {"itl_median_ms": "0.07"}).measured
+    assert "itl_median_ms" not in read_together and "ttft_steps" not in read_together
+    assert "ttft_median_ms" in read_together
+
+
 def test_the_bands_split_at_64_and_an_open_loop_is_in_neither() -> None:
     rows = [
         scored(PLAIN | {"max_concurrency": c, "request_rate_rps": c}, tpot_mean_ms=34.2)

@@ -1,4 +1,5 @@
-"""Times the reference jobs: `python tests/perf/bench.py --json [--only NAME]`; `--cliffs`: see `cliffs`.
+"""Times the reference jobs: `python tests/perf/bench.py --json [--only NAME]`; `--cliffs`: see `cliffs`;
+`--sglang`: SGLang's jobs beside vLLM's.
 
 Each job runs in a process of its own, inside which it is repeated; a time is the median of five runs
 with all metrics, imports and the making of requests left out, set beside a small numpy loop timed
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -138,6 +140,22 @@ def summed(job: Job) -> Run:
     return run
 
 
+def beside_vllm(times: int = 5) -> None:
+    """Prints SGLang's jobs, each beside the same job under vLLM's rules, run in turn: medians of CPU time."""
+    print(f"{'job':24}{'us a request':>14}{'vLLM':>8}{'ratio':>8}")
+    for job in [job for job in JOBS if job.sglang]:
+        runs = [kept(job), kept(replace(job, sglang=False))]
+        each: list[list[float]] = [[], []]
+        for run, taken in [
+            (run, taken) for _ in range(times + 1) for run, taken in zip(runs, each, strict=True)
+        ]:
+            started = time.process_time()
+            run()
+            taken.append((time.process_time() - started) * 1e6 / job.requests)
+        ratio = median(ours / theirs for ours, theirs in list(zip(*each, strict=True))[1:])
+        print(f"{job.name:24}{median(each[0][1:]):14.1f}{median(each[1][1:]):8.1f}{ratio:8.2f}", flush=True)
+
+
 def exponents(figures: list[Figures]) -> dict[str, float]:
     """Returns how time grows: d log(seconds) / d log(x) between two jobs that differ in x alone."""
     ratios = {str(row["name"]): float(row["calibrated_ratio"] or 0.0) for row in figures}
@@ -165,7 +183,11 @@ def main() -> None:
     parser.add_argument(
         "--cliffs", metavar="ROW", nargs="?", const="", help="each row that was once a cliff, beside its base"
     )
+    parser.add_argument("--sglang", action="store_true", help="SGLang's jobs beside those of vLLM's rules")
     options = parser.parse_args()
+    if options.sglang:
+        beside_vllm()
+        return
     if options.cliffs is not None:
         cliffs.show(options.cliffs)
         return

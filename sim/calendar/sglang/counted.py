@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from specfleet.hardware.stepcost import StepCost, prefill_pairs, shape_fields
+from specfleet.hardware.stepcost import StepCost, prefill_pairs
 from specfleet.sim.calendar.sglang.asking import Asking, Prefilled
 from specfleet.sim.calendar.sglang.ends import EndedAt, SglangEnds
 from specfleet.sim.calendar.sglang.kv import Count
@@ -92,8 +92,9 @@ class CountedLane(SglangLane):
             self.full = True
             return None
         free = (self.pages - self.old_pages - self.new_pages - self.chunk_pages) * self.rules.page
+        asked = waiting.asked() if waiting.head + 1 < waiting.visible else waiting.asked_first()
         counts, cut, self.full = admit_counted(
-            self.rules, free, self._promised(left), places, self.full, missing, waiting.asked()
+            self.rules, free, self._promised(left), places, self.full, missing, asked
         )
         return self._take(counts, cut, running) if counts else None
 
@@ -124,18 +125,19 @@ class CountedLane(SglangLane):
                 self._begin(place, rank, admitted, batch)
             else:
                 self.cut, self.chunk_pages = CutPrompt(place, end, admitted), rules.pages(end)
-        used = self.held
+        used = self.old_pages + self.new_pages + self.chunk_pages
         if used > self.pages:
             raise Unsuited("a prefill batch does not find its KV")
-        self._learn()
-        if cut or not running:
-            self.full = False
-        self.prefilled = batch
-        if not self.lag:
+        if self.lag:
             self._learn()
-        rows, chunk = len(counts), sum(counts) - ones
-        numbers = shape_fields(ones, 0, ones_context, ones_context, rows - ones, chunk, pairs, self.passes[1])
-        return (*numbers, running + rows, used)
+            self.prefilled = batch
+        else:  # known at once
+            self.new_pages -= batch.pages
+        if cut or not running or (batch.at_once and not self.lag):
+            self.full = False
+        rows, tokens = len(counts), sum(counts)
+        shape = tokens, ones, rows - ones, rows, 0, ones_context, ones_context, pairs, self.passes[1]
+        return (*shape, running + rows, used)
 
     def _begin(self, place: int, rank: int, admitted: int, batch: Prefilled) -> None:
         """One has its first token, and decodes from the next decode batch on."""

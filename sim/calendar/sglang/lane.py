@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from functools import partial
 from math import inf
-from typing import NamedTuple
 
 from specfleet.hardware.stepcost import StepCost, StepShape, prefill_pairs, shape_fields
 from specfleet.sim.calendar.quiet import new_shape
@@ -40,17 +39,6 @@ from specfleet.sim.sglang.rules import NewTokenRatio, SglangRules, promised
 CLOSE = 1e-6
 """A sum of expected outputs so near a whole number of tokens is added up one by one, as the scheduler does:
 rounding might decide."""
-
-
-class Next(NamedTuple):
-    """A decode that may be next: its rows, their context, the KV pages held when its outcome is known, those
-    held while it runs, and who runs; pages that several share counted for each."""
-
-    rows: int
-    context: int
-    pages: int
-    used: int
-    running: int
 
 
 class SglangLane(SglangPosition):
@@ -168,8 +156,7 @@ class SglangLane(SglangPosition):
             said = f"a step of {numbers[0]} tokens takes {seconds} s"
             raise Breach(ONE_BATCH, said, None, turn, self.replica)
         self.last_end = begin + seconds
-        self.rows.extend(numbers[:10])
-        self.rows.extend((waiting.count, numbers[10], decode))
+        self.rows.extend((*numbers[:10], waiting.count, numbers[10], decode))
         self.times.extend((begin, self.last_end, turn))
         self.iterations += 1
         if self.lag:
@@ -353,10 +340,10 @@ class SglangLane(SglangPosition):
 
     def _decode(self) -> tuple[int, ...] | None:
         """Decodes everybody who runs; None if nobody does, or KV is short and somebody is about to end."""
-        step = self._next()
-        if not step.rows:
+        rows, context, pages, used, running = self._next()
+        if not rows:
             return None
-        if step.used - self.kv.saved <= self.pages:
+        if used - self.kv.saved <= self.pages:
             self.ratio.fall()
         elif self._somebody_ends():
             if self.shared is not None:
@@ -364,8 +351,7 @@ class SglangLane(SglangPosition):
             return None
         else:
             retract(self)
-            step = self._next()
-        rows, context, pages, used, running = step
+            rows, context, pages, used, running = self._next()
         used -= self.kv.saved
         if self.shared is not None:
             self.shared.decodes(rows, self.held, used, self._slack())
@@ -389,8 +375,10 @@ class SglangLane(SglangPosition):
         numbers = shape_fields(rows, drafts, tokens, tokens, 0, 0, 0, passes)
         return (*numbers, running, used)
 
-    def _next(self) -> Next:
-        """Returns the decode that may be next."""
+    def _next(self) -> tuple[int, int, int, int, int]:
+        """Returns the decode that may be next: its rows, their context, the KV pages held when its outcome is
+        known, those held while it runs, and who runs; pages that several share counted for each.
+        """
         pack, calendar, entry = self.pack, self.calendar, self.entry
         ahead = self.sum + calendar.at[entry]
         rows, context = ahead >> pack.count, ahead & pack.context_mask
@@ -399,7 +387,7 @@ class SglangLane(SglangPosition):
         if not self.decode_flies:
             running = rows + batch.at_once
             used += batch.ghost_pages + batch.sure
-            return Next(rows + batch.ghosts, context + batch.ghost_context, pages, used, running)
+            return rows + batch.ghosts, context + batch.ghost_context, pages, used, running
         gone = calendar.gone_at
         running, ghosts = self.sum >> pack.count, gone[GHOST][entry]
         sure = gone[SURE][entry] & pack.context_mask
@@ -410,7 +398,7 @@ class SglangLane(SglangPosition):
             pages = before - (gone[GONE][entry] & pack.context_mask)
             used = before - ((sure - gone[SURE_BEFORE][entry]) if self.behind else 0)
         rows, context = rows + (ghosts >> pack.count), context + (ghosts & pack.context_mask)
-        return Next(rows, context, pages, used, running)
+        return rows, context, pages, used, running
 
     def _slack(self) -> int:
         """Returns the tokens from the prompts of those who decode for the first time to whole pages."""

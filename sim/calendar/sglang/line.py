@@ -78,6 +78,13 @@ class AsTheyCame(WaitingLine):
         """Returns prompt and max_tokens of a request."""
         return self._prompt[place], self._most[place]
 
+    def asked_first(self) -> list[tuple[int, int]]:
+        """Returns the same of the first of them alone, if there is one."""
+        if self.head == self.visible:
+            return []
+        place = self.inbox[self.head]
+        return [(self._prompt[place], self._most[place])]
+
     def asked(self) -> Iterator[tuple[int, int]]:
         """Yields prompt and max_tokens of who waits, in turn."""
         inbox, prompt, most = self.inbox, self._prompt, self._most

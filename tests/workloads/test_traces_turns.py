@@ -66,12 +66,12 @@ def test_a_pause_is_what_is_stated_or_counted_from_the_end_or_the_duration_of_th
 
 
 def test_a_file_that_tells_no_pause_needs_one_stated(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=r"of 3 turns behind another 3 have no pause.*give pause_s"):
+    with pytest.raises(TraceError, match=r"3 of 3 turns behind another without a pause.*give pause_s"):
         read(tmp_path, TALK, MAP)
     trace = read(tmp_path, TALK, MAP, pause_s=2.5)
     assert trace.requests.think_s is not None
     assert trace.requests.think_s.tolist() == [0, 2.5, 2.5, 0, 2.5, 0]
-    assert "3 pauses are not recorded; 2.5 s each" in said(trace)
+    assert "3 pauses not recorded; 2.5 s each" in said(trace)
 
 
 def test_numbers_of_turns_go_before_times_and_without_them_times_do(tmp_path: Path) -> None:
@@ -87,8 +87,8 @@ def test_turns_that_are_missing_are_closed_up_and_those_that_overlap_come_at_onc
     trace = read(tmp_path, ["0,9,9,a,1,5,,", "3,9,9,a,2,6,,", "20,9,9,a,7,21,,"], ENDS)
     assert trace.requests.turn.tolist() == [0, 1, 2]
     assert trace.requests.think_s is not None and trace.requests.think_s.tolist() == [0, 0, 14]
-    assert "4 numbers of turns are missing" in said(trace)
-    assert "1 turns began before the answer before them ended; no pause" in said(trace)
+    assert "4 numbers of turns missing" in said(trace)
+    assert "1 turn began before the answer before had ended; no pause" in said(trace)
 
 
 def test_a_number_that_is_there_twice_is_dropped_and_counted(tmp_path: Path) -> None:
@@ -108,9 +108,9 @@ def test_contexts_accumulate_where_prompts_are_long_enough_and_are_cut_where_not
     assert table.segment_stream is not None and table.output_stream is not None
     assert table.segment_stream.tolist() == [-1, -1, -2, -2, -3] == table.output_stream.tolist()
     assert table.new_tokens.tolist() == [100, 20, 90, 105, 30]
-    assert "2 prompts begin with the prompt and answer before them" in said(trace)
+    assert "2 prompts begin with prompt and answer of the turn before" in said(trace)
     assert "unbounded cache, as contexts accumulate, answers left out" in statistics_text(trace)
-    assert "1 prompts are shorter than prompt and answer before them" in said(trace)
+    assert "1 prompt shorter than prompt and answer before" in said(trace)
 
 
 def test_blocks_of_a_trace_stay_with_their_turns(tmp_path: Path) -> None:
@@ -172,7 +172,6 @@ def test_rows_that_are_left_out_close_their_session_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "error", "why"),
     [
-        ({"rate_scale": 2.0}, ValueError, "rate_scale takes requests one by one"),
         ({"turns": "arrivals", "pause_s": 1.0}, ValueError, "pause_s is of turns that wait for answers"),
         ({"turns": "arrivals", "context": "accumulate"}, ValueError, "context is of turns that wait"),
         ({"turns": "later"}, ValueError, "turns must be one of arrivals, after_answer"),
@@ -231,7 +230,7 @@ def test_burstgpt_has_the_pauses_and_cut_contexts_that_were_measured_on_it() -> 
     assert np.percentile(pauses, [10, 50, 90]) == pytest.approx([18, 116, 1372], rel=0.02)
     assert trace.report.session is not None
     assert int((table.turn == 0).sum()) == 134 + int((trace.report.session == -1).sum())
-    assert "71 prompts are shorter" in said(trace)
+    assert "71 prompts shorter" in said(trace)
 
 
 def test_aiperf_names_turns_and_when_answers_ended(tmp_path: Path) -> None:
@@ -245,3 +244,34 @@ def test_aiperf_names_turns_and_when_answers_ended(tmp_path: Path) -> None:
     path.write_text("\n".join(rows))
     table = read_trace(path, turns="after_answer").requests
     assert table.think_s is not None and table.think_s.tolist() == [0.0, 2.0]
+
+
+MANY = [
+    f"{s + 3 * turn},{10 + turn},5,{s},{turn + 1},{s + 3 * turn + 1},1,"
+    for s in range(40)
+    for turn in range(3)
+]
+
+
+@pytest.mark.parametrize(
+    ("scale", "least", "most"), [(0.5, 8, 32), (1.0, 40, 40), (2.0, 80, 80), (2.5, 85, 115)]
+)
+def test_rate_scale_takes_whole_sessions_and_moves_them_as_one(
+    tmp_path: Path, scale: float, least: int, most: int
+) -> None:
+    rows = sorted(MANY, key=lambda row: float(row.split(",")[0]))
+    trace = read(tmp_path, rows, ENDS, rate_scale=scale)
+    table = trace.requests
+    table.validate()
+    sessions = int(table.session_id.max()) + 1
+    assert least <= sessions <= most and len(table) == 3 * sessions
+    assert table.turn.tolist() == [0, 1, 2] * sessions
+    assert table.think_s is not None and table.think_s.tolist() == [0, 2, 2] * sessions
+    assert table.prompt_tokens.tolist() == [10, 11, 12] * sessions
+    assert (table.arrival_s <= 39 + 6).all() and (np.diff(table.arrival_s) >= 0).all()
+    assert scale == 1.0 or any("120 requests of 40 sessions" in notice for notice in trace.report.notices)
+
+
+def test_a_single_turn_is_told_in_the_singular(tmp_path: Path) -> None:
+    trace = read(tmp_path, [TALK[0]], ENDS)
+    assert said(trace).startswith("1 request as turns of 1 session, each sent after its answer")

@@ -36,6 +36,7 @@ class ReadOptions:
         speed: 2 halves every gap.
         rate_scale: below 1 keeps each request with this probability (thinned); above 1 adds copies of the
             trace, each turned round in time by a random part of its span, the last one thinned (superposed).
+            Where turns wait for answers, sessions are kept, left out and moved whole.
         limit: rows to keep, from the start.
         window: recorded seconds from the first usable row; start <= t < end is kept.
         max_tokens: the cap each request states; by default the largest output kept.
@@ -109,11 +110,6 @@ class ReadOptions:
             for name in ("pause_s", "context"):
                 if getattr(self, name) != ReadOptions.__dataclass_fields__[name].default:
                     raise ValueError(f"{name} is of turns that wait for answers; add turns: after_answer")
-        elif self.rate_scale != 1:
-            raise ValueError(
-                "rate_scale takes requests one by one, which turns that wait for answers are not; use speed, "
-                "which brings sessions closer"
-            )
         for name, known in words:
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")

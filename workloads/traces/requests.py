@@ -11,7 +11,7 @@ from specfleet.workloads.requests import FloatArray, IntArray, RequestTable
 from specfleet.workloads.traces.collect import Collector
 from specfleet.workloads.traces.report import LengthSummary, Trace, TraceError, TraceReport, gap_cv
 from specfleet.workloads.traces.timestamps import NANOSECONDS_PER_SECOND
-from specfleet.workloads.traces.turns import as_turns
+from specfleet.workloads.traces.turns import as_turns, sessions_of, several
 
 LUCK_OF_READING = 0
 """Seed of what a reader draws: who is thinned out, how a copy is turned. One file gives the same requests."""
@@ -25,6 +25,7 @@ class _Rows:
     prompt: IntArray
     output: IntArray
     row: IntArray
+    copy: IntArray
 
     def taken(self, chosen: IntArray) -> _Rows:
         """Some rows, in this order."""
@@ -44,10 +45,14 @@ def trace_of(reading: Collector, title: str, unused: list[str]) -> Trace:
         np.array(reading.prompt, dtype=np.int64)[order],
         np.array(reading.output, dtype=np.int64)[order],
         order,
+        np.zeros(len(order), dtype=np.int64),
     )
     rows, said = _spread(rows, options.ties)
     notices += said
-    rows, said = _scaled(rows, options.rate_scale, float(recorded_s[-1]))
+    together = np.arange(len(order))
+    if options.turns != "arrivals":
+        together = sessions_of(reading, rows.row)
+    rows, said = _scaled(rows, together, options.rate_scale, float(recorded_s[-1]))
     notices += said
     cap = int(rows.output.max()) if options.max_tokens is None else options.max_tokens
     if cut := int((rows.output > cap).sum()):
@@ -87,7 +92,7 @@ def trace_of(reading: Collector, title: str, unused: list[str]) -> Trace:
     )
     if options.turns == "arrivals":
         return Trace(table, report)
-    table, said = as_turns(reading, rows.arrival_s, rows.row, table)
+    table, said = as_turns(reading, rows.arrival_s, rows.row, table, rows.copy)
     return Trace(table, dataclasses.replace(report, turns=tuple(said)))
 
 
@@ -106,31 +111,48 @@ def _spread(rows: _Rows, ties: str) -> tuple[_Rows, list[str]]:
     drawn = stamps[place] + np.random.default_rng(LUCK_OF_READING).random(len(place)) * (ends - stamps)[place]
     drawn -= drawn.min()
     order = np.argsort(drawn, kind="stable")
-    spread = _Rows(drawn[order], rows.prompt[order], rows.output[order], rows.row[order])
+    rest = rows.prompt[order], rows.output[order], rows.row[order], rows.copy[order]
+    spread = _Rows(drawn[order], *rest)
     return spread, [f"{said}; spread over it"]
 
 
-def _scaled(rows: _Rows, rate_scale: float, span_s: float) -> tuple[_Rows, list[str]]:
-    """More or fewer requests at the recorded clock."""
+def _scaled(rows: _Rows, together: IntArray, rate_scale: float, span_s: float) -> tuple[_Rows, list[str]]:
+    """More or fewer requests at the recorded clock.
+
+    Args:
+        rows: the requests.
+        together: those of one number, turns of a session, are kept, left out and moved as one.
+        rate_scale: so many times as many.
+        span_s: of the recording.
+    """
     if rate_scale == 1:
         return rows, []
     rng = np.random.default_rng(LUCK_OF_READING)
-    n = len(rows.arrival_s)
+    _, group = np.unique(together, return_inverse=True)
+    groups = int(group.max()) + 1
+    begin_s = np.full(groups, np.inf)
+    np.minimum.at(begin_s, group, rows.arrival_s)
     parts: list[_Rows] = []
     copies, rest = int(rate_scale), rate_scale - int(rate_scale)
     for copy in range(copies + (rest > 0)):
-        thin = copy == copies
-        chosen = np.flatnonzero(rng.random(n) < rest) if thin else np.arange(n)
+        kept = rng.random(groups) < rest if copy == copies else np.ones(groups, dtype=np.bool_)
+        chosen = np.flatnonzero(kept[group])
         part = rows.taken(chosen)
-        turned = part.arrival_s if not copy else (part.arrival_s + rng.random() * span_s) % (span_s or 1.0)
-        parts.append(_Rows(turned, part.prompt, part.output, part.row))
+        turned = part.arrival_s
+        if copy:
+            first_s = begin_s[group[chosen]]
+            moved = (first_s + rng.random() * span_s) % (span_s or 1.0)
+            turned = np.where(part.arrival_s == first_s, moved, moved + (part.arrival_s - first_s))
+        parts.append(_Rows(turned, part.prompt, part.output, part.row, np.full(len(chosen), copy)))
     joined = _Rows(*(np.concatenate([getattr(p, f) for p in parts]) for f in _Rows.__dataclass_fields__))
+    n, of = len(rows.row), "" if groups == len(rows.row) else f" of {several(groups, 'session')}"
     if not len(joined.row):
-        raise TraceError(f"rate_scale {rate_scale:g} leaves none of {n:,} requests; raise it")
+        raise TraceError(f"rate_scale {rate_scale:g} leaves none of {n:,} requests{of}; raise it")
     joined = joined.taken(np.argsort(joined.arrival_s, kind="stable"))
-    how = "thinned, each kept by chance" if rate_scale < 1 else "superposed, copies turned round in time"
-    text = f"rate_scale {rate_scale:g}: {n:,} requests {how}: {len(joined.row):,}"
-    return _Rows(joined.arrival_s - joined.arrival_s[0], joined.prompt, joined.output, joined.row), [text]
+    each = "each" if not of else "each session"
+    how = f"thinned, {each} kept by chance" if rate_scale < 1 else "superposed, copies turned round in time"
+    text = f"rate_scale {rate_scale:g}: {n:,} requests{of} {how}: {len(joined.row):,}"
+    return dataclasses.replace(joined, arrival_s=joined.arrival_s - joined.arrival_s[0]), [text]
 
 
 def _segments(reading: Collector, rows: _Rows) -> tuple[IntArray, IntArray, IntArray] | None:

@@ -23,8 +23,19 @@ from specfleet.workloads.traces.timestamps import NANOSECONDS_PER_SECOND
 _UNKNOWN = -1
 
 
+def several(count: int, what: str) -> str:
+    """A number of things, with the plural where it takes one."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def sessions_of(reading: Collector, row: IntArray) -> IntArray:
+    """A number for each of some rows that those of one session share; single requests have one each."""
+    session = np.array(reading.session, dtype=np.int64)[row]
+    return np.where(session >= 0, session, int(session.max(initial=-1)) + 1 + np.arange(len(session)))
+
+
 def as_turns(
-    reading: Collector, arrival_s: FloatArray, row: IntArray, table: RequestTable
+    reading: Collector, arrival_s: FloatArray, row: IntArray, table: RequestTable, copy: IntArray
 ) -> tuple[RequestTable, list[str]]:
     """Returns requests as turns of their sessions, and what is to be said of it.
 
@@ -33,6 +44,7 @@ def as_turns(
         arrival_s: of the kept rows, seconds from the first, in order of time.
         row: which rows of the file they are.
         table: their requests, as single ones, at the speed asked for.
+        copy: number of the copy of the recording that each is of.
 
     Raises:
         TraceError: where nothing says how long a pause is, or no request has a session.
@@ -43,8 +55,8 @@ def as_turns(
             f"{reading.path}: no request names a session, so none waits for another; map columns.session, or "
             "leave turns out"
         )
-    alone = np.arange(len(session)) + int(session.max()) + 1
-    session = np.where(session >= 0, session, alone)
+    alone = np.arange(len(session)) + (int(session.max()) + 1) * (int(copy.max()) + 1)
+    session = np.where(session >= 0, session + copy * (int(session.max()) + 1), alone)
     number = np.array(reading.turn, dtype=np.int64)[row]
     number = np.where(np.isin(session, session[number < 0]), _UNKNOWN, number)
     order = np.lexsort((np.arange(len(session)), number, session))
@@ -58,7 +70,9 @@ def as_turns(
     missing = int(_gaps(number[order], first).sum())
     turn = np.arange(len(order)) - begins
     if missing:
-        said.append(f"{missing:,} numbers of turns are missing; those behind follow the turns before them")
+        said.append(
+            f"{several(missing, 'number')} of turns missing; those behind follow the turns before them"
+        )
     moved = dataclasses.replace(
         reordered(table, order),
         arrival_s=table.arrival_s[order][begins],
@@ -67,7 +81,8 @@ def as_turns(
         think_s=pause_s,
     )
     sessions = int(first.sum())
-    said.insert(0, f"{len(order):,} requests as turns of {sessions:,} sessions, each sent after its answer")
+    turns, these = several(len(order), "request"), several(sessions, "session")
+    said.insert(0, f"{turns} as turns of {these}, each sent after its answer")
     if reading.options.speed != 1:
         said.append("speed brings sessions closer; pauses stay as recorded")
     if reading.options.context == "accumulate":
@@ -85,19 +100,19 @@ def _pauses(reading: Collector, row: IntArray, first: npt.NDArray[np.bool_]) -> 
     known = (stated >= 0) | ((before >= 0) & (reading.unit is not None))
     open_ = ~first & ~known
     if open_.any() and reading.options.pause_s is None:
+        behind = several(int((~first).sum()), "turn")
         raise TraceError(
-            f"{reading.path}: of {int((~first).sum()):,} turns behind another {int(open_.sum()):,} have no "
-            "pause: nothing says when the answer before ended; map columns.think_s, end_s or duration_s, or "
-            "give pause_s, seconds"
+            f"{reading.path}: {int(open_.sum()):,} of {behind} behind another without a pause: nothing says "
+            "when the answer before ended; map columns.think_s, end_s or duration_s, or give pause_s, seconds"
         )
     overlapping = ~first & known & (stated < 0) & (between < 0)
     pause_s = np.where(stated >= 0, stated, np.maximum(between, 0)) / NANOSECONDS_PER_SECOND
     pause_s = np.where(known, pause_s, reading.options.pause_s or 0.0)
     said = []
     if count := int(open_.sum()):
-        said.append(f"{count:,} pauses are not recorded; {reading.options.pause_s:g} s each")
+        said.append(f"{several(count, 'pause')} not recorded; {reading.options.pause_s:g} s each")
     if count := int(overlapping.sum()):
-        said.append(f"{count:,} turns began before the answer before them ended; no pause")
+        said.append(f"{several(count, 'turn')} began before the answer before had ended; no pause")
     return np.where(first, 0.0, pause_s), said
 
 
@@ -124,10 +139,10 @@ def _accumulated(reading: Collector, table: RequestTable) -> tuple[RequestTable,
         segment_tokens=table.prompt_tokens,
         output_stream=stream,
     )
-    said = [f"{int((later & ~cut).sum()):,} prompts begin with the prompt and answer before them"]
+    grows = int((later & ~cut).sum())
+    begin = "begins" if grows == 1 else "begin"
+    said = [f"{several(grows, 'prompt')} {begin} with prompt and answer of the turn before"]
     if cut.any():
-        said.append(
-            f"{int(cut.sum()):,} prompts are shorter than prompt and answer before them: a context was cut, "
-            "and they share nothing"
-        )
+        short = several(int(cut.sum()), "prompt")
+        said.append(f"{short} shorter than prompt and answer before: a context was cut, nothing is shared")
     return grown, said

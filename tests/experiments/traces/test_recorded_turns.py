@@ -136,7 +136,7 @@ def test_what_does_not_go_with_turns_that_wait_is_refused(tmp_path: Path, name: 
 def test_a_log_without_pauses_asks_for_them(tmp_path: Path) -> None:
     data = logged(tmp_path)
     del data["workload"]["trace"]["columns"]["end_s"]
-    with pytest.raises(InputFaults, match=r"of 18 turns behind another 18 have no pause"):
+    with pytest.raises(InputFaults, match=r"18 of 18 turns behind another without a pause"):
         load_experiment(data)
     data["workload"]["trace"]["pause_s"] = 0.75
     table = requests(point(data), 3)

@@ -43,9 +43,10 @@ def test_the_graph_cap_never_exceeds_the_token_budget() -> None:
 
 @pytest.mark.parametrize("name", catalog.names("engines"))
 def test_every_value_has_a_source(name: str) -> None:
-    calibrated = {"kernel_time_scale"}
-    values = {field.name for field in fields(NEW)} - {"name", "aliases", "source"} - calibrated
+    set_later = {"kernel_time_scale", "decode_graphs"}  # by a calibration, by a server's own flags
+    values = {field.name for field in fields(NEW)} - {"name", "aliases", "source"} - set_later
     assert catalog.engine_profile(name).kernel_time_scale == 1.0
+    assert catalog.engine_profile(name).decode_graphs == NEW.decode_graphs
     assert set(catalog.engine_profile(name).source) - {"base"} == values
 
 

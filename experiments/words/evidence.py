@@ -343,8 +343,17 @@ def backing_of(this: Used, subject: str) -> list[Evidence]:
 
 def nearest(this: Used, subject: str) -> Evidence:
     """Returns the row of a subject with the fewest fields outside, of equal ones the first; for a run that
-    speculates, among those that do. A user's own kernel times are near no other's."""
+    speculates, among those that do. Served runs of another engine are near only where there are none of its
+    own, and a user's own kernel times are near no other's."""
     rows = [row for row in TABLE if row.subject == subject]
     rows = [row for row in rows if this.kernels == OWN or row.ranges.get("kernels") != _of(OWN)]
     alike = [row for row in rows if this.drafts and row.ranges.get("method") != _of("none")] or rows
-    return min(alike, key=lambda row: len(row.outside(this)))
+    return min(alike, key=lambda row: (_foreign(this, row), len(row.outside(this))))
+
+
+def _foreign(this: Used, row: Evidence) -> bool:
+    """Whether a row is of served runs, all by engines of other rules."""
+    engines = row.ranges.get("engine")
+    if row.subject != SERVED or not isinstance(engines, frozenset):
+        return False
+    return not any(str(engine).startswith(this.rules) for engine in engines)

@@ -20,6 +20,7 @@ from specfleet.experiments.words.contradicted import contradicted
 from specfleet.experiments.words.evidence import (
     OWN,
     RECORDED,
+    SERVED,
     SUBJECTS,
     TABLE,
     Used,
@@ -139,6 +140,14 @@ def test_no_subject_is_used_outside_its_ranges_without_a_caveat_for_each_field()
             assert outside and all(text in said for text in texts if text)
             told = any(texts) or contradicted(this) or "kernels" in outside
             assert told, (this, subject, outside)
+
+
+def test_served_runs_of_another_engine_are_not_what_a_run_is_told_to_differ_from() -> None:
+    """An 8B under vLLM differs from vLLM's runs in its size, not from TensorRT-LLM's in its engine."""
+    for this in product():
+        engines = nearest(this, SERVED).ranges["engine"]
+        if this.rules in ("vllm", "trtllm") and not this.drafts:
+            assert any(str(engine).startswith(this.rules) for engine in engines), this
 
 
 def test_weights_of_which_nothing_was_measured_are_named_and_never_backed() -> None:

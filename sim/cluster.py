@@ -332,7 +332,16 @@ def made_router(scenario: Scenario, table: RequestTable, seed: int, name: str | 
 
 def _kv_usage(server: Server) -> Callable[[], float] | None:
     """Returns what asks an engine for its share of KV blocks in use; None of one that does not show it."""
-    return server.kv_usage if isinstance(server, EngineServer) else None
+    return server.kv_usage if isinstance(server, Showing) else None
+
+
+@runtime_checkable
+class Showing(Protocol):
+    """What shows how much of its KV is in use."""
+
+    def kv_usage(self) -> float:
+        """Returns the share of the engine's KV blocks in use."""
+        ...
 
 
 class OpenArrivals:

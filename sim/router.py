@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from math import ceil
+from math import inf
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -82,7 +82,7 @@ class Told(Protocol):
 
 
 class Looking:
-    """A router that looks into engines, which only those that are stepped show."""
+    """A router that looks into engines: under SGLang's rules only those that are stepped show their KV."""
 
 
 class Remembering:
@@ -288,7 +288,7 @@ class PrefixAffinity(Remembering):
         """Returns the replica with the best score within the bound."""
         keys = self._prefixes.blocks(request_id)
         outstanding = [replica.outstanding for replica in replicas]
-        most = ceil(self.BOUND * (sum(outstanding) + 1) / len(replicas))
+        most = self.BOUND * (sum(outstanding) + 1) / len(replicas)
         inside = [number for number, count in enumerate(outstanding) if count < most]
         scores = [
             self._score(replicas[number], self._prefixes.matched(number, keys), keys) for number in inside
@@ -322,12 +322,19 @@ class LlmD(PrefixAffinity):
 class Dynamo(PrefixAffinity):
     """Dynamo's cost: prefill blocks + decode blocks, the least of all replicas.
 
-    Prefill blocks are those of the prompt that do not match; decode blocks those of the prompts outstanding
-    and of this one (ai-dynamo/dynamo, lib/llm/src/kv_router/scheduler.rs: `overlap_weight x
-    potential_prefill_block + decode_block`; weight 1, temperature 0). Within the bound of `prefix_affinity`.
-    Left out are prompts that a replica is still computing, which Dynamo adds to the prefill blocks, and
-    blocks of outputs under way: this router is told of ends alone.
+    ai-dynamo/dynamo, `overlap_score_weight x potential_prefill_block + decode_block`, with its defaults
+    (lib/bindings/python/rust/llm/entrypoint.rs): weight 1, temperature 0, no bound on load,
+    `router_track_active_blocks` on and `router_track_output_blocks`, which its router guide calls
+    experimental, off. So blocks of prompts outstanding count until their end, and blocks of outputs do not.
+    Prefill blocks are those of the prompt that do not match.
+
+    Differs from it: prompts that a replica is still computing count once, as decode blocks, where Dynamo adds
+    them to the prefill blocks until the first token (`mark_prefill_completed`), of which this router is not
+    told; blocks that prompts outstanding share count for each of them, where Dynamo counts a block once; what
+    matches is what was sent there, as of Dynamo without KV events, without its time to live.
     """
+
+    BOUND = inf
 
     def _score(self, replica: Weighed, matched: int, keys: Sequence[object]) -> tuple[float, ...]:
         prefill = len(keys) - matched

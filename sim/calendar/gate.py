@@ -285,8 +285,10 @@ REFUSED = (
     Refusal(
         DeploymentConfig,
         (),
-        lambda run: issubclass(ROUTERS[run.scenario.deployment.router], Looking),
-        "a router that looks into engines",
+        lambda run: (
+            run.config.sglang is not None and issubclass(ROUTERS[run.scenario.deployment.router], Looking)
+        ),
+        "a router that looks into SGLang's engines",
     ),
     Refusal(
         DeploymentConfig,

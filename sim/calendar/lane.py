@@ -60,6 +60,7 @@ class Lane:
         self._rerolls = speculative is not None and speculative.reroll_on_reject
         self._plain = not (self._rerolls or crowd.config.rebuilds_drafter_kv)
         self._own_drafts = len(self.calendar.drafts) > 0
+        self._landing = 0  # blocks of those who end with the batch in flight, after which nobody is left
         self.quiet = Quiet(self.calendar, cost, self.log, self.ends, plans, self.passes_at)
 
     def run(self) -> Turns:
@@ -132,6 +133,7 @@ class Lane:
             n: rows that decode. pieces: of prompts. queue: requests that wait.
         """
         at, log, rules, plans = self.at, self.log, self.rules, self.plans
+        self._landing = 0
         window, lag, flying = rules.window, rules.lag, at.flying
         it, i, k, acc, begin = at.it, at.i, at.k, at.acc, at.now
         following = k if plans is None else self._drafts(n, pieces, queue)
@@ -228,6 +230,7 @@ class Lane:
     def _land(self) -> bool:
         """Nobody runs: waits for the batch in flight; True if somebody ended whom others wait for."""
         at, turn = self.at, self.at.now
+        self._landing = (at.acc >> self.crowd.pack.blocks) & self.crowd.pack.blocks_mask
         self.crowd.kv.emptied(at.it)
         self.calendar.row[at.i + 1] = 0
         self.calendar.skip_beside(at.i + 1)
@@ -237,6 +240,7 @@ class Lane:
     def _idle(self, until: float) -> Generator[float, float, float]:
         """Waits for the next request: `at.now` becomes its time (inf: there is none); returns as `_step`."""
         at, waiting = self.at, self.waiting
+        self._landing = 0
         if waiting.head < waiting.visible or waiting.preempted or self.crowd.begun is not None:
             raise Unsuited("nothing can be scheduled although requests are left")
         if at.acc:
@@ -272,6 +276,14 @@ class Lane:
         if self.ends.runs_ahead:
             self.quiet.take_back(self.at, now)
         self.waiting.submit(place, now)
+
+    def blocks_used(self) -> int:
+        """Returns the KV blocks that are held where the lane rests."""
+        if self.stepper is not None and self.stepper.engine is not None:
+            kv = self.stepper.engine.scheduler.kv
+            return kv.total_blocks - kv.free_blocks
+        pack = self.crowd.pack
+        return self._landing + ((self.at.acc >> pack.blocks) & pack.blocks_mask)
 
     @property
     def inbox(self) -> array[int] | range:

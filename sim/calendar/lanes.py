@@ -52,6 +52,11 @@ class LaneServer:
         """Takes every turn before `until`, or until somebody has ended whom others wait for."""
         return self.walk.send(until)
 
+    def kv_usage(self) -> float:
+        """Returns the share of the engine's KV blocks in use."""
+        used, total = self.lane.blocks_used(), self.lane.crowd.rules.usable_blocks
+        return 1.0 - (total - used) / total
+
     def answers(self) -> Iterator[Answer]:
         """Yields who has ended since the last call."""
         lane, lives = self.lane, self._lives

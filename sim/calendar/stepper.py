@@ -60,6 +60,9 @@ class Stepper:
         make: makes the request of a place, with its luck.
         plans, policy: choose K while running; None is always K.
         members: draws again whoever comes back.
+
+    Attributes:
+        engine: that steps now; None while the calendar goes on.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Stepper:
         self.policy = None if policy is None or plans is None else Relay(plans, crowd.log, policy)
         self.members = members
         self.recorder = Recorder(0, crowd.footprints.k + 1)
+        self.engine: Engine | None = None
         self._place_of: dict[int, int] = {}
         self._fresh: set[int] = set()
         self._aboard: list[Request] = []
@@ -96,7 +100,7 @@ class Stepper:
         lasted = it - self._until >= self._least
         self._least = LEAST_STEPS if lasted else min(2 * self._least, MOST_STEPS)
         self._hear(it - 1 - at.flying)
-        engine = self._hand_over(at)
+        engine = self.engine = self._hand_over(at)
         while True:
             due = engine.fill(at.now)
             if crowd.config.enable_prefix_caching and engine.has_preempted:
@@ -119,6 +123,7 @@ class Stepper:
                 break
         self._until = engine.iterations
         self._take_back(engine, at)
+        self.engine = None
         return until
 
     def _hear(self, upto: int) -> None:

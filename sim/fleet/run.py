@@ -151,7 +151,7 @@ class PooledRun:
             return PartRun(part, lives, rows, None, None, "")
         if index in self.groups.fallible:
             return PartRun(part, lives, rows, None, None, FALLIBLE)
-        if self.groups.looks:
+        if self.groups.looks and part.engine.sglang is not None:
             because = f"the router {self.scenario.deployment.router} looks into engines"
             return PartRun(part, lives, rows, None, None, because)
         if because := self._scaled_by_engines(index, part):

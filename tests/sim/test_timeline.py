@@ -33,6 +33,7 @@ from specfleet.sim.calendar.books import ledger, members, terms
 from specfleet.sim.calendar.kv import counted, pool, victims
 from specfleet.sim.calendar.luck import Luck
 from specfleet.sim.calendar.packing import Packing
+from specfleet.sim.config import DeploymentConfig
 from specfleet.sim.errors import Breach, Stall
 from specfleet.sim.simulation import simulate
 from specfleet.sim.speculation.bursts import Burst
@@ -120,6 +121,21 @@ def test_closed_and_capped_loops_equal_stepping(world: World, seed: int) -> None
 @LAWS
 @given(worlds(("open", "balanced", "closed", "capped"), replicas=3), SEEDS)
 def test_a_fleet_equals_stepping(world: World, seed: int) -> None:
+    prove(world, seed)
+
+
+@st.composite
+def seen_kv(draw: st.DrawFn) -> World:
+    """Replicas behind a router that asks each how much of its KV is in use."""
+    world = draw(
+        worlds(("open", "sparse", "closed", "capped"), tight=draw(st.booleans()), crowded=draw(st.booleans()))
+    )
+    return replace(world, deployment=DeploymentConfig(draw(st.integers(2, 4)), "least_kv"))
+
+
+@LAWS
+@given(seen_kv(), SEEDS)
+def test_lanes_show_the_kv_that_engines_show(world: World, seed: int) -> None:
     prove(world, seed)
 
 

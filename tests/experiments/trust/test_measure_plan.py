@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import functools
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 from fake_torch import FakeGpu, fake_torch
 
+from specfleet.experiments.measure import command
 from specfleet.experiments.measure.command import measure_command
 from specfleet.experiments.measure.points import KernelCall
 from specfleet.experiments.measure.tensors import copies
@@ -113,8 +116,10 @@ def test_without_a_gpu_the_plan_is_printed_and_written(
 def test_on_a_gpu_the_plan_is_timed_and_its_answers_are_constants(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the stand-in for a GPU, with seconds to do it in: rows, and constants for an experiment."""
-    torch = fake_torch(FakeGpu())
+    """On the stand-in for a GPU, with time for half of it: rows, and constants for an experiment."""
+    torch, reading = fake_torch(FakeGpu()), itertools.count()
+    ticking = functools.partial(command.measure, clock=lambda: next(reading) * 0.005)
+    monkeypatch.setattr(command, "measure", ticking)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**36, 2**37))
     for name, module in {"torch": torch, "vllm": None, "flash_attn": None}.items():
         monkeypatch.setitem(sys.modules, name, module)

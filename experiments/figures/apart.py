@@ -11,7 +11,7 @@ import numpy as np
 
 from specfleet.experiments.figures.data import Shown
 from specfleet.experiments.figures.style import caption, panels
-from specfleet.experiments.run.apart import GOODPUT, Apart, compared_apart
+from specfleet.experiments.run.apart import GOODPUT, NOISE, Apart, compared_apart
 from specfleet.experiments.run.costs.energy import COST
 from specfleet.experiments.run.results import is_number, read_results
 from specfleet.experiments.words.names import noun
@@ -65,7 +65,8 @@ def apart(shown: Shown) -> Figure | None:
         replace(shown, fixed=""),
         f"prefill and decode apart, against replicas that do both on the same {found[0].gpus} GPUs",
         f"Large: {what}, times as many; blue is more, red fewer. Below: GPUs that compute prompts + that "
-        "decode, the best of those tried; mean TTFT, P99 TPOT and cost of an output token, times as much.",
+        "decode, the best of those tried; mean TTFT, P99 TPOT and cost of an output token, times as much. "
+        "±: 95 % over replications; on a cliff: 10 to 90 % of requests keep the limits.",
     )
     return figure
 
@@ -82,7 +83,11 @@ def _draw(ax: Axes, mine: Sequence[Apart], x: str, y: str) -> None:
         large = (
             "new" if one.ratio == inf else f"{one.ratio:.2f}x" if one.ratio < 10.0 else f"{one.ratio:.0f}x"
         )
+        if one.half_width is not None:
+            large += f" ±{one.half_width:.2f}"
+        doubt = [one.verdict if one.verdict == NOISE else "", "on a cliff" if one.on_a_cliff else ""]
         said = [one.split, *(_times(one, key, name) for key, name in SMALL)]
+        said.append(", ".join(filter(None, doubt)))
         colour = "white" if dark else "black"
         ax.text(at[1], at[0] - 0.22, large, ha="center", va="center", fontsize=10, color=colour)
         ax.text(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 
 import yaml
 
@@ -117,10 +118,11 @@ def _unsaid_to_trtllm(serve: Serve) -> list[str]:
     return found
 
 
-def server_text(config: Experiment) -> str:
-    """Returns what starts one replica in a shell: the command, and the file of options that it names."""
+def server_text(config: Experiment, more: Sequence[str] = ()) -> str:
+    """Returns what starts one replica in a shell: the command with more words, and the file of options that
+    it names."""
     if lookups.engine(config.serve.engine).scheduler != "trtllm":
-        return shell(server_command(config))
+        return shell([*server_command(config), *more])
     options = yaml.safe_dump(trtllm_options(config), sort_keys=False)
     return f"cat > {TRTLLM_FILE} << 'EOF'\n{options}EOF\n{shell(server_command(config))}"
 

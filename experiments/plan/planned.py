@@ -8,6 +8,7 @@ from specfleet.experiments.plan.asking import Reply
 from specfleet.experiments.plan.band import AtEnd
 from specfleet.experiments.plan.candidates import Candidate
 from specfleet.experiments.plan.capacity import Capacity
+from specfleet.experiments.plan.fleet.apart import TriedSplits
 from specfleet.experiments.plan.fleet.day import DayPlan
 from specfleet.experiments.plan.fleet.fleets import Fleets
 from specfleet.experiments.plan.fleet.scaled import AtTraffic
@@ -55,6 +56,7 @@ class Planned:
         changed: the choice under other traffic.
         day: the fleet over the plan's day; None where nothing is to follow its load.
         fleets: routers and pools tried around the winner.
+        splits: prompts on GPUs of their own, tried around the winner.
         elsewhere: what would be bought at other traffic, the plan among it.
         observed: (candidate, replicas, figures) of every simulation of the search.
         spent: simulations made; the others that were asked for were found in the folder.
@@ -85,6 +87,7 @@ class Planned:
     changed: list[Changed] = field(default_factory=list)
     day: DayPlan | None = None
     fleets: Fleets = field(default_factory=Fleets)
+    splits: tuple[TriedSplits, ...] = ()
     elsewhere: list[AtTraffic] = field(default_factory=list)
     observed: list[tuple[Candidate, int, TrialFigures]] = field(default_factory=list)
     spent: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import re
@@ -15,13 +16,14 @@ from specfleet.experiments.plan.candidates import Candidate, candidates
 from specfleet.experiments.plan.capacity import REACH, capacity
 from specfleet.experiments.plan.contest import contest
 from specfleet.experiments.plan.deploy.write import FILES
+from specfleet.experiments.plan.fleet.apart import cheapest_apart, engines_apart, splits_of
 from specfleet.experiments.plan.fleet.day import day_of
 from specfleet.experiments.plan.fleet.fleets import fleets_of
 from specfleet.experiments.plan.fleet.scaled import at_other_traffic
 from specfleet.experiments.plan.neighbours import BETTER, Neighbour, neighbours
 from specfleet.experiments.plan.owned import SEVERAL, best_of_owned, reach_of
 from specfleet.experiments.plan.planned import Planned
-from specfleet.experiments.plan.search import FIRST_LOOK, Entry, Search
+from specfleet.experiments.plan.search import CENT, FIRST_LOOK, Entry, Search
 from specfleet.experiments.plan.seen import Judged, of_limit
 from specfleet.experiments.plan.sensitivity import sensitivity
 from specfleet.experiments.plan.speculation import best_by_load, break_even
@@ -268,6 +270,9 @@ class Planner:
         if this.plan.candidates.router or this.plan.candidates.pools:
             say("routers and pools")
             this.fleets = fleets_of(search, this.plan, this.every, this.winner)
+        if this.plan.candidates.disaggregated:
+            say("prompts on GPUs of their own")
+            self._part(search)
         if this.plan.candidates.autoscale:
             say("the day")
             router = this.fleets.router or mine.config.deployment.routing.then
@@ -277,6 +282,19 @@ class Planner:
             this.elsewhere = at_other_traffic(
                 laboratory, this.traffic, seeds, spare, this.lengths, ordered, this.plan.also_at
             )
+
+    def _part(self, search: Search) -> None:
+        """Tries prompts on GPUs of their own; what is cheaper than all before is to be bought."""
+        this = self.planned
+        assert this.winner is not None and this.winner.high is not None
+        mine = this.winner.candidate
+        engines = engines_apart(this.every, mine, this.rival.candidate if this.rival else None)
+        this.splits = splits_of(search, this.plan, engines, this.winner, mine.config.deployment.routing.then)
+        limit, best = search.cost(this.winner, this.winner.high), cheapest_apart(this.splits)
+        if this.fleets.chosen is not None:
+            limit = this.fleets.chosen.cost
+        if best is not None and best.best is not None and best.best.cost < limit - CENT:
+            this.fleets = dataclasses.replace(this.fleets, chosen=best.best)
 
     def _under_a_change(self) -> tuple[int, int] | None:
         lengths = self.planned.lengths

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from specfleet.experiments.plan.answer import answer, listed, so_many
 from specfleet.experiments.plan.capacity import interval, mean
 from specfleet.experiments.plan.drafts import speculation_lines
+from specfleet.experiments.plan.fleet.apart import split_lines, why_apart
 from specfleet.experiments.plan.fleet.report import day_lines, fleet_lines, traffic_lines
 from specfleet.experiments.plan.fleet.scaled import LONGEST
 from specfleet.experiments.plan.neighbours import CANNOT, COSTS_MORE, Neighbour
@@ -168,8 +169,17 @@ def _change_lines(this: Planned) -> Iterator[str]:
 
 def _fleet_lines(this: Planned) -> Iterator[str]:
     """Routers and pools, the day, and a blank line; nothing where the plan lists none."""
-    lines = [*fleet_lines(this.fleets, this.plan.spare_replicas), *day_lines(this.day)]
+    lines = [*fleet_lines(this.fleets, this.plan.spare_replicas), *split_lines(this.splits)]
+    if this.winner is not None and this.splits:
+        lines += why_apart(this.splits, _base(this), this.whole)
+    lines += day_lines(this.day)
     yield from [*lines, ""] if lines else []
+
+
+def _base(this: Planned) -> float:
+    """Dollars an hour of the plan's equal replicas."""
+    assert this.winner is not None and this.winner.high is not None
+    return this.winner.candidate.replica_usd * (this.winner.high + this.plan.spare_replicas)
 
 
 def _elsewhere_lines(this: Planned) -> Iterator[str]:

@@ -13,6 +13,7 @@ from specfleet.experiments.plan.capacity import mean
 from specfleet.experiments.plan.deploy.winner import winning_pools
 from specfleet.experiments.plan.deploy.write import write_deployment
 from specfleet.experiments.plan.flags import sglang_command, vllm_command
+from specfleet.experiments.plan.fleet.apart import splits_as_json
 from specfleet.experiments.plan.fleet.day import day_as_json
 from specfleet.experiments.plan.fleet.fleets import fleets_as_json
 from specfleet.experiments.plan.fleet.scaled import AtTraffic
@@ -66,6 +67,7 @@ def as_json(this: Planned) -> dict[str, object]:
         found["neighbours"] = [_bare(n) for n in this.neighbours]
         found["sensitivity"] = [_bare(change) for change in this.changed]
         found["fleets"] = fleets_as_json(this.fleets, this.plan.spare_replicas)
+        found["disaggregated"] = splits_as_json(this.splits, this.plan.spare_replicas)
         found["day"] = day_as_json(this.day)
         found["other_traffic"] = [_bare(at) for at in this.elsewhere]
         found["pareto"] = [_place(place) for place in front(places(this))]

@@ -87,6 +87,20 @@ def bound(config: Experiment, lengths: MeanLengths, acceptance_factor: float = 1
     return max(found, key=lambda bound: bound.rate)
 
 
+def prompts_bound(config: Experiment, lengths: MeanLengths) -> float:
+    """Returns the requests/s whose prompts one replica that does nothing else can compute at most.
+
+    0 where a long prompt alone takes longer than the limit on TTFT. Prompts of a step share its weights.
+    """
+    built = build(config)
+    assert config.slo is not None, "the rules ask for an SLO"
+    cost, engine = built.scenario.cost, built.scenario.engine
+    ttft = _limit_s(config.slo, "ttft")
+    if ttft is not None and _prompt_seconds(cost, engine, lengths.long_prompt) > ttft:
+        return 0.0
+    return _prompts_alone(cost, engine, lengths.prompt, "").rate
+
+
 def _choices(config: Experiment, drafter: SpeculativeConfig) -> Iterator[Experiment]:
     """The same engine with every K that a policy may choose, at all times; a tree whole or not at all."""
     most, serve = drafter.num_speculative_tokens or 0, config.serve

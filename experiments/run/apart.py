@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import hypot, inf
 from typing import NamedTuple
 
 from specfleet.experiments.run.results import Row, is_number, number
 
 GOODPUT, THROUGHPUT = "request_goodput", "output_throughput"
+MET = "slo_attainment"
+SETTLED, NOISE = "settled", "inside noise"
+CLIFF = 0.1
+"""A limit runs through latencies where so great a share of requests is on either side of it."""
 WHERE = "deployment"
 """Axes of this block tell deployments apart; the others are a setting."""
 
@@ -22,6 +27,7 @@ class Apart(NamedTuple):
         gpus: of each of the two.
         measure: what it is the best by.
         ratio: of that, best over whole; inf where the whole has none.
+        half_width: of the ratio's 95 % interval over replications; None where there is one.
     """
 
     setting: Mapping[str, object]
@@ -31,6 +37,23 @@ class Apart(NamedTuple):
     gpus: int
     measure: str
     ratio: float
+    half_width: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Whether the ratio is told from 1: `settled`, `inside noise`; "" of a single replication."""
+        if self.ratio == inf:
+            return SETTLED
+        if self.half_width is None:
+            return ""
+        return SETTLED if abs(self.ratio - 1.0) > self.half_width else NOISE
+
+    @property
+    def on_a_cliff(self) -> bool:
+        """Whether limits of the SLO run through the latencies of either, so that a small change of a limit
+        changes how many requests are good."""
+        shares = [number(row, MET) for row in (self.whole, self.best) if is_number(row.get(MET))]
+        return any(CLIFF < share < 1.0 - CLIFF for share in shares)
 
     def times(self, key: str) -> float | None:
         """Returns a figure of the best over that of the whole; None without one."""
@@ -57,10 +80,25 @@ def compared_apart(rows: Sequence[Row], axes: Sequence[str]) -> list[Apart]:
         if not there:
             continue
         best, least = max(there, key=lambda row: _value(row, measure)), _value(whole[0], measure)
-        ratio = _value(best, measure) / least if least > 0.0 else float("inf")
+        ratio = _value(best, measure) / least if least > 0.0 else inf
         setting = {axis: best.get(axis) for axis in others}
-        found.append(Apart(setting, whole[0], best, split_of(best, gpus), gpus, measure, ratio))
+        wide = _half_width(whole[0], best, measure, ratio)
+        found.append(Apart(setting, whole[0], best, split_of(best, gpus), gpus, measure, ratio, wide))
     return found
+
+
+def _half_width(whole: Row, best: Row, measure: str, ratio: float) -> float | None:
+    """Returns half the 95 % interval of a ratio of two means over the same seeds; None without intervals.
+
+    As if the two were independent: what they share, requests and luck, makes it narrower than that.
+    """
+    shares = []
+    for row in (whole, best):
+        value, wide = _value(row, measure), row.get(f"{measure}_ci95")
+        if not value or not is_number(wide):
+            return None
+        shares.append(number(row, f"{measure}_ci95") / value)
+    return ratio * hypot(*shares)
 
 
 def hands_over(row: Row) -> bool:

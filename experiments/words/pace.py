@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from specfleet.experiments.run.files import read_object
+from specfleet.sim.disaggregation.config import STEPPED
 
 LEAST_SHARE = 0.01
 """Share of a simulation's steps below which nothing is said."""
@@ -17,6 +18,7 @@ def stepped_sentences(folder: Path) -> list[str]:
     Args:
         folder: of the run; `engine.json` of each point and seed has `stepped`.
     """
+    # prompts for others are stepped in any case, and are a small part of such a run
     shares: dict[str, list[float]] = {}
     found = sorted(folder.glob("points/*/engine.json"))
     for path in found:
@@ -27,4 +29,5 @@ def stepped_sentences(folder: Path) -> list[str]:
         f"{len(mine)} of {len(found)} simulations were stepped in up to {max(mine):.0%} of their iterations, "
         f"which takes three to eight times as long: {because or 'steps that the calendar cannot take'}."
         for because, mine in sorted(shares.items(), key=lambda entry: -len(entry[1]))
+        if because != STEPPED
     ]

@@ -26,6 +26,7 @@ class Transfer:
     Args:
         row: whose it is.
         source: the replica that sends.
+        number: of those before it.
 
     Attributes:
         target: the replica that receives; known when it is `open`.
@@ -36,10 +37,10 @@ class Transfer:
         moved: bytes that have arrived.
     """
 
-    __slots__ = ("closed", "inflow", "moved", "open", "rate", "ready", "row", "source", "target")
+    __slots__ = ("closed", "inflow", "moved", "number", "open", "rate", "ready", "row", "source", "target")
 
-    def __init__(self, row: int, source: int) -> None:
-        self.row, self.source, self.target = row, source, -1
+    def __init__(self, row: int, source: int, number: int = 0) -> None:
+        self.row, self.source, self.target, self.number = row, source, -1, number
         self.open = self.closed = False
         self.ready = self.inflow = self.rate = self.moved = 0.0
 
@@ -65,13 +66,16 @@ class Network:
     ) -> None:
         self._alarm, self._bytes_per_s, self._done = alarm, bytes_per_s, done
         self._flows: dict[int, Transfer] = {}
+        self._stirred: dict[int, Transfer] = {}
+        self._begun = 0
         self._now = 0.0
         self._due_s, self._emptied = inf, list[Transfer]()
         self._turn = 0
 
     def begin(self, row: int, source: int) -> None:
         """A transfer is to come, of which nothing is ready yet."""
-        self._flows[row] = Transfer(row, source)
+        self._flows[row] = Transfer(row, source, self._begun)
+        self._begun += 1
 
     def flow(self, row: int) -> Transfer:
         """Returns a transfer that has not ended."""
@@ -79,35 +83,43 @@ class Network:
 
     def open(self, row: int, target: int, now: float) -> None:
         """The receiver is ready."""
-        self._advance(now)
-        flow = self._flows[row]
+        flow = self._stir(row, now)
         flow.target, flow.open = target, True
         self._share(now)
 
     def put(self, row: int, count: float, now: float) -> None:
         """So many bytes more are ready at `now`."""
-        self._advance(now)
-        self._flows[row].ready += count
+        self._stir(row, now).ready += count
         self._share(now)
 
     def pour(self, row: int, rate: float, now: float) -> None:
         """From `now` on, so many bytes a second become ready."""
-        self._advance(now)
-        self._flows[row].inflow = rate
+        self._stir(row, now).inflow = rate
         self._share(now)
 
     def close(self, row: int, now: float) -> None:
         """Nothing more will become ready: the transfer ends when all that is has been sent."""
-        self._advance(now)
-        flow = self._flows[row]
-        flow.closed = True
+        self._stir(row, now).closed = True
         self._share(now)
+
+    def _stir(self, row: int, now: float) -> Transfer:
+        """Moves bytes until `now`; returns a transfer of which something is about to change.
+
+        Those of which nothing is known yet, prompts that wait, are none of the others' business.
+        """
+        self._advance(now)
+        found = self._stirred.get(row)
+        if found is None:
+            found = self._stirred[row] = self._flows[row]
+            ordered = sorted(self._stirred.values(), key=lambda flow: flow.number)
+            self._stirred = {flow.row: flow for flow in ordered}
+        return found
 
     def _advance(self, now: float) -> None:
         """Moves bytes until `now`."""
         seconds = now - self._now
         if seconds > 0.0:
-            for flow in self._flows.values():
+            for flow in self._stirred.values():
                 if flow.inflow or flow.rate:
                     flow.moved += flow.rate * seconds
                     flow.ready = max(flow.ready + (flow.inflow - flow.rate) * seconds, 0.0)
@@ -121,11 +133,12 @@ class Network:
 
     def _share(self, now: float) -> None:
         """Ends transfers that are through, shares the links anew, and asks to be called when that changes."""
-        ended = [flow for flow in self._flows.values() if flow.closed and flow.open and not flow.ready]
+        stirred = self._stirred
+        ended = [flow for flow in stirred.values() if flow.closed and flow.open and not flow.ready]
         for flow in ended:
-            del self._flows[flow.row]
-        share([flow for flow in self._flows.values() if flow.open], self._bytes_per_s)
-        times = [(flow.empties_in, flow) for flow in self._flows.values()]
+            del self._flows[flow.row], stirred[flow.row]
+        share([flow for flow in stirred.values() if flow.open], self._bytes_per_s)
+        times = [(flow.empties_in, flow) for flow in stirred.values()]
         least = min((seconds for seconds, _ in times), default=inf)
         self._turn += 1
         self._due_s, self._emptied = now + least, [flow for seconds, flow in times if seconds == least]

@@ -24,7 +24,13 @@ FLAGS = {
     "--num-gpu-blocks-override": int,
     "--kv-cache-memory-bytes": int,
     "--speculative-config": str,
+    "--kv-transfer-config": str,
 }
+TRANSFER_FIELDS = {
+    "kv_connector", "engine_id", "kv_buffer_device", "kv_buffer_size", "kv_role", "kv_rank",
+    "kv_parallel_size", "kv_ip", "kv_port", "kv_connector_extra_config", "kv_connector_module_path",
+    "enable_permute_local_kv", "kv_load_failure_policy",
+}  # fmt: skip
 SWITCHES = {"enable-prefix-caching", "enable-chunked-prefill", "async-scheduling"}
 CHOICES = {
     "--dtype": {"auto", "half", "float16", "bfloat16", "float", "float32"},

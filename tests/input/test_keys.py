@@ -41,6 +41,7 @@ AGAIN = (
     "deployment.pools.spot.",
     "plan.candidates.drafting.speculative_config.",
     "plan.candidates.autoscale.",
+    "plan.candidates.disaggregated.",
     *(f"plan.candidates.drafting.{block}." for block in ("acceptance", "draft_policy", "draft_tree")),
     *(f"workload.mix.{block}." for block in ("acceptance", "slo", "input", "output", "trace", "prefix")),
     "workload.mix.sessions.",

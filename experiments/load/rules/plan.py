@@ -177,11 +177,11 @@ def _engines(plan: Plan) -> Iterator[Conflict]:
 def _fleets(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
     """Pools part the classes of one stream, each class in exactly one of them."""
     workload, listed = experiment.workload, plan.candidates
-    if (listed.pools or listed.router) and plan.objective != "cost":
+    if (listed.pools or listed.router or listed.disaggregated) and plan.objective != "cost":
         message = (
             f"are tried to buy less, and the objective is {plan.objective}; remove them, or the objective"
         )
-        for key in ("pools", "router"):
+        for key in ("pools", "router", "disaggregated"):
             if getattr(listed, key):
                 yield Conflict.at(message, f"plan.candidates.{key}", "plan.objective")
     if not listed.pools:

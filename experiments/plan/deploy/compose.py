@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from specfleet.experiments.plan.deploy.handing import (
+    PROXY,
+    PROXY_FILE,
+    PROXY_PORT,
+    SIDE,
+    SIDE_HOST,
+    SIDE_PORT,
+    proxy_env,
+)
 from specfleet.experiments.plan.deploy.kubernetes import CACHE, EVERY_S, START_S, plain_yaml
 from specfleet.experiments.plan.deploy.pool import DeployedPool
 
@@ -34,10 +43,15 @@ def compose_text(pools: Sequence[DeployedPool], router: str) -> str:
     for number, host in enumerate(hosts, 1):
         first = 0
         for port, (name, pool) in enumerate(host, FIRST_PORT):
-            services[name] = _service(pool, first, None if len(hosts) == 1 else (f"host-{number}", port))
+            services[name] = _service(
+                pool, name, first, None if len(hosts) == 1 else (f"host-{number}", port)
+            )
             first += pool.gpus
     content: dict[str, object] = {"name": pools[0].name, "services": services, "volumes": {"models": {}}}
-    if len(hosts) == 1:
+    if len(hosts) == 1 and any(pool.role for pool in pools):
+        services["gateway"] = _proxy(pools, router)
+        content["configs"] = {"gateway": {"content": PROXY.replace("$", "$$")}}
+    elif len(hosts) == 1:
         services["gateway"] = _gateway(pools)
         content["configs"] = {"gateway": {"content": _nginx(pools, router)}}
     return "\n".join(head) + "\n" + plain_yaml(content)
@@ -69,6 +83,10 @@ def _head(
         yield f"It is for {len(hosts)} hosts with {HOST_GPUS} GPUs: start profile host-1, .. on each. No"
         yield f"file of one host can stand before several: {router} needs a gateway before the ports"
         yield f"from {FIRST_PORT} on of all."
+    elif any(pool.role for pool in pools):
+        yield "The gateway is a proxy that sends each request to a prefill and then to a decode replica, as"
+        yield f"simulated ({router} among the first; others than least_outstanding in turn). Docker Compose"
+        yield "takes it from this file from 2.23.1 on."
     elif router in BALANCED:
         there = BALANCED[router].rstrip(";") or "round robin"
         yield f"The gateway is nginx: {router} is its `{there}`, request by request."
@@ -84,7 +102,7 @@ def _head(
             yield f"Compose does not scale: {pool.name} has the {pool.replicas} replicas that it starts with."
 
 
-def _service(pool: DeployedPool, first: int, apart: tuple[str, int] | None) -> dict[str, object]:
+def _service(pool: DeployedPool, name: str, first: int, apart: tuple[str, int] | None) -> dict[str, object]:
     """A replica on the GPUs from `first` on; `apart`: its profile and port, where there are several hosts."""
     devices = [str(number) for number in range(first, first + pool.gpus)]
     reserved = {"driver": "nvidia", "device_ids": devices, "capabilities": ["gpu"]}
@@ -98,7 +116,10 @@ def _service(pool: DeployedPool, first: int, apart: tuple[str, int] | None) -> d
         "image": pool.image,
         "entrypoint": pool.words[:1],
         "command": [word.replace("$", "$$") for word in pool.words[1:]],
-        "environment": {"HF_TOKEN": "${HF_TOKEN:?set HF_TOKEN to a Hugging Face token}"},
+        "environment": {
+            "HF_TOKEN": "${HF_TOKEN:?set HF_TOKEN to a Hugging Face token}",
+            **({SIDE_HOST: name, SIDE: str(SIDE_PORT)} if pool.role else {}),
+        },
         "volumes": [f"models:{CACHE}"],
         "shm_size": f"{pool.shm_gib}gb",
         "deploy": {"resources": {"reservations": {"devices": [reserved]}}},
@@ -109,6 +130,26 @@ def _service(pool: DeployedPool, first: int, apart: tuple[str, int] | None) -> d
             "retries": 6,
             "start_period": f"{START_S}s",
         },
+        "restart": "unless-stopped",
+    }
+
+
+def _proxy(pools: Sequence[DeployedPool], router: str) -> dict[str, object]:
+    """The proxy before pools with roles, in the image of the engine."""
+    names = {
+        role: [f"{pool.name}-{n}" for pool in pools if pool.role == role for n in range(pool.replicas)]
+        for role in ("prefill", "decode")
+    }
+    first = next(pool for pool in pools if pool.role == "prefill")
+    assert first.transfer is not None
+    hosts = [[f"{name}:{first.port}" for name in there] for there in names.values()]
+    return {
+        "image": first.image,
+        "entrypoint": ["python3", f"/proxy/{PROXY_FILE}"],
+        "environment": proxy_env(hosts[0], hosts[1], (router, first.transfer.router)),
+        "ports": [f"{FIRST_PORT}:{PROXY_PORT}"],
+        "configs": [{"source": "gateway", "target": f"/proxy/{PROXY_FILE}"}],
+        "depends_on": {name: {"condition": "service_healthy"} for there in names.values() for name in there},
         "restart": "unless-stopped",
     }
 

@@ -6,6 +6,15 @@ from collections.abc import Iterator, Sequence
 
 import yaml
 
+from specfleet.experiments.plan.deploy.handing import (
+    PROXY,
+    PROXY_FILE,
+    PROXY_PORT,
+    SIDE,
+    SIDE_HOST,
+    SIDE_PORT,
+    proxy_env,
+)
 from specfleet.experiments.plan.deploy.pool import DeployedPool
 from specfleet.experiments.schema.blocks.scaling import Autoscale
 
@@ -39,6 +48,8 @@ def kubernetes_text(pools: Sequence[DeployedPool], router: str) -> str:
     """
     head = [f"# {line}" for line in _head(pools, router)]
     documents = [document for pool in pools for document in _documents(pool)]
+    if any(pool.role for pool in pools):
+        documents += _proxy(pools, router)
     return "\n".join(head) + "\n" + "".join(f"---\n{plain_yaml(document)}" for document in documents)
 
 
@@ -74,6 +85,11 @@ def _head(pools: Sequence[DeployedPool], router: str) -> Iterator[str]:
 
 def _routing(pools: Sequence[DeployedPool], router: str) -> Iterator[str]:
     if sum(pool.replicas for pool in pools) == 1:
+        return
+    if any(pool.role for pool in pools):
+        yield "Requests go to the Service proxy, which sends each to a prefill and then to a decode pod, as"
+        yield f"simulated ({router} among the first; others than least_outstanding in turn). KV goes from"
+        yield "pod to pod by UCX: give pods the RDMA devices of their nodes, or it goes by TCP, and longer."
         return
     yield f"Router: {router} was simulated. A Service picks a pod at random for each connection, not for each"
     yield f"request, and knows no load: for {router} put a gateway before the Service that does it."
@@ -165,6 +181,7 @@ def _container(pool: DeployedPool) -> dict[str, object]:
         "args": words[first:],
         "env": [
             {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": SECRET, "key": "token"}}},
+            *(_side_channel() if pool.role else []),
         ],
         "ports": [{"name": "http", "containerPort": pool.port}],
         "resources": {"limits": {"nvidia.com/gpu": pool.gpus}, "requests": {"nvidia.com/gpu": pool.gpus}},
@@ -184,7 +201,53 @@ def _service(pool: DeployedPool) -> dict[str, object]:
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": _meta(pool),
-        "spec": {"selector": {"app": pool.name}, "ports": ports},
+        "spec": {
+            **({"clusterIP": "None"} if pool.role else {}),
+            "selector": {"app": pool.name},
+            "ports": ports,
+        },
+    }
+
+
+def _side_channel() -> list[dict[str, object]]:
+    """Where others learn how to reach the KV of a pod."""
+    address = {"fieldRef": {"fieldPath": "status.podIP"}}
+    return [{"name": SIDE_HOST, "valueFrom": address}, {"name": SIDE, "value": str(SIDE_PORT)}]
+
+
+def _proxy(pools: Sequence[DeployedPool], router: str) -> Iterator[dict[str, object]]:
+    """The proxy before pools with roles, which asks for the addresses of their pods by name."""
+    name = "proxy"
+    meta = {"name": name, "labels": {"app": name}}
+    first, other = (next(pool for pool in pools if pool.role == role) for role in ("prefill", "decode"))
+    assert other.transfer is not None
+    hosts = [[f"{pool.name}:{pool.port}"] for pool in (first, other)]
+    env = proxy_env(hosts[0], hosts[1], (router, other.transfer.router))
+    health = {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": EVERY_S}
+    container = {
+        "name": name,
+        "image": first.image,
+        "command": ["python3", f"/proxy/{PROXY_FILE}"],
+        "env": [{"name": key, "value": value} for key, value in env.items()],
+        "ports": [{"name": "http", "containerPort": PROXY_PORT}],
+        "readinessProbe": health,
+        "volumeMounts": [{"name": name, "mountPath": "/proxy"}],
+    }
+    pod = {"containers": [container], "volumes": [{"name": name, "configMap": {"name": name}}]}
+    yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {PROXY_FILE: PROXY}}
+    template = {"metadata": {"labels": {"app": name}}, "spec": pod}
+    spec: dict[str, object] = {
+        "replicas": 1,
+        "selector": {"matchLabels": {"app": name}},
+        "template": template,
+    }
+    yield {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec}
+    ports = [{"name": "http", "port": PROXY_PORT, "targetPort": "http"}]
+    yield {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": meta,
+        "spec": {"selector": {"app": name}, "ports": ports},
     }
 
 

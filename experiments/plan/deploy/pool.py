@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from specfleet.experiments.plan.deploy.handing import transfer_words, unsaid_of
 from specfleet.experiments.plan.flags import server_command, unsaid
 from specfleet.experiments.schema import lookups
+from specfleet.experiments.schema.blocks.deployment import KvTransfer
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.scaling import Autoscale
 from specfleet.hardware.memory import GIB
@@ -28,6 +30,8 @@ class DeployedPool:
         replicas: bought, spares included; of one that scales those to start with.
         classes: of the traffic that belong here; empty: all.
         autoscale: how many there are as the load changes; None: always so many.
+        role: `prefill` or `decode`, where KV is handed over; else "".
+        transfer: how KV is handed over; None without a role.
     """
 
     name: str
@@ -35,6 +39,8 @@ class DeployedPool:
     replicas: int
     classes: tuple[str, ...] = ()
     autoscale: Autoscale | None = None
+    role: str = ""
+    transfer: KvTransfer | None = None
 
     @property
     def gpus(self) -> int:
@@ -73,7 +79,7 @@ class DeployedPool:
         words = server_command(self.config)
         if self.rules == "sglang":
             words = ["python3", *words[1:], "--host", "0.0.0.0"]
-        return [*words, "--port", str(self.port)]
+        return [*words, *(transfer_words() if self.role else []), "--port", str(self.port)]
 
     @property
     def cache_gib(self) -> int:
@@ -94,6 +100,8 @@ class DeployedPool:
     def missing(self) -> list[str]:
         """Returns why no file can start what was simulated, a clause each; empty if one can."""
         found = [f"it cannot say {clause}" for clause in unsaid(self.config)]
+        if self.transfer is not None:
+            found += [f"it cannot say {clause}" for clause in unsaid_of(self.transfer)]
         if self.rules not in PORTS:
             found.append(f"{self.rules}-serve reads a file of options, which these files do not carry")
         elif not self.image:

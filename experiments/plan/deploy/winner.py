@@ -34,6 +34,8 @@ def winning_pools(this: Planned) -> tuple[list[DeployedPool], str]:
             part.replicas + spare,
             part.classes,
             None if day is None or part.name else day.scaling,
+            part.name if chosen.transfer is not None else "",
+            chosen.transfer,
         )
         for part in chosen.parts
     ]

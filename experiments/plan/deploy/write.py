@@ -7,6 +7,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from specfleet.experiments.plan.deploy.compose import compose_text
+from specfleet.experiments.plan.deploy.handing import (
+    PROXY,
+    PROXY_FILE,
+    SIDE,
+    SIDE_HOST,
+    SIDE_PORT,
+    transfer_words,
+)
 from specfleet.experiments.plan.deploy.kubernetes import kubernetes_text
 from specfleet.experiments.plan.deploy.pool import DeployedPool
 from specfleet.experiments.plan.flags import server_command, server_text, sglang_command
@@ -14,7 +22,7 @@ from specfleet.experiments.run.files import write_text
 
 FOLDER = "deploy"
 MANIFEST, COMPOSE, COMMANDS = "kubernetes.yaml", "compose.yaml", "commands.sh"
-FILES = tuple(f"{FOLDER}/{name}" for name in (MANIFEST, COMPOSE, COMMANDS))
+FILES = tuple(f"{FOLDER}/{name}" for name in (MANIFEST, COMPOSE, COMMANDS, PROXY_FILE))
 """What may be written, in the folder of the plan."""
 
 
@@ -37,8 +45,10 @@ def write_deployment(pools: Sequence[DeployedPool], router: str, folder: Path) -
     texts = {COMMANDS: commands_text(pools)}
     if not missing(pools):
         texts = {MANIFEST: kubernetes_text(pools, router), COMPOSE: compose_text(pools, router), **texts}
+    if any(pool.role for pool in pools):
+        texts[PROXY_FILE] = PROXY
     (folder / FOLDER).mkdir(exist_ok=True)
-    for name in (MANIFEST, COMPOSE, COMMANDS):
+    for name in (MANIFEST, COMPOSE, COMMANDS, PROXY_FILE):
         (folder / FOLDER / name).unlink(missing_ok=True)
     for name, text in texts.items():
         write_text(folder / FOLDER / name, text)
@@ -60,10 +70,19 @@ def _lines(pools: Sequence[DeployedPool]) -> Iterator[str]:
         yield from (
             f"# not in this command: {reason.removeprefix('it cannot say ')}" for reason in pool.missing()
         )
-        yield server_text(pool.config)
+        yield server_text(pool.config, transfer_words() if pool.role else [])
+        if pool.role:
+            yield from _around(pool)
+            continue
         other = sglang_command(pool.config)
         if other is not None and other != server_command(pool.config):
             yield f"# the same with SGLang, which was not simulated here:\n# {shlex.join(other)}"
+
+
+def _around(pool: DeployedPool) -> Iterator[str]:
+    """What a replica with a role needs beside its command."""
+    yield f"# beside it {SIDE_HOST}: the address of this replica, and {SIDE} of its own, from {SIDE_PORT} on;"
+    yield f"# role {pool.role}: {PROXY_FILE} sends it requests, its head says how it is told of replicas"
 
 
 def deployed_text(pools: Sequence[DeployedPool], router: str) -> str:
@@ -74,6 +93,8 @@ def deployed_text(pools: Sequence[DeployedPool], router: str) -> str:
             f"something else than what was simulated: {'; '.join(reasons)}."
         )
     said = f"To start it: {', '.join(f'{FOLDER}/{name}' for name in (MANIFEST, COMPOSE, COMMANDS))}."
+    if any(pool.role for pool in pools):
+        return f"{said} Requests go to {FOLDER}/{PROXY_FILE}, which stands in the first two as well."
     if router != "random" and sum(pool.replicas for pool in pools) > 1:
         said += f" A Kubernetes Service sends connections to replicas at random; {router} needs a gateway."
     return said

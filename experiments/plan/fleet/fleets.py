@@ -14,7 +14,7 @@ from specfleet.experiments.plan.traffic import Traffic
 from specfleet.experiments.point.bounds import Bound, MeanLengths, bound
 from specfleet.experiments.point.build import requests
 from specfleet.experiments.schema.blocks.acceptance import Process
-from specfleet.experiments.schema.blocks.deployment import Deployment, ReplicaPool, Routing
+from specfleet.experiments.schema.blocks.deployment import Deployment, KvTransfer, ReplicaPool, Routing
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.plan import Plan
 from specfleet.experiments.schema.blocks.workload import TrafficClass
@@ -56,6 +56,7 @@ class TriedFleet:
         judged: of the whole; None where it was not simulated.
         runs: of the whole, a run a seed.
         refusal: why there is no such fleet; "" where there is.
+        transfer: how KV is handed over, where its parts are roles; None where each part does both.
     """
 
     router: str
@@ -64,6 +65,7 @@ class TriedFleet:
     judged: Judged | None = None
     runs: Sequence[TrialFigures] = ()
     refusal: str = ""
+    transfer: KvTransfer | None = None
 
     @property
     def met(self) -> bool:

@@ -106,6 +106,10 @@ def chosen_sentence(fleets: Fleets, cost: float, own: str, spare: int) -> str:
         return ""
     less = 1.0 - chosen.cost / cost
     saved = f", {100 * less:.3g} % less" if less > 0.0005 else ", with more room to the SLO"
+    if chosen.transfer is not None:
+        return (
+            f"Cheaper with prompts on GPUs of their own: {chosen.named(spare)}, ${chosen.cost:.2f}/h{saved}."
+        )
     if len(chosen.parts) > 1:
         return f"Cheaper in pools: {chosen.named(spare)}, ${chosen.cost:.2f}/h{saved}."
     (part,) = chosen.parts

@@ -16,6 +16,7 @@ from specfleet.experiments.schema.blocks.base import (
     Fraction,
     Named,
 )
+from specfleet.experiments.schema.blocks.deployment import KvTransfer
 from specfleet.experiments.schema.blocks.own import RouterName
 from specfleet.experiments.schema.blocks.policy import DraftPolicy
 from specfleet.experiments.schema.blocks.scaling import PoolName, Scaling
@@ -156,6 +157,9 @@ class Candidates(Block):
     """Ways to draft; plain decoding is always a candidate."""
     router: tuple[RouterName, ...] = ()
     """Routers tried before the engines that were chosen, beside that of `deployment`."""
+    disaggregated: tuple[KvTransfer, ...] = ()
+    """Ways to hand KV over from replicas that compute prompts to replicas that decode, `{}` for the usual
+    one: splits of no more replicas than the plan buys are tried, with and without drafts."""
     autoscale: tuple[Scaling, ...] = ()
     """Ways to have replicas follow the load of the plan's day, against the fixed fleet for its peak."""
     pools: tuple[Annotated[dict[PoolName, Classes], Field(min_length=2)], ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from specfleet.experiments.run.apart import GOODPUT, compared_apart
+from specfleet.experiments.run.apart import GOODPUT, NOISE, Apart, compared_apart
 from specfleet.experiments.run.costs.energy import COST
 from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.words.values import counted, named
@@ -42,6 +42,7 @@ def apart_said(rows: Sequence[Row], axes: Sequence[str]) -> list[str]:
         f"{counted(len(found), 'setting')}: {of} a second are more at {more}, fewer at {less}, and within "
         f"{NEAR:.0%} at {len(found) - more - less}."
     ]
+    said[0] += _how_sure(found)
     order = sorted(found, key=lambda one: one.ratio)
     for one in order[:1] if len(order) == 1 else (order[0], order[-1]):
         where = ", ".join(named(axis, value) for axis, value in one.setting.items())
@@ -55,6 +56,23 @@ def apart_said(rows: Sequence[Row], axes: Sequence[str]) -> list[str]:
         said.append(
             f"{where + ': ' if where else ''}{times} on {one.split} GPUs; mean TTFT {ttft}, P99 TPOT {tpot}"
             f"{more_cost}."
+        )
+    return said
+
+
+def _how_sure(found: Sequence[Apart]) -> str:
+    """Says how many of the ratios are more than noise, and where a limit of the SLO decides."""
+    noise = sum(one.verdict == NOISE for one in found)
+    said = (
+        f" Of them {counted(noise, 'ratio')} cannot be told from 1 over the replications."
+        if all(one.verdict for one in found)
+        else " One replication tells no noise: run.replications gives every ratio its interval."
+    )
+    steep = [one for one in found if one.on_a_cliff]
+    if steep:
+        said += (
+            f" At {len(steep)} a limit of the SLO runs through the latencies (10 to 90% of requests keep "
+            "them): there a small change of the limit changes the ratio."
         )
     return said
 

@@ -16,7 +16,7 @@ from specfleet.experiments.figures.data import Shown
 from specfleet.experiments.load.config import load_experiment, resolved
 from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.point.built import build
-from specfleet.experiments.run.apart import compared_apart
+from specfleet.experiments.run.apart import NOISE, SETTLED, compared_apart
 from specfleet.experiments.run.check import check
 from specfleet.experiments.run.runner import simulate_into
 from specfleet.experiments.words.check import check_text
@@ -236,6 +236,24 @@ def test_the_best_split_is_held_against_replicas_that_do_both() -> None:
         "input len = 256, output len = 64: 0.90 times as many on 1+3 GPUs; mean TTFT 100 -> "
     )
     assert "some where there were none on 1+3 GPUs" in most and "P99 TPOT 10.0 -> 5.0 ms" in most
+
+
+def test_a_ratio_has_its_interval_and_says_whether_it_is_noise_or_on_a_cliff() -> None:
+    wide = [
+        {**row, "request_goodput_ci95": 0.03 * float(str(row["request_goodput"]))} for row in compared(SERVED)
+    ]
+    found = {tuple(one.setting.values()): one for one in compared_apart(wide, AXES)}
+    assert found[256, 64].half_width == pytest.approx(0.9 * 0.03 * 2**0.5)
+    assert [found[each].verdict for each in found] == [SETTLED, NOISE, SETTLED, SETTLED]
+    assert found[8192, 512].half_width is None
+    first, *_ = apart_said(wide, AXES)
+    assert "Of them 1 ratio cannot be told from 1 over the replications." in first
+    once = compared(SERVED)
+    assert all(one.verdict in ("", SETTLED) and not one.on_a_cliff for one in compared_apart(once, AXES))
+    assert "One replication tells no noise" in apart_said(once, AXES)[0]
+    steep = [{**row, "slo_attainment": 0.5 if row["deployment"] == "3" else 1.0} for row in once]
+    assert [one.on_a_cliff for one in compared_apart(steep, AXES)] == [False, False, True, False]
+    assert "At 1 a limit of the SLO runs through the latencies" in apart_said(steep, AXES)[0]
 
 
 def test_fleets_of_other_sizes_and_points_without_a_partner_are_not_compared() -> None:

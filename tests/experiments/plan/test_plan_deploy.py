@@ -15,11 +15,13 @@ from vllm_command import faults
 
 from specfleet.experiments.load.defaults import filled
 from specfleet.experiments.plan.deploy.compose import HOST_GPUS, compose_text
+from specfleet.experiments.plan.deploy.handing import SIDE, SIDE_HOST
 from specfleet.experiments.plan.deploy.kubernetes import SCALED_ON, kubernetes_text
 from specfleet.experiments.plan.deploy.pool import DeployedPool
 from specfleet.experiments.plan.deploy.winner import deployed_name
 from specfleet.experiments.plan.deploy.write import deployed_text, missing, write_deployment
 from specfleet.experiments.plan.flags import server_command
+from specfleet.experiments.schema.blocks.deployment import KvTransfer
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.scaling import Autoscale
 
@@ -202,3 +204,65 @@ def test_any_name_of_an_experiment_becomes_one_of_kubernetes(text: str) -> None:
     name = deployed_name(text)
     assert name[0].isalpha() and name[-1].isalnum() and len(name) <= 50
     assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
+
+
+def apart(transfer: KvTransfer | None = None) -> list[DeployedPool]:
+    """A replica that computes prompts and two that decode."""
+    way = transfer or KvTransfer()
+    drafted = config(speculative_config=EAGLE)
+    return [
+        DeployedPool("fleet-prefill", drafted, 1, role="prefill", transfer=way),
+        DeployedPool("fleet-decode", drafted, 2, role="decode", transfer=way),
+    ]
+
+
+def test_replicas_with_roles_hand_kv_over_and_a_proxy_stands_before_them() -> None:
+    pools = apart()
+    for deployment, pool in zip(of_kind(pools, "Deployment"), pools, strict=False):
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        said = json.loads(container["args"][container["args"].index("--kv-transfer-config") + 1])
+        assert said == {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+        assert faults(shlex.join(pool.words[:-2])) == []
+        assert {one["name"] for one in container["env"]} == {"HF_TOKEN", SIDE_HOST, SIDE}
+    services = {one["metadata"]["name"]: one["spec"] for one in of_kind(pools, "Service")}
+    assert services["fleet-prefill"]["clusterIP"] == services["fleet-decode"]["clusterIP"] == "None"
+    (proxy,) = (one for one in of_kind(pools, "Deployment") if one["metadata"]["name"] == "proxy")
+    (container,) = proxy["spec"]["template"]["spec"]["containers"]
+    env = {one["name"]: one["value"] for one in container["env"]}
+    assert env == {
+        "PREFILL": "fleet-prefill:8000",
+        "DECODE": "fleet-decode:8000",
+        "PREFILL_ROUTER": "least_outstanding",
+        "DECODE_ROUTER": "least_outstanding",
+    }
+    (script,) = of_kind(pools, "ConfigMap")
+    compile(script["data"]["proxy.py"], "proxy.py", "exec")
+
+
+def test_the_files_of_replicas_with_roles_are_valid() -> None:
+    pools = apart()
+    validate = pytest.importorskip(
+        "kubernetes_validate", reason="the schemas of Kubernetes are in kubernetes-validate"
+    )
+    for document in documents(pools):
+        validate.validate(document, "1.37", strict=True)
+    compose = pytest.importorskip("compose_spec", reason="the Compose specification is in compose-spec")
+    text = compose_text(pools, "least_outstanding")
+    compose.PyCompose.from_yaml(text).to_spec()
+    services = yaml.safe_load(text)["services"]
+    assert set(services) == {"fleet-prefill-0", "fleet-decode-0", "fleet-decode-1", "gateway"}
+    assert services["gateway"]["environment"]["DECODE"] == "fleet-decode-0:8000,fleet-decode-1:8000"
+    assert services["fleet-decode-1"]["environment"][SIDE_HOST] == "fleet-decode-1"
+
+
+def test_commands_and_proxy_of_replicas_with_roles_are_written_and_what_they_cannot_do_is_said(
+    tmp_path: Path,
+) -> None:
+    written = {path.name for path in write_deployment(apart(), "round_robin", tmp_path)}
+    assert written == {"kubernetes.yaml", "compose.yaml", "commands.sh", "proxy.py"}
+    text = (tmp_path / "deploy" / "commands.sh").read_text()
+    assert text.count("NixlConnector") == 2
+    assert "deploy/proxy.py" in deployed_text(apart(), "round_robin")
+    by_layer = apart(KvTransfer(overlap="layers", drafter_kv="rebuilt"))
+    said = deployed_text(by_layer, "round_robin")
+    assert "overlap layers" in said and "drafter_kv rebuilt" in said and "No Kubernetes manifest" in said

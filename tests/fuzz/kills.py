@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import io
 import itertools
 import os
 import random
@@ -24,11 +25,12 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import chdir, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import specfleet.experiments.cli.main  # noqa: F401 - forks are to find it
 from specfleet.__main__ import main
+from specfleet.experiments.cli.main import main as command_line
 from specfleet.experiments.run.folder import located, manifest_of
 
 RUN = """
@@ -256,6 +258,16 @@ def ready(kind: Kind, folder: Path) -> None:
             (run / "manifest.json").write_text(text.replace('"whole": true', '"whole": false'))
 
 
+def warm_up(root: Path) -> None:
+    """Runs two commands in this process: those forked from it find catalogues read and prices made."""
+    (root / "warm").mkdir()
+    (root / "warm" / "run.yaml").write_text(RUN)
+    with chdir(root / "warm"), redirect_stdout(io.StringIO()):
+        for words in (FRESH, ("report", "results/x")):
+            with suppress(SystemExit):
+                command_line([*words])
+
+
 def measure(kind: Kind, root: Path) -> None:
     """Runs a kind undisturbed and keeps what it wrote."""
     folder = root / f"undisturbed {kind.name}"
@@ -346,6 +358,7 @@ def campaign(
     found = []
     root = tempfile.mkdtemp(prefix="kills-")  # no object that a forked command would clean up at its end
     try:
+        warm_up(Path(root))
         every = [kind for name, kind in kinds().items() if not names or name in names]
         for kind in every:
             measure(kind, Path(root))

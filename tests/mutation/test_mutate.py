@@ -65,8 +65,8 @@ def test_what_only_types_read_is_left_alone() -> None:
 
 
 def test_a_sample_is_the_same_for_the_same_seed_and_spread_over_the_folders() -> None:
-    assert sample(40, 3) == sample(40, 3)
-    assert sample(40, 3) != sample(40, 4)
+    assert sample(40, 3, "workloads/") == sample(40, 3, "workloads/")
+    assert sample(40, 3, "workloads/") != sample(40, 4, "workloads/")
     assert {mutant.file.partition("/")[0] for mutant in sample(400, 0)} == {
         *("sim", "hardware", "workloads", "experiments")
     }

@@ -16,19 +16,23 @@ A fenced block says what it is by its info string and its first line:
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Self
 
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = "```"
+CLIENT = Path(__file__).with_name("command_client.py")
 
 
 @dataclass(frozen=True)
@@ -127,10 +131,35 @@ def cell(found: Sequence[Block], at: int) -> Command:
     return Command(found[at], found[at].text, shown.lines if shown else (), shown)
 
 
-class Workshop:
-    """A folder with the presets and a `specfleet` command, in which a page's commands run in order."""
+@cache
+def command_server() -> str | None:
+    """Starts a process from which commands are forked, which ends with this one; returns its socket, or None
+    where the system does not tell when a process ends."""
+    if not hasattr(os, "pidfd_open"):
+        return None
+    folder = tempfile.mkdtemp(prefix="commands-")
+    server = subprocess.Popen(
+        [sys.executable, str(CLIENT.with_name("command_server.py")), f"{folder}/socket"],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+    )
+    assert server.stdout is not None and server.stdout.read(1)
+    atexit.register(shutil.rmtree, folder, True)
+    atexit.register(server.kill)
+    return f"{folder}/socket"
 
-    def __init__(self, folder: Path, measurements: Path | None = None) -> None:
+
+class Workshop:
+    """A folder with the presets and a `specfleet` command, in which a page's commands run in order.
+
+    Args:
+        folder: below which it is made.
+        measurements: those beside the repository, if they are there.
+        served: whether commands are forked from one process that has imported them, and not started.
+    """
+
+    def __init__(self, folder: Path, measurements: Path | None = None, served: bool = False) -> None:
         self.folder = folder / "work"
         self.measurements = measurements
         self.folder.mkdir()
@@ -138,7 +167,9 @@ class Workshop:
             (self.folder / name).symlink_to(ROOT / name)
         programs = folder / "bin"
         programs.mkdir()
-        for name, arguments in (("specfleet", " -m specfleet"), ("python", "")):
+        server = command_server() if served else None
+        asks = f' -ISE "{CLIENT}" "{server}"' if server else " -m specfleet"
+        for name, arguments in (("specfleet", asks), ("python", "")):
             program = programs / name
             program.write_text(f'#!/bin/sh\nexec "{sys.executable}"{arguments} "$@"\n')
             program.chmod(0o755)

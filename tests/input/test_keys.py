@@ -76,6 +76,18 @@ def file(tmp_path: Path) -> Path:
     return written(tmp_path)
 
 
+FOUND: dict[tuple[str, ...], dict[str, Any]] = {}
+"""What runs said that several keys are compared with."""
+
+
+def figures_before(file: Path, around: list[str]) -> dict[str, Any]:
+    """What a run of the first point says without a key; the same for all keys with the same around them."""
+    same = tuple(text.replace(str(file.parent), "") for text in around)
+    if same not in FOUND:
+        FOUND[same] = figures(file, around)
+    return FOUND[same]
+
+
 def figures(file: Path, around: list[str]) -> dict[str, Any]:
     """What a run of the first point says."""
     points = expand(load_experiment(file, around))[:1]
@@ -113,4 +125,4 @@ def test_every_key_is_accepted_and_changes_what_it_should(file: Path, key: str) 
         return
     assert text != resolved(load_experiment(file, before)), "seen in the resolved file"
     if case.seen == FIGURES:
-        assert figures(file, after) != figures(file, before)
+        assert figures(file, after) != figures_before(file, before)

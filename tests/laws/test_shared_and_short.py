@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sim_toys import World, drafting
 from test_timeline import HUNT, LAWS, SEEDS, plant, prove, small_windows_and_blocks
-from timeline_worlds import LUCK, both, differences, sharing
+from timeline_worlds import LUCK, both, differences, requests, sharing
 
 from specfleet.sim.calendar.kv import pool, shared
 from specfleet.sim.errors import Breach, Stall
+from specfleet.sim.simulation import simulate
 
 __all__ = ["small_windows_and_blocks"]
 
@@ -46,7 +47,7 @@ def test_most_of_these_worlds_throw_out_and_are_not_stepped() -> None:
     def look(world: World, seed: int) -> None:
         seen["worlds"] += 1
         with suppress(Stall):
-            ours, _ = both(world, seed)
+            ours = simulate(world.scenario(world.classes or {}), requests(world), seed)
             if ours.requests["preemptions"].any():
                 seen["short"] += 1
                 seen["found again"] += bool(ours.requests["cached_tokens"].any())

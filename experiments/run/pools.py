@@ -16,7 +16,7 @@ from specfleet.sim.metrics.failures import failure_figures
 from specfleet.sim.metrics.figures import Figures, Value
 from specfleet.sim.metrics.handover import handover_figures, ttft_split
 from specfleet.sim.metrics.patience import patience_figures
-from specfleet.sim.metrics.pools import by_pool
+from specfleet.sim.metrics.pools import by_pool, rounds_of
 from specfleet.sim.recorder import FINISHED, REJECTED, TIMED_OUT
 from specfleet.sim.scenario import RunResult
 
@@ -75,8 +75,8 @@ def pools_of(
         accepted = verifications = 0
         for kind, part in zip(result.scenario.pools, result.parts, strict=True):
             if kind.name == mine.pool:
-                accepted += int(part.requests["accepted_tokens"].sum())
-                verifications += int(part.requests["verifications"].sum())
+                counts = rounds_of(part)
+                accepted, verifications = accepted + counts[0], verifications + counts[1]
         found.append(
             {
                 **mine.as_dict(),

@@ -42,6 +42,9 @@ def _of_mapping(value: str) -> str:
     pools = mapping.get("pools")
     if isinstance(pools, dict):
         return " + ".join(f"{dict(pool or {}).get('replicas', 1)} {name}" for name, pool in pools.items())
+    if "notice_s" in mapping:  # spot instances
+        dollars = mapping.get("usd_per_gpu_hour")
+        return f"at {mapping.get('price_factor')}" if dollars is None else f"at ${dollars:g}"
     if "replicas" in mapping:
         return counted(mapping["replicas"], "replica")
     words = [str(mapping[key]) for key in ("name", "base", "method") if key in mapping]
@@ -73,6 +76,8 @@ def named(key: str, value: object) -> str:
     last = key.rpartition(".")[2]
     if last == "speculative_config":
         return PLAIN if value is None else text(value)
+    if last == "spot":
+        return "on demand" if value is None else f"spot {text(value)}"
     if last == K:
         return f"K = {text(value)}" + (f" ({PLAIN})" if value == 0 else "")
     if isinstance(value, str) and not value.startswith("{"):

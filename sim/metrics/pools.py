@@ -96,6 +96,7 @@ def _figures(
     tokens = sums.output_tokens if decodes else 0  # what a prompt's replica samples is thrown away
     ttft = Samples.of(_joined([counted.ttft_s for counted in several]))
     tpot = Samples.of(_joined([counted.tpot_sample_s for counted in several]))
+    accepted, verifications = (sum(counts) for counts in zip(*map(rounds_of, parts), strict=True))
     seconds = [_seconds(part) for part in parts]
     whole_s = sum(
         part.scenario.deployment.replicas * (span[1] - span[0])
@@ -115,7 +116,7 @@ def _figures(
         p99_ttft_ms=1e3 * ttft.percentiles([99.0])[0],
         mean_tpot_ms=1e3 * tpot.mean(),
         p99_tpot_ms=1e3 * tpot.percentiles([99.0])[0],
-        acceptance_length=1.0 + sums.accepted / sums.verifications if sums.verifications else 1.0,
+        acceptance_length=1.0 + accepted / verifications if verifications else 1.0,
         gpu_busy=busy,
         mean_running=running,
         mean_waiting=waiting,
@@ -123,6 +124,16 @@ def _figures(
         preemptions=sums.preemptions,
         slo_attainment=sums.attainment,
     )
+
+
+def rounds_of(part: RunResult) -> tuple[int, int]:
+    """Returns the drafts accepted in a pool, and its verifications. Where a request may have been in several,
+    its own counts are those of all of them, so these are of the rounds that count here."""
+    if part.attempts:
+        rounds = np.array(part.rounds_by_accepted)
+        return int(rounds @ np.arange(len(rounds))), int(rounds.sum())
+    accepted, verifications = (part.requests[name].sum() for name in ("accepted_tokens", "verifications"))
+    return int(accepted), int(verifications)
 
 
 def _seconds(part: RunResult) -> tuple[float, float, float]:

@@ -22,7 +22,9 @@ from specfleet.sim.fleet.groups import members_of
 from specfleet.sim.fleet.scaling import FIXED, AutoscaleConfig, ScalingLog
 from specfleet.sim.fleet.spot import SpotConfig, TakenAt
 from specfleet.sim.laws.everywhere import differences
+from specfleet.sim.metrics.failures import failure_figures
 from specfleet.sim.metrics.latency import latency_split
+from specfleet.sim.metrics.pools import by_pool
 from specfleet.sim.recorder import FINISHED, LOST, REJECTED, TIMED_OUT
 from specfleet.sim.scenario import ReplicaPool, RunResult, Scenario
 from specfleet.sim.simulation import simulate
@@ -125,6 +127,8 @@ def test_a_request_of_a_pool_that_died_goes_on_in_another_one_with_what_it_had()
     moved = np.flatnonzero(run.requests["retries"])
     assert moved.tolist() == [0, 3]
     assert run.requests["pool"].tolist() == [1] * 6
+    fast, plain = by_pool(run)
+    assert plain.acceptance_length == 1.0 < fast.acceptance_length  # each has its own rounds
     first = run.parts[0].attempts
     assert (first["status"] == LOST).all() and len(run.parts[0].requests["status"]) == 0
     for row in moved.tolist():
@@ -247,3 +251,91 @@ def test_every_request_ends_once_whatever_comes_goes_fails_and_is_taken(
             assert part.scaling.paid_s(0.0, end_s) == pytest.approx(integral(part.scaling, end_s), abs=1e-9)
     again = simulate(scenario, table, seed)
     assert differences(run, again) == [] and run.outages == again.outages
+
+
+def alone(
+    spot: SpotConfig | None, failures: FailuresConfig, end_s: float = 2e4, start_s: float = 3.0
+) -> RunResult:
+    """Four replicas that stay as many, with a request at the beginning and one at the end."""
+    table = RequestTable.of([1, 1], [1, 1], arrival_s=[0.0, end_s])
+    spare = 4 if spot is not None else 0
+    config = AutoscaleConfig(FIXED, 1.0, 4, 4, 4, 3.0, inf, spare=spare)
+    members = tuple(range(config.slots))
+    pool = ReplicaPool("", ENGINE, ToyCost(1e-3), members, autoscale=config, spot=spot)
+    deployment = DeploymentConfig(len(members), "random", failures=failures)
+    return simulate(Scenario.of_pools([pool], deployment, NO_CLIENT, LoadConfig()), table, 0)
+
+
+def test_interruptions_are_the_hours_of_instances_over_the_mean() -> None:
+    run = alone(SpotConfig(mtti_s=60.0, notice_s=1.0, most=50), FailuresConfig(most=50))
+    log = run.parts[0].scaling
+    assert log is not None
+    expected = log.paid_s(0.0, 2e4) / 60.0  # an instance is there from its order on
+    assert expected > 1000.0
+    assert len(run.outages) == pytest.approx(expected, rel=0.03 + 3.0 / expected**0.5)
+    figures = failure_figures(run)
+    assert figures is not None and figures.interruptions == len(run.outages) and figures.failures == 0
+    # of each mean time a replacement takes 3 s, and nobody drains for long
+    assert figures.availability == pytest.approx(60.0 / 63.0, rel=0.03)
+
+
+@pytest.mark.parametrize("kind", [DIES, HANGS])
+def test_availability_of_those_replaced_is_mtbf_over_mtbf_and_what_that_takes(kind: str) -> None:
+    failures = FailuresConfig(mtbf_s=40.0, kind=kind, detect_s=2.0, most=50)
+    figures = failure_figures(alone(None, failures))
+    assert figures is not None and figures.interruptions is None
+    # until it is found, and until another serves; a number is not there to fail again meanwhile
+    assert figures.availability == pytest.approx(40.0 / (40.0 + 2.0 + 3.0), rel=0.03)
+    assert figures.failures == pytest.approx(4 * 2e4 / 45.0, rel=0.06)
+
+
+def test_a_dead_replica_is_paid_for_until_it_is_found_and_replaced_at_once() -> None:
+    failures = FailuresConfig((FailureConfig(1, 10.0),), detect_s=2.0, most=50)
+    run = alone(None, failures, end_s=100.0)
+    log, (outage,) = run.parts[0].scaling, run.outages
+    assert log is not None
+    stays = {name: column.tolist() for name, column in log.stays.items()}
+    assert stays["gone_s"][1] == 12.0 and stays["ordered_s"][4] == 12.0 and stays["up_s"][4] == 15.0
+    assert stays["replaces"] == [0.0, 0.0, 0.0, 0.0, 1.0] and log.scale_outs == 0
+    assert (outage.found_s, outage.back_s) == (12.0, 15.0)
+
+
+def test_who_is_on_spot_drains_from_the_notice_on_and_what_is_left_is_lost_at_its_end() -> None:
+    table = RequestTable.of([10] * 4, [20, 60, 20, 60], arrival_s=[0.0] * 4)  # 2 s and 6 s
+    spot = SpotConfig(1, at=(TakenAt(1.05),), notice_s=2.0, most=1, backoff_s=0.15, keep_partial=True)
+    config = AutoscaleConfig(FIXED, 1.0, 2, 2, 2, 1.0, inf, spare=1)
+    pool = ReplicaPool("", ENGINE, ToyCost(0.1), (0, 1, 2), autoscale=config, spot=spot)
+    deployment = DeploymentConfig(3, failures=FailuresConfig())
+    scenario = Scenario.of_pools([pool], deployment, NO_CLIENT, LoadConfig())
+    run = simulate(scenario, table, 0, every_turn=True)
+    # round robin: 1 and 3 are at replica 1, which is gone at 3.05 s with 30 tokens of each
+    (outage,) = run.outages
+    assert (outage.at_s, outage.gone_s, outage.back_s, outage.lost) == (1.05, 3.05, 2.05, (1, 3))
+    assert run.requests["retries"].tolist() == [0, 1, 0, 1] and not run.requests["wasted_tokens"].any()
+    assert run.requests["finished_s"][[1, 3]] == pytest.approx([3.2 + 3.0] * 2)
+    log = run.parts[0].scaling
+    assert log is not None and log.peak() == 3 and log.paid_s(0.0, 10.0) == pytest.approx(10.0 + 3.05 + 8.95)
+    fixed = replace(spot, at=())
+    calm = replace(scenario, pools=(replace(pool, spot=fixed),))
+    whole = simulate(calm, table, 0).requests
+    assert (whole["finished_s"][[1, 3]] < run.requests["finished_s"][[1, 3]]).all()
+
+
+def test_no_instance_is_ordered_while_none_is_to_be_had_and_the_gateway_holds_who_comes() -> None:
+    table = RequestTable.of([10] * 3, [5] * 3, arrival_s=[0.0, 2.0, 4.0])
+    spot = SpotConfig(at=(TakenAt(1.0, 1, 4.0),), notice_s=0.0)
+    config = AutoscaleConfig(FIXED, 1.0, 1, 1, 1, 1.0, inf)
+    pool = ReplicaPool("", ENGINE, ToyCost(0.1), (0,), autoscale=config, spot=spot)
+    for gateway in (None, GatewayConfig()):
+        deployment = DeploymentConfig(1, failures=FailuresConfig(), gateway=gateway)
+        run = simulate(
+            Scenario.of_pools([pool], deployment, NO_CLIENT, LoadConfig()), table, 0, every_turn=True
+        )
+        served = run.requests["status"] == FINISHED
+        log = run.parts[0].scaling
+        assert log is not None
+        if gateway is None:  # nobody is there: refused, once more, and lost
+            assert served.tolist() == [True, False, False]
+            continue
+        assert served.all() and log.stays["ordered_s"].tolist() == [0.0, 5.0]
+        assert run.requests["finished_s"][1:] == pytest.approx([6.5, 6.5])

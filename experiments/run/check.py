@@ -18,7 +18,7 @@ from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.serve import Serve
 from specfleet.experiments.schema.pools import pool_experiments
 from specfleet.hardware.memory import GIB, DoesNotFit, KvBudget
-from specfleet.sim.calendar.taken import why_stepped
+from specfleet.sim.calendar.taken import may_be_given_up, why_stepped
 from specfleet.sim.scenario import Scenario
 from specfleet.sim.speculation.lives import Lives
 from specfleet.workloads.build import WorkloadSpec, build_requests
@@ -29,7 +29,7 @@ POOL = "pool"
 SAMPLE = 500
 """Requests looked at to tell whether a run would be stepped."""
 MOST_TURNS = 8_000
-"""Turns of sessions looked at, at most: by then contexts are as long as they become."""
+"""Requests run on the calendar, at most: by then contexts are as long, and as many, as they become."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def _why_stepped(config: Experiment) -> str:
 
         return why_pools_stepped(scenario, table, 0)
     because = why_stepped(scenario, table, 0, _lives(scenario, table))
-    if because or table.think_s is None or not scenario.engine.enable_prefix_caching:
+    if because or not may_be_given_up(scenario, table, 0, _lives(scenario, table)):
         return because
     return _once_kv_is_short(scenario, asked_for)
 
@@ -218,8 +218,8 @@ def _lives(scenario: Scenario, table: RequestTable, seed: int = 0) -> Lives | No
 
 
 def _once_kv_is_short(scenario: Scenario, config: Experiment) -> str:
-    """Why sessions would be stepped once their contexts no longer fit: their first replication is run on the
-    calendar, up to `MOST_TURNS`. Empty where it comes to its end there."""
+    """Why a run would be stepped once contexts no longer fit: the first `MOST_TURNS` requests of its first
+    replication are run on the calendar. Empty where they come to their end there."""
     from specfleet.sim.calendar.runs import why_given_up  # with simpy, which others need not wait for
 
     workload = config.workload

@@ -175,6 +175,24 @@ def test_what_will_be_stepped_is_said_before_it_runs_and_is(tmp_path: Path) -> N
     assert (ran.stepped_because, ran.stepped_share) == (found.points[0].stepped_because, 1.0)
 
 
+SHORT = SERVE.replace("0.95", "{share}") + f", {SUFFIX}, draft_policy: {{policy}}"
+CROWD = "num_prompts: 200, max_concurrency: 100, input_len: 900, output_len: 300"
+
+
+@pytest.mark.parametrize("policy", ["temperature_gate: {limit: 0.5}", "goodput: {}"])
+def test_what_is_stepped_once_kv_is_short_is_said_before_it_runs(tmp_path: Path, policy: str) -> None:
+    drafts = "acceptance: {conditional_acceptance: 0.6}\n"
+    for share, short in (("0.95", False), ("0.32", True)):
+        serve = SHORT.replace("{share}", share).replace("{policy}", f"{{{policy}}}")
+        text, _ = check(tmp_path, serve, CROWD, drafts)
+        assert ("will be stepped" in text) == short
+        (point,) = checked(tmp_path / "experiment.yaml", ()).points
+        config = point.point.config
+        ran = simulate(build(config).scenario, requests(config, seed=0), 0)
+        assert ran.stepped_share == float(short)
+        assert not short or point.stepped_because.startswith(ran.stepped_because)
+
+
 def test_of_what_the_calendar_takes_nothing_is_said(tmp_path: Path) -> None:
     ngram = SUFFIX.replace("suffix", "ngram")
     for serve, more in ((SERVE, ""), (f"{SERVE}, {ngram}", LOOKED_UP), (f"{SERVE}, {SUFFIX}", LOOKED_UP)):

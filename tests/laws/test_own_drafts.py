@@ -9,11 +9,15 @@ from hypothesis import given, seed
 from hypothesis import strategies as st
 from sim_toys import World, drafting
 from test_timeline import HUNT, LAWS, SEEDS, choosing, plant, prove, roomy, small_windows_and_blocks
-from timeline_worlds import LOOKED_UP, LUCK, both, differences, sharing, worlds
+from timeline_worlds import LOOKED_UP, LUCK, both, differences, policies, requests, sharing, worlds
 
 from specfleet.sim.calendar.drafts import own as drafts_of_lives
+from specfleet.sim.calendar.runs import why_given_up
+from specfleet.sim.calendar.taken import may_be_given_up, why_stepped
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.errors import Breach
+from specfleet.sim.simulation import simulate
+from specfleet.sim.speculation.lives import Lives
 from specfleet.sim.speculation.policy import PolicySpec
 from specfleet.sim.speculation.spec import AcceptanceSpec
 
@@ -59,6 +63,18 @@ def test_drafts_of_single_requests_equal_stepping(world: World, policy: PolicySp
 @given(worlds(LOOPS, 2, tight=True), own_drafts(), SEEDS)
 def test_they_do_where_kv_or_budget_run_short(world: World, policy: PolicySpec, seed: int) -> None:
     prove(choosing(world), seed, policy)
+
+
+@LAWS
+@given(worlds(LOOPS, 2, tight=True) | sharing(LOOPS, 2), own_drafts() | policies(), SEEDS)
+def test_a_run_that_the_calendar_gives_up_is_foreseen(world: World, policy: PolicySpec, seed: int) -> None:
+    scenario, table = replace(world.scenario(world.classes or {}), policy=policy), requests(world)
+    because = simulate(scenario, table, seed).stepped_because
+    k = scenario.engine.num_speculative_tokens
+    lives = Lives(scenario.acceptance, table, k, seed) if k and scenario.acceptance else None
+    if because and not why_stepped(scenario, table, seed, lives):
+        assert may_be_given_up(scenario, table, seed, lives), because
+        assert why_given_up(scenario, table, seed, lives) == because
 
 
 @LAWS

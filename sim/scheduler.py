@@ -164,10 +164,12 @@ class Scheduler:
         """
         batch = self.crowd.begin()
         schedule(self.crowd)
-        if self.policy is not None:
-            self._hand_out(batch, plan_of(self.policy, self._whole(batch), len(self.waiting), now))
-        self._advance(batch, batch.planned_drafts)
         whole = self._whole(batch)
+        if self.policy is not None:
+            self._hand_out(batch, plan_of(self.policy, whole, len(self.waiting), now))
+        self._advance(batch, batch.planned_drafts)
+        if isinstance(whole, ColumnBatch):
+            whole.decided()
         if whole.rows:
             self.crowd.flying.append((batch, batch.head))
         batch.head = None

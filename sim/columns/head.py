@@ -32,6 +32,11 @@ class ColumnBatch(Batch):
         self.refresh, self.notes = refresh, notes
         self.new, self.resumed, self.preempted = tail.new, tail.resumed, tail.preempted
         self.aborted, self.cached, self.padded = tail.aborted, tail.cached, tail.padded
+        self.decided()
+
+    def decided(self) -> None:
+        """Takes over what has become known of the tail."""
+        head, tail = self.head, self._tail
         self.prompts, self.skips_drafts = tail.prompts, tail.skips_drafts
         self.drafter_too_short = tail.drafter_too_short
         self.total_tokens = head.n + head.num_drafts + tail.total_tokens

@@ -130,6 +130,9 @@ def tell(policy: Policy, batch: Batch, heard: list[int], seconds: float) -> None
     if observe is Silent.observe:
         return
     if isinstance(policy, Columnwise) and observe is Columnwise.observe:
+        learns: object = type(policy).observe_rows
+        if learns is Columnwise.observe_rows:
+            return
         sampled = np.array(heard, dtype=np.int64)
         policy.observe_rows(batch, sampled if head is None else np.concatenate((head.new, sampled)), seconds)
     elif not (isinstance(policy, OneForAll) and observe is OneForAll.observe and not policy.learns):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from replay import compare
-from sim_toys import World
-from timeline_worlds import differences, policies, requests, sharing, worlds
+from sim_toys import World, drafting
+from timeline_worlds import LUCK, differences, policies, requests, sharing, worlds
 from trace_worlds import decided, inputs
 
 from specfleet.sim.columns import crowd
 from specfleet.sim.columns.crowd import ColumnCrowd
+from specfleet.sim.columns.luck import I64, ColumnNotes
 from specfleet.sim.errors import Stall
 from specfleet.sim.simulation import RunResult, simulate
 from specfleet.sim.speculation.policies import POLICIES
@@ -208,3 +209,24 @@ def test_most_of_those_who_run_are_aboard(boarded: list[int]) -> None:
     result = simulate(world.scenario({}), requests(world), 0, engine="step")
     running = result.iterations["running"]
     assert np.sum(boarded) > 0.9 * running.sum()
+
+
+def test_what_the_oracle_has_used_up_goes_along_with_who_is_thrown_out() -> None:
+    small = replace(drafting(3), num_gpu_blocks=31, max_num_seqs=8)
+    world = World([20] * 30, [60] * 30, engine=small, classes={"": LUCK[0]})
+    ran = stepped(world, 0, PolicySpec("oracle"))
+    assert ran.requests["preemptions"].sum() > 3
+    prove(world, 0, PolicySpec("oracle"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ColumnNotes, "skip_luck", forgetful(ColumnNotes.skip_luck))
+        assert differences(stepped(world, 0, PolicySpec("oracle")), ran)
+
+
+def forgetful(skip: Callable[[ColumnNotes, I64], None]) -> Callable[[ColumnNotes, I64], None]:
+    """Returns what passes luck over, and does not say so to whoever leaves."""
+
+    def passed_over(notes: ColumnNotes, places: I64) -> None:
+        skip(notes, places)
+        notes.skips = False
+
+    return passed_over

@@ -272,6 +272,10 @@ class CalendarCrowd:
             if not whole:
                 self.log.admitted.setdefault(stay.place, at.it)
         if drafts:
+            if self.drafting is not None:
+                raise Unsuited(
+                    "prompts found in the cache to their last token, where look-ups may find nothing"
+                )
             stay = self.kv.padded(stay, drafts)
         if whole:
             stay = stay.holding(held, self.footprints)

@@ -74,8 +74,7 @@ class CalendarRun:
             self.luck = Luck(table.class_id, each, k, seed, *asked, table.luck_id)
         self.policy = self.make_policy()
         ahead, is_vllm = self.config.async_scheduling, self.config.sglang is None
-        own = drafting_of(self.policy, self.luck, lives, table, ahead) if is_vllm else None
-        self.drafting = None if own is not None and self.policy is None and self.shared else own
+        self.drafting = drafting_of(self.policy, self.luck, lives, table, ahead) if is_vllm else None
 
     def make_policy(self) -> Policy | None:
         """Returns the policy of one more engine; None is always K."""
@@ -167,17 +166,18 @@ class CalendarRun:
     @property
     def may_step(self) -> bool:
         """Whether a step may come up that the calendar cannot take."""
-        config = self.config
-        slots = 0
+        if self.drafting is not None:
+            return False
+        return self.reaches or self.policy is not None or self.over_budget
+
+    @property
+    def over_budget(self) -> bool:
+        """Whether the rows of all who may run together could need more than the budget of a step."""
+        config, slots = self.config, 0
         if config.speculative and config.charges_draft_slots:
             slots = config.speculative.draft_slots
         rows = min(config.max_num_seqs, len(self.served))
-        charge = 1 + config.num_speculative_tokens + slots
-        if self.drafting is not None:
-            return False
-        if self.reaches:
-            return True
-        return self.policy is not None or rows * charge > config.max_num_batched_tokens
+        return rows * (1 + config.num_speculative_tokens + slots) > config.max_num_batched_tokens
 
     def never_short(self, rules: Footprints) -> bool:
         """Whether the pool holds the largest requests together, or they reserve it: nobody is preempted."""

@@ -69,7 +69,7 @@ def test_most_of_these_worlds_have_hits_and_evictions_and_are_not_stepped(
 
     monkeypatch.setattr(Pool, "take", counting)
 
-    @settings(HUNT, max_examples=60)
+    @settings(HUNT, max_examples=120)
     @given(sharing(("open", "closed", "balanced"), 2), SEEDS)
     def look(world: World, seed: int) -> None:
         before = seen["evicted"]

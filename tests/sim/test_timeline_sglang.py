@@ -107,7 +107,7 @@ def test_most_planned_worlds_stay_on_the_calendar_and_change_k() -> None:
 def test_most_random_worlds_stay_on_the_calendar_and_have_what_may_go_wrong() -> None:
     seen = Counter[str]()
 
-    @settings(HUNT, max_examples=60)
+    @settings(HUNT, max_examples=150)
     @given(st.one_of(sglang_worlds(), sharing_sglang_worlds(), retracting_sglang_worlds()), SEEDS)
     def look(world: World, seed: int) -> None:
         try:

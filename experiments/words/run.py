@@ -38,7 +38,7 @@ def run_text(run: Run, rows: Sequence[Row]) -> str:
     baseline, x, lines = experiment.report.baseline, experiment.report.x, experiment.report.lines
     table = summary_table(rows, axes, lines)
     if (missing := interruption(run)) is not None:
-        return "\n".join([missing, "", table])
+        return "\n".join([missing, "", shortened(table)])
     groups = compared(rows, axes, x, baseline or {})
     parts = [first, *filter(None, [class_answer(groups)]), ""] if (first := _answer(run, groups)) else []
     if crowded := saturation(rows, axes, x):
@@ -75,7 +75,20 @@ def run_text(run: Run, rows: Sequence[Row]) -> str:
         parts += [*claim_text(experiment.claim, rows), ""]
     if warned := _warnings(run, rows):
         parts += [*(f"Warning: {sentence}" for sentence in warned), ""]
-    return "\n".join([*parts, *backing(run.points, rows)])
+    return "\n".join([*map(shortened, parts), *backing(run.points, rows)])
+
+
+MOST_LINES = 400
+"""Of a table on stdout."""
+
+
+def shortened(table: str) -> str:
+    """A table of at most so many lines; what is left out is in summary.csv."""
+    lines = table.split("\n")
+    if len(lines) <= MOST_LINES:
+        return table
+    left = len(lines) - MOST_LINES
+    return "\n".join([*lines[:MOST_LINES], f"(and {left:,} more lines: summary.csv has every point)"])
 
 
 def run_facts(run: Run, rows: Sequence[Row]) -> dict[str, object]:

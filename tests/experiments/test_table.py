@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from specfleet.experiments.run.results import Row
 from specfleet.experiments.words import table
+from specfleet.experiments.words.run import shortened
 from specfleet.experiments.words.summary import summary_table
 from specfleet.experiments.words.table import Column, table_text
 from specfleet.experiments.words.values import rounded
@@ -208,3 +209,10 @@ def test_a_rounded_number_of_a_thousand_or_more_has_no_exponent(
     number: float, digits: int, said: str
 ) -> None:
     assert rounded(number, digits) == said
+
+
+def test_a_long_table_ends_and_says_where_the_rest_is() -> None:
+    whole = "\n".join(map(str, range(400)))
+    assert shortened(whole) == whole
+    cut = shortened(whole + "\n400\n401").split("\n")
+    assert cut[:-1] == whole.split("\n") and cut[-1].startswith("(and 2 more lines: summary.csv")

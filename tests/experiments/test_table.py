@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specfleet.experiments.run.results import Row
@@ -28,6 +28,7 @@ def tables(draw: st.DrawFn) -> tuple[list[Column], list[list[str]]]:
     return columns, rows
 
 
+@settings(deadline=None)
 @given(tables())
 def test_every_cell_stands_in_its_line_as_it_was_given(
     table: tuple[list[Column], list[list[str]]],
@@ -40,6 +41,7 @@ def test_every_cell_stands_in_its_line_as_it_was_given(
 SPACED = st.text("ab 1.%", max_size=9)
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.lists(SPACED, min_size=1, max_size=3), st.booleans(), st.sampled_from([0, 12])),
@@ -60,6 +62,7 @@ def test_where_nothing_is_wrapped_a_table_is_the_one_that_rich_would_print(
         assert table_text(columns, fitting_rows, gap=gap) == ours
 
 
+@settings(deadline=None)
 @given(tables(), st.integers(0, 4), st.integers(1, 4))
 def test_columns_line_up_on_the_side_they_are_flush_with(
     table: tuple[list[Column], list[list[str]]], indent: int, gap: int
@@ -97,6 +100,7 @@ def test_a_row_longer_than_the_columns_is_refused() -> None:
         table_text(["a"], [["1", "2"]])
 
 
+@settings(deadline=None)
 @given(tables(), st.integers(40, 90), st.integers(0, 4))
 def test_a_table_fits_its_room_and_no_word_is_broken(
     table: tuple[list[Column], list[list[str]]], room: int, indent: int
@@ -144,6 +148,7 @@ def test_long_texts_go_on_below_and_a_text_among_the_rows_stands_by_itself() -> 
     assert all(len(line) <= 40 for line in lines) and len(lines) == 6 and lines[4] == ""
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.lists(
@@ -162,6 +167,7 @@ def test_no_letter_is_lost_where_several_texts_go_on_below(rows: list[list[str]]
     assert set(text.split()) == {"x", *words}
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(codec="ascii", exclude_categories=["C"]), max_size=300), st.integers(40, 120))
 def test_prose_is_broken_between_words_only(text: str, columns: int) -> None:
     broken = fitted(text, columns)

@@ -14,7 +14,7 @@ import numpy as np
 
 from specfleet.sim.recorder import LOST, Columns
 from specfleet.sim.requests import Request
-from specfleet.sim.sequence import FINISHED, NEVER, Batch
+from specfleet.sim.sequence import FINISHED, NEVER, Batch, Sequence
 
 ATTEMPT_TIMES = ("arrived_s", "admitted_s", "first_token_s", "finished_s", "lost_s")
 ATTEMPT_COUNTS = (
@@ -260,19 +260,20 @@ def _count(request: Request, name: str) -> int:
     return found
 
 
-def undraw(step: Batch, sampled: list[int], histogram: list[int], ids: set[int] | None) -> None:
+def undraw(step: Batch, sampled: list[int], histogram: list[int], gone: set[Sequence] | None) -> None:
     """Takes back the luck that was drawn for a step in flight, which brings nothing.
 
     Args:
-        step: all of whose rows are listed, or those of `ids`.
+        step: all of whose rows are listed, or those of `gone`.
         sampled: tokens of the rows that were listed from the start.
         histogram: measured verifications by drafts accepted; less by those of the step.
-        ids: requests that have just been aborted, whose rows alone are meant; None: all who have not ended.
+        gone: who has just been aborted, whose rows alone are meant (not by id: an earlier attempt of the same
+            request may be in the step still, in vain); None: all who have not ended.
     """
     batch, head = step.tail, step.head
     tokens = [*(head.listed if head is not None else []), *sampled]
     for sequence, drafts, new in zip(batch.sequences, batch.num_drafts, tokens, strict=True):
-        meant = sequence.state != FINISHED if ids is None else sequence.id in ids
+        meant = sequence.state != FINISHED if gone is None else sequence in gone
         if new and drafts and meant and sequence.id not in batch.void:
             assert isinstance(sequence, Request)
             sequence.verifications -= 1

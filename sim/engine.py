@@ -132,10 +132,9 @@ class Engine:
         """Carries out aborts; the luck drawn for what is in flight for whoever is gone was not used."""
         gone = self.scheduler.abort(self._aborts)
         self._aborts = []
-        ids = {sequence.id for sequence in gone}
         for flight in self._flights:
-            if ids and flight.start_s < inf:
-                undraw(flight.batch, flight.sampled, self.recorder.rounds_by_accepted, ids)
+            if gone and flight.start_s < inf:
+                undraw(flight.batch, flight.sampled, self.recorder.rounds_by_accepted, set(gone))
         for sequence in gone:
             assert isinstance(sequence, Request)
             self.left.append(sequence)

@@ -50,7 +50,9 @@ def check_requests(engine: EngineConfig, requests: Columns) -> Columns:
     for before, after in ORDER:
         _check(CAUSES, before, "comes after", after, rows)
     _check(TOKENS, "cached_tokens", "found exceed", "prompt_tokens", rows)
-    if "retries" not in requests:  # else of each attempt: others may have been at engines with another K
+    if (
+        not {"retries", "client_retries"} & requests.keys()
+    ):  # else of each attempt: others may have been at engines with another K
         check_drafts(engine, rows)
     return rows
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sglang_worlds import sglang_worlds
-from sim_toys import ENGINE, ToyCost, World, worlds
+from sim_toys import ENGINE, SPREAD, ToyCost, World, drafting, worlds
 from test_failures import FAILURES, GATEWAYS, USABLE, scenario_of
-from test_pools import table_of
+from test_pools import pool_of, table_of
 from timeline_worlds import requests as requests_of
 from timeline_worlds import worlds as any_worlds
 
@@ -22,7 +22,7 @@ from specfleet.sim.fleet.failing import FailuresConfig
 from specfleet.sim.fleet.patience import PatienceConfig
 from specfleet.sim.laws.everywhere import differences
 from specfleet.sim.recorder import ABORTED, FINISHED, GAVE_UP, LOST, REJECTED, TIMED_OUT
-from specfleet.sim.scenario import RunResult
+from specfleet.sim.scenario import RunResult, Scenario
 from specfleet.sim.simulation import simulate
 from specfleet.workloads.pauses import ExponentialPause, FixedPause, PauseLaw
 
@@ -105,6 +105,37 @@ def test_under_sglang_every_request_ends_exactly_once(
     except Stall:
         return  # an engine too small for what it was given says so
     check(run, patience)
+
+
+@UNHURRIED
+@given(worlds(), worlds(), PATIENT, st.integers(0, 99), st.sampled_from(["round_robin", "least_outstanding"]))
+def test_a_further_attempt_may_be_at_another_pool(
+    world: World, other: World, patience: PatienceConfig, seed: int, router: str
+) -> None:
+    pools = [pool_of(world, "a", (0, 1)), pool_of(other, "b", (2,))]
+    mine = impatient(world, patience)
+    scenario = Scenario.of_pools(pools, DeploymentConfig(3, router), mine.client, mine.load)
+    check(simulate(scenario, table_of(world), seed, every_turn=True), patience)
+
+
+@UNHURRIED
+@given(worlds(), PATIENT, st.integers(0, 99))
+def test_ranks_in_lockstep_let_go_of_who_is_given_up(
+    world: World, patience: PatienceConfig, seed: int
+) -> None:
+    ranks = replace(impatient(world, patience), deployment=DeploymentConfig(4, "round_robin", lockstep=2))
+    acceptance = {"": world.acceptance} if world.acceptance else {}
+    check(simulate(ranks.scenario(acceptance), table_of(world), seed, every_turn=True), patience)
+
+
+def test_an_earlier_attempt_in_vain_in_a_step_takes_no_luck_back_with_it() -> None:
+    engine = replace(drafting(3), async_scheduling=True)
+    world = World([4] * 4, [30] * 4, arrival_s=[0.0] * 4, engine=engine, acceptance=SPREAD)
+    patience = PatienceConfig(timeout_s=FixedPause(0.05), retries=2, backoff_s=0.0)
+    run = impatient(world, patience).run()
+    attempts = run.attempts["verifications"]
+    assert (run.requests["status"] == GAVE_UP).all() and len(attempts) == 12
+    assert sum(run.rounds_by_accepted) == attempts.sum() == run.requests["verifications"].sum()
 
 
 def test_who_has_no_first_token_in_time_gives_up_and_the_others_move_up() -> None:

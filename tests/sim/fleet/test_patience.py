@@ -129,8 +129,8 @@ def test_ranks_in_lockstep_let_go_of_who_is_given_up(
 
 
 def test_an_earlier_attempt_in_vain_in_a_step_takes_no_luck_back_with_it() -> None:
-    """Steps of 20 ms: the first attempt is let go at 100 ms with a row in the step until 120, at whose end the
-    second is let go, which came in between."""
+    """Steps of 20 ms: the first attempt is let go at 100 ms with a row in the step until 120, when the
+    second one is let go, which came in between."""
     engine = replace(drafting(3), async_scheduling=True)
     world = World([4], [90], arrival_s=[0.0], engine=engine, acceptance=SPREAD, cost=ToyCost(0.02))
     patience = PatienceConfig(FixedPause(0.025), FixedPause(0.09), retries=1, backoff_s=0.0)

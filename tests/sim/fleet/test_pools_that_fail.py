@@ -298,6 +298,8 @@ def test_a_dead_replica_is_paid_for_until_it_is_found_and_replaced_at_once() -> 
     assert stays["gone_s"][1] == 12.0 and stays["ordered_s"][4] == 12.0 and stays["up_s"][4] == 15.0
     assert stays["replaces"] == [0.0, 0.0, 0.0, 0.0, 1.0] and log.scale_outs == 0
     assert (outage.found_s, outage.back_s) == (12.0, 15.0)
+    (late,) = alone(None, replace(failures, at=(FailureConfig(1, 97.0),)), end_s=100.0).outages
+    assert (late.found_s, late.back_s) == (99.0, inf)  # nobody serves in its place before the end
 
 
 def test_who_is_on_spot_drains_from_the_notice_on_and_what_is_left_is_lost_at_its_end() -> None:

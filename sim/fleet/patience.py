@@ -12,15 +12,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf, nan
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from specfleet.sim.environment import Environment
 from specfleet.workloads.pauses import PauseLaw
 from specfleet.workloads.requests import RequestTable
 from specfleet.workloads.streams import Purpose, stream
+
+if TYPE_CHECKING:  # simpy is not waited for by who only reads a configuration
+    from specfleet.sim.environment import Environment
 
 F64 = npt.NDArray[np.float64]
 GIVEN_UP_COLUMNS = ("gave_up_s", "client_retries")

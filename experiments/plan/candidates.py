@@ -300,11 +300,18 @@ def _not_simulated(config: Experiment, way: _Way) -> str:
     sglang = _is_sglang(config.serve)
     if way.tree is not None and not sglang:
         return f"{config.serve.engine} verifies chains, no trees (engine sglang does)"
-    if config.serve.draft_policy is not None and sglang:
+    policy = config.serve.draft_policy
+    if policy is not None and sglang and not _planned(policy):
         return (
-            "a draft_policy under SGLang is stepped, too slow for a search: sweep serve.draft_policy with run"
+            "this draft_policy under SGLang is stepped, too slow for a search (batch_size and "
+            "disable_above_queue are not): sweep serve.draft_policy with run"
         )
     return ""
+
+
+def _planned(policy: DraftPolicy) -> bool:
+    """Whether SGLang's calendar takes a policy: what chooses for a whole batch, and learns nothing."""
+    return set(policy.model_dump(exclude_none=True)) <= {"batch_size", "disable_above_queue"}
 
 
 def _drafter_name(speculative: SpeculativeConfig | None) -> str:

@@ -119,7 +119,8 @@ def experts(tree: Path, gpu: str) -> Iterable[list[Any]]:
                 smooth = dict(zip(tokens, growing([1e3 * fastest[m] for m in tokens]), strict=True))
                 cells = [f"{float(f'{smooth[m]:.3g}'):g}" if m in smooth else "" for m in TOKENS]
                 matrices, biased = shapes[shape]
-                chosen = chosen_before(engine, version, key[0], group.kernel_source.unique(), key[6], biased)
+                kind, ranks, sources = str(key[0]), int(str(key[6])), list(group.kernel_source.unique())
+                chosen = chosen_before(engine, version, kind, sources, ranks, biased)
                 yield [engine, version, *key[:5], matrices, *key[5:], int(chosen), *cells]
 
 
@@ -147,7 +148,8 @@ def choosing(tree: Path, gpu: str = "h200_sxm") -> None:
     both["us"] = 1e3 * (both.with_it - both.without)
     medians = both.groupby(["topk", "num_experts"]).us.median()
     print(medians.round(2).to_string())
-    two = [(k, us) for (k, n), us in medians.items() if not n & (n - 1)]
+    rows = medians.reset_index().itertuples(index=False, name=None)
+    two = [(k, us) for k, n, us in rows if not n & (n - 1)]
     print(f"{sum(k * us for k, us in two) / sum(k * k for k, _ in two):.2f} us a chosen expert")
 
 

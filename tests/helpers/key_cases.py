@@ -205,6 +205,8 @@ SERVE_CASES = {
     "sglang.priority_scheduling_preemption_threshold": Case(2, SGLANG, RESOLVED),
     "sglang.disable_priority_preemption": Case(True, SGLANG, RESOLVED),
     "sglang.retraction_policy": Case("priority", SGLANG, RESOLVED),
+    "sglang.cuda_graph_max_bs": Case(2, SGLANG),
+    "sglang.cuda_graph_bs": Case([3, 5], SGLANG),
     "sglang.speculative_num_steps": Case(60, {**SGLANG, **BUSY, "serve.max_num_seqs": 20}),
     "sglang.speculative_eagle_topk": Case(20, {**SGLANG, **BUSY, "serve.max_num_seqs": 20}),
     "draft_tree.shape": Case([2, 3], {**TREE, "serve.draft_tree": {"shape": [2, 2]}}),

@@ -88,8 +88,9 @@ def test_whoever_is_given_up_is_answered_with_an_error_and_nothing_else() -> Non
     engine = SimpleNamespace(aborted=[request], finished=[])
     noted: list[Any] = []
     server: Any = SimpleNamespace(
-        engine=engine, refusals={}, _now=3.5, _note=lambda who, how: noted.append(who)
+        engine=engine, refusals={}, _now=3.5, _note=lambda who, how: noted.append(who), _leaving=[]
     )
+    server._those_who_left = lambda: EngineServer._those_who_left(server)
     (answer,) = EngineServer.answers(server)
     assert (answer.row, answer.failed, answer.finished_s) == (7, True, 3.5)
     assert (answer.first_token_s, answer.first_rank, answer.last_rank) == (0.0, 0, 0)

@@ -196,7 +196,7 @@ def erlang_a(patience_s: float) -> float:
     weights = np.concatenate([[1.0], np.cumprod(RATE / (1.0 / SERVICE + n / patience_s))])
     waiting = np.maximum(np.arange(len(weights)) - 1, 0)
     waits = float((weights * waiting).sum() / weights.sum() / patience_s / RATE)
-    return waits + (1.0 - waits) * -np.expm1(-STEP_S / patience_s)
+    return waits + (1.0 - waits) * -float(np.expm1(-STEP_S / patience_s))
 
 
 @pytest.mark.parametrize("seed", [0, 1])

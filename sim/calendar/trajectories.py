@@ -205,7 +205,8 @@ class Trajectories:
         place = np.arange(len(drafts)) - np.repeat(starts, lengths)
         wants = None
         if self.drafting is not None and self.drafting.planned:
-            wants = np.where(place <= np.repeat(rows, lengths), np.int64(1) << drafts, 0)
+            wanted = self.drafting.wanted(self.order[low : low + BLOCK], lengths, drafts)
+            wants = np.where(place <= np.repeat(rows, lengths), np.int64(1) << wanted, 0)
         drafts *= place < np.repeat(rows, lengths)
         verified = np.where(place < np.repeat(rounds, lengths), drafts, 0)
         self.verified[low : low + BLOCK] = np.add.reduceat(verified > 0, starts, dtype=np.int64)

@@ -113,6 +113,14 @@ def test_look_ups_for_some_classes_alone_equal_stepping(
     prove(looked, seed, PolicySpec("by_class", {"drafts": {"a": drafts}}))
 
 
+def test_a_drafter_runs_for_the_drafts_that_are_wanted_and_not_for_those_that_are_found() -> None:
+    """What its rounds will find is not known when the drafter runs: who drafts has all its passes."""
+    world = World([9, 8, 7], [1, 9, 4], arrival_s=[0.0, 0.001, 0.002], engine=drafting(3))
+    world = replace(world, classes={"a": LUCK[0], "": LOOKED_UP[0]})
+    for luck in range(4):
+        prove(world, luck, PolicySpec("by_class", {"drafts": {"a": 0}}))
+
+
 POLICIES = {
     "temperature_gate": {"limit": 0.5},
     "early_stop": {"threshold": 0.3},

@@ -56,6 +56,14 @@ class OwnDrafts:
         """
         raise NotImplementedError
 
+    def wanted(self, ids: I64, lengths: I64, drafts: U8) -> U8:
+        """Returns the drafts that a policy wants of each round, flat: those that it verifies.
+
+        Args:
+            ids: requests. lengths: rounds of each. drafts: of each round, flat.
+        """
+        return drafts
+
     def of_piece(self, row: int) -> int:
         """Returns the drafts wanted of a request whose prompt is not computed to its end."""
         return self.k
@@ -113,6 +121,10 @@ class FoundForLife(SameForLife):
         """As `OwnDrafts.decide`."""
         drafts = np.repeat(self._each(ids), 2 * hashes) * self.luck.found(ids, hashes)
         return np.minimum(gains, drafts + np.uint8(1)), drafts
+
+    def wanted(self, ids: I64, lengths: I64, drafts: U8) -> U8:
+        """As `OwnDrafts.wanted`: whether something will be found is not known before."""
+        return np.repeat(self._each(ids), lengths)
 
 
 class Foreseen(OwnDrafts):

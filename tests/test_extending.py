@@ -142,7 +142,8 @@ def test_a_figure_of_the_summary_can_be_plotted_and_the_other_way_round() -> Non
     scaled = sf.load({**plain, "deployment": {"autoscale": SCALED}}, few | {"workload.num_prompts": 40})
     apart = {"pools": {"p": {"role": "prefill", "replicas": 1}, "d": {"role": "decode", "replicas": 1}}}
     handed = sf.load({**plain, "deployment": apart}, few)
-    runs = (closed, opened, tasks, scaled, handed)
+    hurried = sf.load(plain, few | {"workload.patience": {"timeout_s": 0.01, "retries": 1}})
+    runs = (closed, opened, tasks, scaled, handed, hurried)
     columns = {column for one in runs for column in one.run().summary.columns}
     beside = ("_ci95", "_low", "_high", "_verdict")  # intervals, and what they settle
     figures = {name for name in columns if not {".", ":"} & set(name) and not name.endswith(beside)}

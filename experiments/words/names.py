@@ -81,6 +81,8 @@ _METRICS = {
     "steps": ("steps", "count"),
     "kv_cache_tokens": ("KV cache", "tokens"),
     "gave_up": ("requests given up by clients", "requests"),
+    "gave_up_unanswered": ("requests given up without a token", "requests"),
+    "client_retries": ("requests sent again by clients", "sends"),
     "gave_up_share": ("requests given up by clients", "share"),
     "wasted_tokens": ("output tokens thrown away", "tokens"),
     "wasted_seat_share": ("time in seats for requests given up", "share"),

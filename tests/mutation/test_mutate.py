@@ -158,13 +158,15 @@ def test_constants_alone_are_tried_by_the_tests_of_who_imports_them() -> None:
 def test_processes_that_a_test_starts_have_the_mutant_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers of the sound product beside a mutant would differ from it, which is no test's doing."""
     file = "sim/speculation/luck.py"
-    every = mutants_of((ROOT / file).read_text(), file)
+    text = (ROOT / file).read_text()
+    line = 1 + next(at for at, said in enumerate(text.splitlines()) if said.startswith("_MASK = (1 << 64)"))
+    every = mutants_of(text, file)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("SPECFLEET_MUTANT", "")
-    words = [sys.executable, "-c", "from specfleet.sim.speculation.luck import LEVEL; print(LEVEL)"]
+    words = [sys.executable, "-c", "from specfleet.sim.speculation.luck import _MASK; print(_MASK >> 63)"]
     assert subprocess.check_output(words, text=True) == "1\n"
-    planted_elsewhere(next(mutant for mutant in every if mutant.what == "1 -> 2" and not mutant.function))
-    assert subprocess.check_output(words, text=True) == "2\n"
+    planted_elsewhere(next(mutant for mutant in every if mutant.what == "1 -> 2" and mutant.line == line))
+    assert subprocess.check_output(words, text=True) == "3\n"
 
 
 def test_a_file_has_no_mutant_beyond_its_last() -> None:

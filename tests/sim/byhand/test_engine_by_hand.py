@@ -133,7 +133,8 @@ def test_figures_of_a_class_are_milliseconds_and_tokens_a_round() -> None:
             assert list(percents) == [99.0]
             return [self._p99_s]
 
-    sums: Any = SimpleNamespace(completed=3, output_tokens=40, accepted=6, verifications=4, attainment=0.75)
+    counts = {"completed": 3, "output_tokens": 40, "accepted": 6, "verifications": 4, "attainment": 0.75}
+    sums: Any = SimpleNamespace(**counts, impatient=False)
     found = ClassFigures.of(sums, Fixed(0.25, 0.5), Fixed(0.125, 2.0), Fixed(3.0, 4.0)).as_dict()
     assert list(found.values()) == [3.0, 40.0, 250.0, 500.0, 125.0, 2000.0, 2.5, 3000.0, 4000.0, 0.75]
     sums.verifications, sums.attainment, none = 0, None, Fixed(0.0, 0.0)

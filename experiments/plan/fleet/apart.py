@@ -143,7 +143,7 @@ def _tried(search: Search, candidate: Candidate, way: KvTransfer, winner: Entry,
     tried: list[TriedFleet] = []
     able: list[TriedFleet] = []
     for n in range(most, max(need.fewest, most - DOWNWARDS) - 1, -1):
-        here = [_asked(search, candidate, split, way, router) for split in need.splits(n)]
+        here = _asked(search, candidate, need.splits(n), way, router)
         here.sort(key=lambda fleet: (not fleet.met, 0.0 if fleet.judged is None else fleet.judged.ratio))
         tried += here
         able[:0] = [fleet for fleet in here if fleet.met]
@@ -153,29 +153,42 @@ def _tried(search: Search, candidate: Candidate, way: KvTransfer, winner: Entry,
     return replace(nothing, tried=tuple(tried), best=best)
 
 
-def _question(search: Search, fleet_config: Experiment, replicas: int, seeds: tuple[int, ...]) -> Reply:
+def _question(search: Search, fleet_config: Experiment, replicas: int, seeds: tuple[int, ...]) -> Question:
     lengths = of_whole(search.lengths, replicas)
     if lengths is not None:
         most = max(min(lengths.most, MOST // replicas), lengths.least)
         lengths = RunLengths(lengths.least, most)
-    question = Question(search.traffic, fleet_config, replicas, seeds, lengths, whole=True)
-    return search.laboratory.ask([question])[0]
+    return Question(search.traffic, fleet_config, replicas, seeds, lengths, whole=True)
 
 
 def _asked(
-    search: Search, candidate: Candidate, split: tuple[int, int], way: KvTransfer, router: str
-) -> TriedFleet:
-    reply = _question(search, apart(candidate.config, split, way, router), sum(split), search.seeds)
-    cost = candidate.replica_usd * (sum(split) + 2 * search.spare)
-    parts = parted(search, candidate, split)
-    return TriedFleet(router, parts, cost, reply.judged, reply.runs, transfer=way)
+    search: Search, candidate: Candidate, splits: Sequence[tuple[int, int]], way: KvTransfer, router: str
+) -> list[TriedFleet]:
+    """Simulates splits side by side: all of them are asked at once."""
+    questions = [
+        _question(search, apart(candidate.config, split, way, router), sum(split), search.seeds)
+        for split in splits
+    ]
+    replies: Sequence[Reply] = search.laboratory.ask(questions) if questions else []
+    return [
+        TriedFleet(
+            router,
+            parted(search, candidate, split),
+            candidate.replica_usd * (sum(split) + 2 * search.spare),
+            reply.judged,
+            reply.runs,
+            transfer=way,
+        )
+        for split, reply in zip(splits, replies, strict=True)
+    ]
 
 
 def _again(search: Search, fleet: TriedFleet, way: KvTransfer) -> bool:
     """Whether a split meets the SLO on seeds that had no part in its choice."""
     first, other = (part.replicas for part in fleet.parts)
     config = apart(fleet.parts[0].candidate.config, (first, other), way, fleet.router)
-    return _question(search, config, first + other, search.fresh).judged.verdict == "met"
+    question = _question(search, config, first + other, search.fresh)
+    return search.laboratory.ask([question])[0].judged.verdict == "met"
 
 
 def cheapest_apart(splits: Sequence[TriedSplits]) -> TriedSplits | None:

@@ -24,7 +24,7 @@ from specfleet.sim.statistics.stopping import RunLengths
 SAID = {"met": "meets the SLO", "missed": "fails", "not settled": "not settled"}
 NEAREST = 3
 """Splits of as many replicas that are simulated: those nearest to what prompts and answers need."""
-MOST = 16_000
+MOST = 8_000
 """Requests that a split is simulated with at most; one that is not settled by then is none."""
 DOWNWARDS = 4
 """Replicas fewer than the plan's that are tried, at most."""

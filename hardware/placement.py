@@ -104,7 +104,6 @@ class Placement:
         attention: str | None = None,
     ) -> Placement:  # fmt: skip
         """A placement whose None fields take the defaults of profile or GPU, the drafter the target's TP."""
-        method = drafter.method if drafter else None
         tp, dp = tensor_parallel_size, data_parallel_size
         seqs, tokens = profile.limits(accelerator)
         utilization = profile.gpu_memory_utilization
@@ -124,7 +123,9 @@ class Placement:
             max_num_seqs=given(max_num_seqs, seqs),
             max_num_batched_tokens=given(max_num_batched_tokens, tokens),
             gpu_memory_utilization=given(gpu_memory_utilization, utilization),
-            async_scheduling=given(async_scheduling, profile.schedules_async(method)),
+            async_scheduling=given(
+                async_scheduling, profile.schedules_async(drafter.method if drafter else None)
+            ),
             quantization=quantization,
             dtype=dtype,
             kv_cache_dtype=kv_cache_dtype,

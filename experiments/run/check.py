@@ -44,7 +44,7 @@ class CheckedPoint:
         budget: its memory; None where the weights do not fit.
         refusal: why the engine would not start; None where it would.
         mean_tokens: of a request, prompt and output together; None for an empty trace.
-        stepped_because: why a run of it would be stepped, three to nine times as long; empty where the
+        stepped_because: why a run of it would be stepped, 2 to 25 times as long; empty where the
             calendar takes it, or the engine would not start.
     """
 

@@ -222,7 +222,7 @@ def _points(points: Sequence[CheckedPoint]) -> Iterator[str]:
     for because, where, mine in by(points, lambda point: point.stepped_because):
         if because:
             at = f" at {where}" if where and len(mine) < len(points) else ""
-            yield f"  will be stepped{at}, three to nine times as long: {because}"
+            yield f"  will be stepped{at}, 2 to 25 times as long: {because}"
 
 
 def _pool(point: CheckedPoint) -> str:

@@ -1,4 +1,4 @@
-"""How fast a run's steps were made: by the calendar, or stepped, which takes three to nine times as long."""
+"""How fast a run's steps were made: by the calendar, or stepped, which takes 2 to 25 times as long."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def stepped_sentences(folder: Path) -> list[str]:
             shares.setdefault(str(stepped["because"]), []).append(float(stepped["share"]))
     return [
         f"{len(mine)} of {len(found)} simulations were stepped in up to {max(mine):.0%} of their iterations, "
-        f"which takes three to nine times as long: {because or 'steps that the calendar cannot take'}."
+        f"which takes 2 to 25 times as long: {because or 'steps that the calendar cannot take'}."
         for because, mine in sorted(shares.items(), key=lambda entry: -len(entry[1]))
         if because != STEPPED
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.words.band import banded
@@ -105,6 +105,8 @@ def figures_shown(rows: Sequence[Row]) -> list[Figure]:
         values = [number(row, figure.key) for row in rows if is_number(row.get(figure.key))]
         rare = figure.key in RARE and not any(value > 0 for value in values)
         every = figure.key == "proposed_share" and all(value >= SELDOM for value in values)
+        if figure.key == "rejected" and any(number(row, "gave_up") > 0 for row in rows if "gave_up" in row):
+            figure = replace(figure, heading="not served")  # clients that left are among them
         if values and not rare and not every:
             shown.append(figure)
     return shown

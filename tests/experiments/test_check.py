@@ -166,7 +166,7 @@ LOOKED_UP = "acceptance: {conditional_acceptance: 0.6, proposal_probability: 0.4
 
 def test_what_will_be_stepped_is_said_before_it_runs_and_is(tmp_path: Path) -> None:
     text, _ = check(tmp_path, f"{SERVE}, scheduling_policy: priority, {SUFFIX}", more=LOOKED_UP)
-    said = "will be stepped, three to nine times as long: priority scheduling"
+    said = "will be stepped, 2 to 25 times as long: priority scheduling"
     assert said in text
     found = checked(tmp_path / "experiment.yaml", ())
     assert found.points[0].facts()["stepped_because"] == "priority scheduling"

@@ -37,8 +37,7 @@ def trace_of(reading: Collector, title: str, unused: list[str]) -> Trace:
     if reading.first is None or reading.last is None:
         raise TraceError(_nothing_kept(reading))
     options, notices = reading.options, reading.notices()
-    time_ns = np.array(reading.time_ns, dtype=np.int64)
-    order = np.argsort(time_ns, kind="stable")
+    order = np.argsort(time_ns := np.array(reading.time_ns, dtype=np.int64), kind="stable")
     recorded_s = (time_ns[order] - reading.first.ns) / NANOSECONDS_PER_SECOND
     rows = _Rows(
         recorded_s,
@@ -49,9 +48,8 @@ def trace_of(reading: Collector, title: str, unused: list[str]) -> Trace:
     )
     rows, said = _spread(rows, options.ties)
     notices += said
-    together = np.arange(len(order))
-    if options.turns != "arrivals":
-        together = sessions_of(reading, rows.row)
+    alone = options.turns == "arrivals"
+    together = np.arange(len(order)) if alone else sessions_of(reading, rows.row)
     rows, said = _scaled(rows, together, options.rate_scale, float(recorded_s[-1]))
     notices += said
     cap = int(rows.output.max()) if options.max_tokens is None else options.max_tokens
@@ -90,7 +88,7 @@ def trace_of(reading: Collector, title: str, unused: list[str]) -> Trace:
         max_tokens=np.full(len(rows.output), cap, dtype=np.int64),
         segments=_segments(reading, rows),
     )
-    if options.turns == "arrivals":
+    if alone:
         return Trace(table, report)
     table, said = as_turns(reading, rows.arrival_s, rows.row, table, rows.copy)
     return Trace(table, dataclasses.replace(report, turns=tuple(said)))

@@ -30,8 +30,9 @@ def _did(row: Row) -> str:
     mean, peak, hours = (number(row, key) for key in ("mean_replicas", "peak_replicas", "gpu_hours"))
     paid = f"{mean:.2f} replicas paid for on average, {peak:.2g} at most, {hours:.2f} GPU-hours"
     if not is_number(row.get(FIRST)):
-        some = "in some seeds replicas were added" if number(row, "scale_outs") else "no replica was added"
-        return f"{some}; {paid}"
+        if number(row, "scale_outs"):
+            return f"in some seeds replicas were added; {paid}"
+        return paid if is_number(row.get(RATIO)) else f"no replica was added; {paid}"
     outs = counted(round(number(row, "scale_outs")), "scale-out")
     tail = ""
     if is_number(row.get(STARTING_TTFT)):

@@ -87,7 +87,7 @@ def test_check_says_how_kv_goes_and_what_is_assumed(tmp_path: Path) -> None:
     assert "(assumed: the proxy and the set-up)" in said
     assert "will be stepped" not in said
     looks = " ".join(check_text(check(written(tmp_path, with_kv("router: least_kv")), [])).split())
-    assert "will be stepped, three to nine times as long: the router least_kv looks into engines" in looks
+    assert "will be stepped, 2 to 25 times as long: the router least_kv looks into engines" in looks
     text = with_kv("overlap: layers, setup_ms: 0, gb_per_s: 150, router: random")
     said = " ".join(check_text(check(written(tmp_path, text), [])).split())
     assert "layer by layer, while later ones are computed; then random" in said

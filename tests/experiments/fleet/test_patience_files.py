@@ -16,6 +16,7 @@ from specfleet.experiments.run.check import check
 from specfleet.experiments.run.runner import simulate_into
 from specfleet.experiments.words.check import check_text
 from specfleet.experiments.words.costs.patience import patience_said
+from specfleet.experiments.words.summary import figures_shown
 from specfleet.sim.fleet.patience import PatienceConfig
 from specfleet.sim.recorder import GAVE_UP
 from specfleet.workloads.pauses import (
@@ -139,3 +140,11 @@ def test_every_law_of_pauses_is_one_of_patience(tmp_path: Path, key: str, law: s
     (point,) = expand(load_experiment(written(tmp_path, other(f"{{{key}: {law}}}"))))
     (found,) = build(point.config).scenario.load.patience.values()
     assert getattr(found, key) == said
+
+
+def test_the_column_of_who_was_not_served_is_not_called_refused_where_clients_left() -> None:
+    """A reader takes "refused" for the engine's doing."""
+    some: list[dict[str, object]] = [{"rejected": 3.0}, {"rejected": 3.0, "gave_up": 0.0}]
+    some.append({"rejected": 3.0, "gave_up": 2.0})
+    headings = [{figure.key: figure.heading for figure in figures_shown([row])}["rejected"] for row in some]
+    assert headings == ["refused", "refused", "not served"]

@@ -36,20 +36,19 @@ class ModelSpec:
     """The shape of a transformer, in the names of its Hugging Face `config.json`.
 
     `num_experts` 0 is a dense model. A mixture of experts has `num_dense_layers` layers with a dense MLP of
-    `intermediate_size`; the others route each token to `num_experts_per_tok` experts of
-    `moe_intermediate_size` beside shared ones of `shared_expert_intermediate_size` together, by scores with a
-    correction added where there is a `router_bias`. `kv_lora_rank` above 0 is multi-head latent attention
-    (MLA): `head_dim` is then unused by the cache. `num_windowed_layers` layers attend to the last
-    `sliding_window` tokens only. `checkpoint_quantization` is how the published weights are stored ("fp8",
-    "mxfp4" for routed experts, any name of `layers.formats`). `vision_parameters` are the weights of an image
-    tower (or of sound), loaded in two bytes beside the language model. `qkv_input_multiple` is 2 for the
-    layer of an EAGLE-3 head, which reads the embedding beside the hidden state. `mtp_layers` are layers for
-    multi-token prediction in the checkpoint, `checkpoint_kv_cache_dtype` the KV type that it asks for.
+    `intermediate_size`; the others route a token to `num_experts_per_tok` experts of `moe_intermediate_size`
+    beside shared ones of `shared_expert_intermediate_size` together, by scores with a correction added where
+    there is a `router_bias`. `kv_lora_rank` above 0 is multi-head latent attention (MLA): `head_dim` is then
+    unused by the cache. `num_windowed_layers` layers attend to the last `sliding_window` tokens only.
+    `checkpoint_quantization` is how the published weights are stored ("fp8", "mxfp4" for routed experts, any
+    name of `layers.formats`), `fp8_scales_by_block` whether its FP8 has a scale a block or one a channel or
+    tensor. `vision_parameters` are the weights of an image tower (or of sound), in two bytes.
+    `qkv_input_multiple` is 2 for the layer of an EAGLE-3 head, which reads the embedding, too. `mtp_layers`
+    are layers for multi-token prediction, `checkpoint_kv_cache_dtype` the KV type that a checkpoint asks for.
 
-    `stack` are the layers one kind after another, where the fields above cannot say it: other kinds, other
-    widths, parts stored in other formats. The fields then sum it up. `extra_parameters` are weights beside
-    layers, embedding and head. `cudagraph_max_tokens` is the largest CUDA graph that vLLM captures for the
-    model whatever the sequences (gpt-oss: 1,024), 0 for none. `source` says where the shape comes from.
+    `stack` are the layers one kind after another, where the fields above cannot say it (they then sum it up).
+    `extra_parameters` are weights beside layers, embedding and head. `cudagraph_max_tokens` is vLLM's largest
+    CUDA graph for the model (gpt-oss: 1,024), 0 for the usual. `source` says where the shape comes from.
     """
 
     name: str
@@ -80,6 +79,7 @@ class ModelSpec:
     sliding_window: int = 0
     num_windowed_layers: int = 0
     checkpoint_quantization: str | None = None
+    fp8_scales_by_block: bool = True
     vision_parameters: int = 0
     mtp_layers: int = 0
     checkpoint_kv_cache_dtype: str = "auto"

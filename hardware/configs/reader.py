@@ -77,6 +77,7 @@ def model_of(config: Config, beside: Config | None, *, name: str, source: str) -
         "source": source,
         "vision_parameters": tower_parameters(config, key, hidden),
         "mtp_layers": _mtp_layers(text, config),
+        "fp8_scales_by_block": stored.fp8_by_block,
         "checkpoint_kv_cache_dtype": stored.kv_cache_dtype,
         "extra_parameters": _beside_layers(text, key, layers, hidden),
         "cudagraph_max_tokens": LARGEST_GRAPHS.get(key, 0),

@@ -77,7 +77,8 @@ def _bare(pattern: str) -> str:
 class Storage(NamedTuple):
     """What a checkpoint says of its weights: groups in order, what stays in 16 bits, its KV type.
 
-    `experts` is a format of routed experts apart from the rest, `method` the name of the method.
+    `experts` is a format of routed experts apart from the rest, `method` the name of the method;
+    `fp8_by_block`: FP8 weights have a scale a block, not one a channel or a tensor.
     """
 
     groups: tuple[Group, ...]
@@ -85,6 +86,7 @@ class Storage(NamedTuple):
     experts: str | None = None
     method: str | None = None
     kv_cache_dtype: str = "auto"
+    fp8_by_block: bool = True
 
     def of(self, layer: int, role: str, modules: tuple[str, ...]) -> str:
         """The format of a part of a layer, by its modules' names (the first that is known decides)."""
@@ -155,7 +157,8 @@ def _fp8(block_: Config, config: Config) -> Storage:
     text = block(config, "text_config") or config
     experts = "mxfp4" if text.get("expert_dtype", config.get("expert_dtype")) == "fp4" else None
     ignored = _names(block_.get("modules_to_not_convert"), block_.get("ignored_layers"))
-    return Storage((Group(None, "fp8"),), ignored, experts)
+    by_block = bool(block_.get("weight_block_size"))
+    return Storage((Group(None, "fp8"),), ignored, experts, fp8_by_block=by_block)
 
 
 def _mxfp4(block_: Config, config: Config) -> Storage:
@@ -185,19 +188,22 @@ def _bitsandbytes(block_: Config, config: Config) -> Storage:
 
 
 def _compressed(block_: Config, config: Config) -> Storage:
-    groups = []
+    groups, weights = [], list[Config]()
     for group in block(block_, "config_groups").values():
         if not isinstance(group, dict) or not isinstance(group.get("weights"), dict):
             raise ConfigError("quantization_config: a group of config_groups has no weights")
         targets = group.get("targets") or ["Linear"]
         whole = any(target in ("Linear", "FusedMoE", "RoutedExperts") for target in targets)
+        weights.append(group["weights"])
         groups.append(Group(None if whole else _names(targets), _by_scheme(group["weights"], block_)))
     if not groups and block_.get("format") == "mxfp4-pack-quantized":
         groups = [Group(None, "mxfp4")]
     if not groups:
         raise ConfigError("quantization_config has no config_groups; there the weights' type stands")
     kept = _names(block_.get("ignore"), KEPT.get(str(config.get("model_type"))))
-    return Storage(tuple(groups), kept, kv_cache_dtype=_kv(block_))
+    eight = [each for each in weights if (each.get("num_bits"), each.get("type")) == (8, "float")]
+    by_block = all(each.get("strategy") == "block" or each.get("block_structure") for each in eight)
+    return Storage(tuple(groups), kept, kv_cache_dtype=_kv(block_), fp8_by_block=by_block)
 
 
 def _by_scheme(weights: Config, block_: Config) -> str:
@@ -232,10 +238,16 @@ def _modelopt(block_: Config, config: Config) -> Storage:
         if not named and inner.get("config_groups"):
             return _compressed(inner, config)._replace(kv_cache_dtype=kv)
         groups = tuple(Group(Names(modules), stored) for stored, modules in by_format.items())
-        return Storage(groups, ignored, kv_cache_dtype=kv)
+        algos = [str(entry.get("quant_algo")).upper() for entry in named.values()]
+        return Storage(groups, ignored, kv_cache_dtype=kv, fp8_by_block=all(map(_by_block, algos)))
     if not algo and inner.get("config_groups"):
         return _compressed(inner, config)._replace(kv_cache_dtype=kv)
-    return Storage((Group(None, _algo(algo)),), ignored, kv_cache_dtype=kv)
+    return Storage((Group(None, _algo(algo)),), ignored, kv_cache_dtype=kv, fp8_by_block=_by_block(algo))
+
+
+def _by_block(algo: str) -> bool:
+    """Whether FP8 of a name of ModelOpt's has scales by block; so do other formats, which have no FP8."""
+    return MODELOPT.get(algo) != "fp8" or algo in ("FP8_PB_WO", "FP8_BLOCK")
 
 
 def _algo(name: str) -> str:
@@ -260,7 +272,8 @@ def _quark(block_: Config, config: Config) -> Storage:
     known = {"fp8_e4m3": "fp8", "fp4": "mxfp4", "int8": "int8", "int4": "int4_g128", "uint4": "int4_g128z"}
     if kind not in known:
         raise ConfigError(f"quark weights of dtype {kind!r} are not modelled; known: {', '.join(known)}")
-    return Storage((Group(None, known[kind]),), _names(block_.get("exclude")))
+    by_block = kind != "fp8_e4m3" or weights.get("qscheme") == "per_block"
+    return Storage((Group(None, known[kind]),), _names(block_.get("exclude")), fp8_by_block=by_block)
 
 
 _METHODS = {

@@ -55,9 +55,13 @@ def mixture_of(experts: ExpertMlp, hidden: int, tp: int = 1, ep: int = 1) -> Mix
 
 
 def stored_kind(model: ModelSpec, stored: str) -> str:
-    """The type of the tables for weights stored so: FP8 of a checkpoint has scales by block, FP8 made by the
-    engine one a tensor; 4-bit integers are one type whatever their groups."""
-    if stored == "fp8" and model.checkpoint_quantization == "fp8":
+    """The type of the tables for weights stored so.
+
+    FP8 of a checkpoint has scales by block unless its file says otherwise, FP8 made by the engine one a
+    tensor; by channel is priced as by tensor, since either is applied once, behind the product. 4-bit
+    integers are one type whatever their groups.
+    """
+    if stored == "fp8" and model.checkpoint_quantization == "fp8" and model.fp8_scales_by_block:
         return "fp8_block"
     return "int4" if stored.startswith("int4") else stored
 

@@ -26,11 +26,18 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 TO = ROOT / "hardware" / "measured"
 GPUS = ("h100_sxm", "h200_sxm", "b200_sxm")
+HOPPER = GPUS[:2]
 MOST_GPUS = 8
 DISTRIBUTION = "power_law_1.01"
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192, 16384)
 LEAST_TOKENS = 12
 """A line with fewer numbers of tokens, or without a single one, is left out."""
+UNTUNED = "vllm_modeloptfp8moe_flashinfer_cutlass_flashinferexperts"
+"""FlashInfer's CUTLASS kernels for FP8 with one scale a tensor, on Hopper: timed as they come, without the
+tuning that vLLM does before it serves. Up to 512 tokens they take 4.4 (H100) and 5.5 times (H200, medians)
+what TensorRT-LLM's collection has for the kernels that they are built from, and 5.7 times Triton's of 0.19;
+served they lose a tenth of a step to Triton's (vLLM #50040). They run at all only where a checkpoint brings
+the scales of its inputs; FP8 made by the engine, or by channel, runs Triton's (#33300). Left out."""
 VERSIONS = {
     "vllm": ("0.19.0", "0.24.0"),
     "sglang": ("0.5.10", "0.5.14"),
@@ -99,6 +106,8 @@ def experts(tree: Path, gpu: str) -> Iterable[list[Any]]:
             table = pd.read_parquet(path)
             table = table[(table.distribution == DISTRIBUTION) & table.num_tokens.isin(TOKENS)]
             table = table[(table.moe_tp_size * table.moe_ep_size <= MOST_GPUS) & table.moe_dtype.isin(DTYPES)]
+            if gpu in HOPPER:
+                table = table[table.kernel_source != UNTUNED]
             keys = [
                 "moe_dtype",
                 "hidden_size",

@@ -12,6 +12,7 @@ import pytest
 from specfleet.hardware import catalog
 from specfleet.hardware.catalog import CatalogError
 from specfleet.hardware.hfconfig import ConfigError, model_from_config, read_hf_config
+from specfleet.hardware.mixture.table import stored_kind
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama-3.1-8b": {
@@ -129,6 +130,48 @@ def test_eight_bit_floats_are_fp8_whoever_packed_them() -> None:
               "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float"}}}}  # fmt: skip
     config = {**CONFIGS["llama-3.1-8b"], "quantization_config": packed}
     assert model_from_config(config, name="m", source="").checkpoint_quantization == "fp8"
+
+
+def weights(**said: Any) -> dict[str, Any]:
+    group = {"weights": {"num_bits": 8, "type": "float", **said}}
+    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
+
+
+@pytest.mark.parametrize(
+    ("said", "by_block"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, True),
+        ({"quant_method": "fp8", "activation_scheme": "static"}, False),
+        (weights(strategy="block", block_structure=[128, 128]), True),
+        (weights(strategy="channel"), False),
+        (weights(strategy="tensor"), False),
+        (weights(num_bits=4, type="int", group_size=128), True),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, False),
+        ({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}, True),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, True),
+        ({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp8_e4m3"}}}, False),
+        (None, True),
+    ],
+)
+def test_a_file_says_whether_its_eight_bit_floats_have_a_scale_a_block(said: Any, by_block: bool) -> None:
+    config = {**CONFIGS["qwen3-30b-a3b"], "quantization_config": said}
+    model = model_from_config(config, name="m", source="")
+    assert model.fp8_scales_by_block is by_block
+    if model.checkpoint_quantization == "fp8":
+        assert stored_kind(model, "fp8") == ("fp8_block" if by_block else "fp8")
+
+
+def test_a_mixed_checkpoint_has_scales_by_block_if_all_its_fp8_has() -> None:
+    layers = {f"model.layers.{n}.mlp.experts": {"quant_algo": "FP8_PB_WO"} for n in range(48)}
+    mixed = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
+
+    def by_block(**more: str) -> bool:
+        named = {**layers, **{name: {"quant_algo": algo} for name, algo in more.items()}}
+        said = {**mixed, "quantized_layers": named}
+        config = {**CONFIGS["qwen3-30b-a3b"], "quantization_config": said}
+        return model_from_config(config, name="m", source="").fp8_scales_by_block
+
+    assert by_block() and by_block(lm_head="NVFP4") and not by_block(lm_head="FP8")
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,26 @@ def test_fp8_of_a_checkpoint_has_scales_by_block_and_that_of_the_engine_one_a_te
     assert stored_kind(model, stored) == kind
 
 
+@pytest.mark.parametrize("name", ["glm-4.5-air-fp8", "glm-4.6-fp8"])
+def test_experts_with_a_scale_a_channel_are_priced_as_those_with_one_a_tensor(name: str) -> None:
+    model = catalog.model(name)
+    assert not model.fp8_scales_by_block and stored_kind(model, "fp8") == "fp8"
+    assert stored_kind(replace(model, fp8_scales_by_block=True), "fp8") == "fp8_block"
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm", "h200", "b200"])
+@pytest.mark.parametrize("engine", ["vllm-0.33", "vllm-0.19", "sglang", "trtllm"])
+@pytest.mark.parametrize("name", ["qwen3-30b-a3b", "qwen3-235b-a22b", "glm-4.6", "mixtral-8x7b"])
+def test_experts_of_half_the_bytes_are_no_slower_where_bytes_decide(gpu: str, engine: str, name: str) -> None:
+    tokens = np.array([8.0, 16.0, 32.0, 64.0])
+    seconds = {}
+    for quantization in (None, "fp8"):
+        place = placed(name, gpu, engine, tensor_parallel_size=2, quantization=quantization)
+        group = next(group for group in place.model.layer_groups(2, quantization) if group.experts)
+        seconds[quantization] = np.sum(expert_gemms(place, place.model, 2, group, tokens, 0), axis=0)
+    assert (seconds["fp8"] < 1.05 * seconds[None]).all(), "a kernel timed before it was tuned: no such lines"
+
+
 def test_choosing_takes_a_kernel_or_two_and_five_with_a_bias_in_011() -> None:
     plain, odd = ExpertMlp(128, 8, 768), ExpertMlp(160, 8, 2560)
     biased = ExpertMlp(160, 8, 1536, router_bias=True)

@@ -353,7 +353,7 @@ class Placement:
         if near != mixture:
             like = f" for {near.experts} experts of {near.hidden} x {near.width}, the nearest that was"
         chosen = ", choosing them besides by a law" if found.line.chosen else ""
-        whose = f"{profile.kernels} {found.line.version} on {found.constants}"
+        whose = f"{found.engine} {found.line.version} on {found.constants}"
         return f"experts as measured in {whose}{like}{chosen}"
 
     @property

@@ -115,8 +115,8 @@ def drafter(speculative: SpeculativeConfig) -> DrafterSpec:
     assert speculative.model is not None, "the rules ask for a drafter model"
     spec = lookups.drafter(speculative.model)
     if speculative.quantization == "fp8" and spec.method == "draft_model" and spec.model is not None:
-        by_engine = {"checkpoint_quantization": "fp8", "fp8_scales_by_block": False}
-        quantized = dataclasses.replace(spec.model, **by_engine)
+        stored = dataclasses.replace(spec.model, checkpoint_quantization="fp8")
+        quantized = dataclasses.replace(stored, fp8_scales_by_block=False)  # made by the engine
         spec = dataclasses.replace(spec, model=quantized)
     if speculative.parallel_drafting is not None and speculative.parallel_drafting != spec.parallel_drafting:
         spec = dataclasses.replace(spec, parallel_drafting=speculative.parallel_drafting)

@@ -14,7 +14,7 @@ from specfleet.sim.fleet.groups import Groups
 from specfleet.sim.fleet.patience import GIVEN_UP_COLUMNS
 from specfleet.sim.laws.fleet import check_fleet
 from specfleet.sim.laws.whole import check_run
-from specfleet.sim.recorder import REJECTED, REQUEST_COUNTS, REQUEST_TIMES, Columns
+from specfleet.sim.recorder import GAVE_UP, REJECTED, REQUEST_COUNTS, REQUEST_TIMES, Columns
 from specfleet.sim.scenario import Outage, Ran, RunResult
 from specfleet.sim.source import some_rows
 
@@ -83,6 +83,7 @@ def joined(groups: Groups, seed: int, rans: Sequence[Ran], ways: Ways, because: 
         part = result_of(groups.part(index), seed, ran, mine)
         check_run(part, here)
         parts.append(part)
+    _add_wasted(requests, rans, ways)
     requests |= {"request_id": np.arange(n), "class_id": table.class_id, "counted": counted}
     requests |= {"prompt_tokens": table.prompt_tokens, "max_tokens": table.max_tokens}
     widest = max(part.iterations["gaps_by_tokens"].shape[1] for part in parts)
@@ -116,6 +117,17 @@ def _more(rans: Sequence[Ran], noted: Sequence[str]) -> Columns:
     for name in sorted({name for ran in rans for name in ran.requests} - known):
         found[name] = np.sum([ran.requests[name] for ran in rans if name in ran.requests], axis=0)
     return found
+
+
+def _add_wasted(requests: Columns, rans: Sequence[Ran], ways: Ways) -> None:
+    """Adds what attempts had written of requests that their clients sent again, and that ended before they
+    were at a replica once more: no pool has them among its own."""
+    for ran in rans:
+        if "wasted_tokens" in requests and ran.attempts:
+            gone = ran.attempts["status"] == GAVE_UP
+            gone &= ways.replica[ran.attempts["request_id"]] < 0
+            rows, tokens = (ran.attempts[name][gone] for name in ("request_id", "output_tokens"))
+            np.add.at(requests["wasted_tokens"], rows, tokens)
 
 
 def _before(ways: Ways, n: int) -> Columns:

@@ -100,9 +100,9 @@ class Tries:
         for row in np.flatnonzero(over).tolist():
             why = client.patience.why[row]
             refusals[why] = refusals.get(why, 0) + 1
-        last = [self._row(found, row) | {"lost_s": nan} for row in self._sums if here[row]]
         wasted = found.get("wasted_tokens", np.zeros(len(here), dtype=np.int64))
         found = found | {"status": np.where(over, GAVE_UP, found["status"])}
+        last = [self._row(found, row) | {"lost_s": nan} for row in self._sums if here[row]]
         found["wasted_tokens"] = wasted + np.where(over, found["output_tokens"], 0)
         for row, sums in self._sums.items():
             if here[row]:

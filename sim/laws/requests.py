@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.laws.names import CAUSES, ENDS_ONCE, TOKENS, Mask, first, request_breach
-from specfleet.sim.recorder import ABORTED, FINISHED, GAVE_UP, LOST, REJECTED, Columns
+from specfleet.sim.recorder import ABORTED, FINISHED, GAVE_UP, LOST, REJECTED, TIMED_OUT, Columns
 
 ORDER = (
     ("sent_s", "arrived_s"),
@@ -33,6 +33,18 @@ def aborted(requests: Columns) -> Columns:
     """Returns the rows of those that were begun and ended with an error, or since their clients gave up."""
     gone = np.isin(requests["status"], (ABORTED, GAVE_UP)) & np.isfinite(requests["finished_s"])
     return {name: column[gone] for name, column in requests.items()}
+
+
+def over_s(requests: Columns) -> npt.NDArray[np.float64]:
+    """Returns when each request was answered, or refused, or given up."""
+    if (requests["status"] == FINISHED).all():
+        return requests["last_chunk_s"]
+    refused = np.isin(requests["status"], (REJECTED, TIMED_OUT))
+    over = np.where(refused, requests["arrived_s"], requests["last_chunk_s"])
+    over = np.where(np.isin(requests["status"], (ABORTED, LOST)), requests["finished_s"], over)
+    if "gave_up_s" in requests:
+        over = np.where(np.isfinite(requests["gave_up_s"]), requests["gave_up_s"], over)
+    return over
 
 
 def check_requests(engine: EngineConfig, requests: Columns) -> Columns:

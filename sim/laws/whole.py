@@ -11,10 +11,10 @@ import numpy.typing as npt
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.errors import Breach
 from specfleet.sim.laws.names import BUSY, CAUSES, ENDS_ONCE, IN_FLIGHT, LITTLE, TOKENS, first, request_breach
-from specfleet.sim.laws.requests import aborted, check_drafts, check_emitted, check_requests
+from specfleet.sim.laws.requests import aborted, check_drafts, check_emitted, check_requests, over_s
 from specfleet.sim.laws.steps import CLOCK_ROUNDING, ROUNDING, StepLaws
 from specfleet.sim.pauses import LatePauses
-from specfleet.sim.recorder import ABORTED, FINISHED, GAVE_UP, LOST, REJECTED, TIMED_OUT, Columns, alone_s
+from specfleet.sim.recorder import ABORTED, GAVE_UP, LOST, REJECTED, Columns, alone_s
 from specfleet.sim.scenario import RunResult, Scenario
 from specfleet.sim.sglang.rules import SglangRules
 from specfleet.workloads.requests import RequestTable
@@ -298,25 +298,13 @@ def check_due(requests: Columns, table: RequestTable) -> None:
     if table.think_s is None:
         return
     later = np.flatnonzero(table.turn > 0)
-    due_s = _over_s(requests)[later - 1] + table.think_s[later]
+    due_s = over_s(requests)[later - 1] + table.think_s[later]
     early = ~(requests["sent_s"][later] >= due_s)
     if early.any():
         at = int(later[first(early)])
         sent_s, due = requests["sent_s"][at], due_s[first(early)]
         said = f"sent at {sent_s:.9g} s, due at {due:.9g} s, behind the turn before it"
         raise request_breach(CAUSES, said, requests, at)
-
-
-def _over_s(requests: Columns) -> npt.NDArray[np.float64]:
-    """Returns when each request was answered, or refused, or given up."""
-    if (requests["status"] == FINISHED).all():
-        return requests["last_chunk_s"]
-    refused = np.isin(requests["status"], (REJECTED, TIMED_OUT))
-    over = np.where(refused, requests["arrived_s"], requests["last_chunk_s"])
-    over = np.where(np.isin(requests["status"], (ABORTED, LOST)), requests["finished_s"], over)
-    if "gave_up_s" in requests:
-        over = np.where(np.isfinite(requests["gave_up_s"]), requests["gave_up_s"], over)
-    return over
 
 
 def _check_tokens(engine: EngineConfig, served: Columns, rows: Columns) -> None:
@@ -360,7 +348,7 @@ def check_in_flight(scenario: Scenario, requests: Columns) -> None:
     if not (sent[1:] >= sent[:-1]).all():  # turns of sessions are not sent in the order of their rows
         order = np.argsort(sent, kind="stable")
     later = sent[limit:] if order is None else sent[order[limit:]]
-    early = later < np.sort(_over_s(requests))[: len(sent) - limit]
+    early = later < np.sort(over_s(requests))[: len(sent) - limit]
     if early.any():
         at = limit + first(early)
         at = at if order is None else int(order[at])

@@ -287,7 +287,7 @@ def _decode_sums(result: RunResult, until: _Until, each: Columns) -> dict[str, F
     place = np.full(most + 1, -1, dtype=np.int32)
     place[numbers] = np.arange(len(numbers))
     odd = (place[gaps["request_id"]] >= 0) & (gaps["from_iteration"] >= 0)
-    if "interrupted_s" in each:  # pauses of an attempt that was lost are in it, or were thrown away
+    if {"interrupted_s", "client_retries"} & each.keys():  # those of earlier attempts: in it, or thrown away
         last = place[gaps["request_id"]]
         odd &= each["replica"][last] == gaps["replica"]
         odd &= gaps["from_iteration"] >= each["first_iteration"][last]

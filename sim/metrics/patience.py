@@ -19,7 +19,7 @@ class PatienceFigures:
         gave_up_unanswered: of them, those whose last attempt had no token.
         client_retries: attempts after the first.
         mean_gave_up_ms: from the first send to giving up; None without any.
-        wasted_tokens: output tokens written in attempts that were given up.
+        wasted_tokens: output tokens thrown away: of attempts that were given up, or lost with a replica.
         wasted_seat_share: of the time that requests had a seat in an engine, the share of those attempts.
     """
 
@@ -57,7 +57,7 @@ def patience_figures(result: RunResult) -> PatienceFigures | None:
         gave_up_unanswered=int((gone & (requests["chunks"] == 0)).sum()),
         client_retries=int(requests["client_retries"][counted].sum()),
         mean_gave_up_ms=1e3 * float(waited_s.mean()) if len(waited_s) else None,
-        wasted_tokens=sum(int(one["output_tokens"][one["status"] == GAVE_UP].sum()) for one in ended),
+        wasted_tokens=int(requests["wasted_tokens"][counted].sum()),
         wasted_seat_share=wasted_s / (wasted_s + useful_s) if wasted_s else 0.0,
     )
 

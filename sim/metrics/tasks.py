@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from specfleet.sim.laws.requests import over_s
 from specfleet.sim.metrics.samples import F64
 from specfleet.sim.recorder import FINISHED, Columns
 from specfleet.sim.scenario import RunResult
@@ -14,13 +15,23 @@ from specfleet.workloads.requests import RequestTable
 
 
 def due_s(result: RunResult, table: RequestTable) -> F64:
-    """Returns when each request was due, shape `(n,)`: at its arrival, or a pause after the answer before."""
+    """Returns when each request was due, shape `(n,)`: at its arrival, or a pause after the turn before was
+    answered, refused or given up."""
     due = np.array(table.arrival_s)
     if table.think_s is not None:
         later = np.flatnonzero(table.turn > 0)
-        free = result.requests["last_chunk_s"][later - 1] + result.scenario.client.turn_s
-        due[later] = free + table.think_s[later]
+        due[later] = _free_s(result)[later - 1] + table.think_s[later]
     return due
+
+
+def _free_s(result: RunResult) -> F64:
+    """Returns when the user of each request could go on, however it ended: a refusal takes as long to come
+    back as an answer does."""
+    requests, client = result.requests, result.scenario.client
+    over, at_client = over_s(requests), requests["status"] == FINISHED
+    if "gave_up_s" in requests:
+        at_client = at_client | np.isfinite(requests["gave_up_s"])
+    return np.where(at_client, over, over + client.receive_s) + client.turn_s
 
 
 @dataclass(frozen=True)

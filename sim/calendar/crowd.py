@@ -21,7 +21,6 @@ from specfleet.sim.calendar.sums import Calendar
 from specfleet.sim.calendar.trajectories import BLOCK, LifeBatch, Trajectories
 from specfleet.sim.calendar.waiting import WaitingLine
 from specfleet.sim.config import EngineConfig
-from specfleet.sim.errors import Unsuited
 from specfleet.sim.step import Candidate, Step
 
 
@@ -146,7 +145,6 @@ class CalendarCrowd:
         used = (acc >> pack.blocks) & pack.blocks_mask
         short = used > total
         if short:
-            self.needs_room()
             acc = at.acc = self.kv.make_room(acc, at.it, at.i)
             used, begun = (acc >> pack.blocks) & pack.blocks_mask, self.begun
         n = (acc >> pack.rows) & pack.rows_mask
@@ -272,10 +270,6 @@ class CalendarCrowd:
             if not whole:
                 self.log.admitted.setdefault(stay.place, at.it)
         if drafts:
-            if self.drafting is not None:
-                raise Unsuited(
-                    "prompts found in the cache to their last token, where look-ups may find nothing"
-                )
             stay = self.kv.padded(stay, drafts)
         if whole:
             stay = stay.holding(held, self.footprints)
@@ -293,9 +287,9 @@ class CalendarCrowd:
 
     def _want_for_piece(self, place: int) -> None:
         """Notes the drafts that a policy wants of a row that computes a piece of a prompt."""
-        drafting, wants = self.drafting, self.calendar.wants
-        if drafting is not None and len(wants):
-            wants[self.at.i] |= 1 << drafting.of_piece(int(self.lives.now.order[place]))
+        wants = self.calendar.wants
+        if len(wants):
+            wants[self.at.i] |= 1 << self.books.wanted_of_piece(place)
 
     def _add(self, stay: Stay) -> None:
         """Puts a sequence into the calendar whose prefill ends in this step."""
@@ -312,15 +306,6 @@ class CalendarCrowd:
         else:
             log.odd_gaps.extend((it, stay.last_emission, place))
             self.books.came_back(stay, it, self.newcomers)
-
-    def needs_room(self) -> None:
-        """Learns that somebody has to be thrown out.
-
-        Raises:
-            Unsuited: lives have drafts of their own, and are not cut.
-        """
-        if self.drafting is not None:
-            raise Unsuited("KV short where drafts differ from request to request")
 
     def evict(self, ref: StayRef, it: int, i: int) -> int:
         """Takes a sequence out of the calendar from `it` on; returns its share of the running sum."""
@@ -343,7 +328,6 @@ class CalendarCrowd:
         """Throws out the prompt that is computed in pieces; returns its share of the running sum."""
         begun, log = self.begun, self.log
         assert begun is not None
-        self.needs_room()
         still_held = self.kv.give_up_begun(begun)
         self.begun = None
         self.newcomers -= begun.stay.last_emission < 0

@@ -10,6 +10,7 @@ from specfleet.sim.calendar.books.books import Books
 from specfleet.sim.calendar.books.ledger import Ledger
 from specfleet.sim.calendar.books.log import Log
 from specfleet.sim.calendar.books.members import Members
+from specfleet.sim.calendar.books.own import OwnBooks
 from specfleet.sim.calendar.books.terms import TermBooks
 from specfleet.sim.calendar.crowd import CalendarCrowd, DrawnLives
 from specfleet.sim.calendar.ends import Ends
@@ -62,7 +63,7 @@ class Fleet:
         table, luck = plan.table, plan.luck
         self.by_k: list[Trajectories] = []
         own = plan.drafting
-        self._may_throw_out = own is None and not plan.never_short(rules)
+        self._may_throw_out = not plan.never_short(rules)
         if (plan.policy is None and not plan.reaches) or luck is None or own is not None:
             keeps = plan.may_step or self._may_throw_out
             self.lives = Trajectories(table, rows, rules, luck, keeps, own)
@@ -117,6 +118,8 @@ class Fleet:
         books = Books(self.lives, self.ledger, lane, log, members)
         if self.by_k and members is not None:
             books = TermBooks(by_k, lane, log, members)
+        elif plan.drafting is not None:
+            books = OwnBooks(self.lives, self.ledger, lane, log, plan.drafting)
         waiting, ends = self._kinds.line(inbox, arrived_s), Ends(watch, stops, runs_ahead)
         made = lane_of(plan.config, cost, by_k, waiting, books, ends, replica, plans, self._kinds)
         if self._kinds is not USUAL:
@@ -161,7 +164,7 @@ def lane_of(
     learns = (plans is not None and plans.learns) or (
         speculative is not None and speculative.reroll_on_reject
     )
-    calendar = Calendar(lives.rules, lives.longest_row, learns, lives.drafting)
+    calendar = Calendar(lives.rules, lives.longest_row, learns, lives.drafting, lives.keeps_footprints)
     crowd = kinds.crowd(config, DrawnLives(by_k), calendar, waiting, books, ends)
     crowd.kv = kinds.kv(crowd)
     return kinds.lane(cost, crowd, plans, replica)

@@ -133,13 +133,15 @@ class Footprints:
         row[starts] = side[starts]
         return row
 
-    def footprint(self, computed: I64, final: int, held: int, certain: bool) -> I64:
+    def footprint(
+        self, computed: I64, final: int, held: int, certain: bool, drafts: I64 | None = None
+    ) -> I64:
         """As `footprints`, for one sequence."""
         rounds = len(computed)
         places = np.full(rounds + 1 + self.lag, final, dtype=np.int64)
         places[:rounds] = computed
         ends, count, last, blocks = np.array([[rounds + self.lag], [rounds], [final], [held]])
-        return self.footprints(places, ends, count, last, blocks, np.array([certain]))
+        return self.footprints(places, ends, count, last, blocks, np.array([certain]), drafts=drafts)
 
     def footprints(
         self,

@@ -24,7 +24,7 @@ class Stay:
         blocks: held after a prefill in one piece.
         rounds, kept, gains: as in `LifeBatch`, from here to the end of the request.
         footprint, row, side: as in `LifeBatch`, this request's part; row is relative to `blocks`.
-        unused, drafts, wants, spared, rows: as in `LifeBatch`; no drafts or wants after a preemption.
+        unused, drafts, wants, spared, rows: as in `LifeBatch`.
         last_emission: iteration of its last chunk before the preemption, or -1.
         extra: where this stay is noted among the stays after a preemption, or -1.
     """
@@ -73,6 +73,34 @@ class Stay:
             rows=block.rows[index] if block.rows else 0,
         )
 
+    @classmethod
+    def waiting(
+        cls, place: int, lengths: tuple[int, int, int], tokens: int, rules: Footprints, last_emission: int
+    ) -> Stay:
+        """Returns what somebody is who waits to compute so many tokens again: no round of it is drawn.
+
+        Args:
+            place, tokens, last_emission: as the attributes. lengths: `prompt`, `final` and `most`.
+            rules: of the engine.
+        """
+        prompt, final, most = lengths
+        return cls(
+            place=place,
+            prompt=prompt,
+            final=final,
+            most=most,
+            tokens=tokens,
+            blocks=rules.scheduler.blocks_at_admission(tokens),
+            rounds=0,
+            kept=0,
+            gains=None,
+            footprint=None,
+            row=np.zeros(0, dtype=np.int64),
+            side=None,
+            unused=-1,
+            last_emission=last_emission,
+        )
+
     @property
     def may_use_drafts(self) -> bool:
         """Whether a draft proposed when its prompt is computed might be used."""
@@ -92,6 +120,16 @@ class Stay:
                 footprint = footprint + np.array([more, *[0] * (len(footprint) - 1)])
         return replace(self, blocks=blocks, row=row, footprint=footprint)
 
+    def never_below(self, blocks: int, rules: Footprints) -> Stay:
+        """Returns the same stay whose rows hold so many blocks at least: its prefill had as many."""
+        pack = rules.packing
+        words = np.cumsum(self.row) + rules.prefilling(self.blocks)
+        held = (words >> pack.blocks) & pack.blocks_mask
+        more = np.where(words > 0, np.maximum(blocks - held, 0), 0) << pack.blocks
+        footprint = None if self.footprint is None else self.footprint + more
+        row = differences(words + more, rules.prefilling(self.blocks))
+        return replace(self, row=row, footprint=footprint)
+
     def rest(self, done: int, rules: Footprints, last_emission: int) -> Stay:
         """Returns the stay after a preemption.
 
@@ -110,12 +148,35 @@ class Stay:
         waiting = replace(self, tokens=int(computed[0]), last_emission=last_emission, extra=-1)
         return waiting.drawn(computed[:rounds], gains, rules)
 
-    def drawn(self, computed: I64, gains: U8 | None, rules: Footprints) -> Stay:
+    def with_drafts(self, gains: U8, drafts: U8, wanted: U8 | None, rules: Footprints) -> Stay:
+        """As `drawn`, with drafts of its own.
+
+        Args:
+            gains, drafts, wanted: tokens, drafts, and drafts that a policy wants (None: there is none), of
+                its rounds and of two more at least.
+            rules: of the engine.
+        """
+        before = np.cumsum(gains, dtype=np.int64) - gains
+        rounds = int(np.searchsorted(before, self.final - self.tokens))
+        computed, places = before[:rounds] + self.tokens, rounds + 1 + rules.lag
+        drafts = drafts[:places].copy()
+        stay = self.drawn(computed, gains[:rounds], rules, drafts.astype(np.int64))
+        assert stay.footprint is not None
+        rows = rounds + ((int(stay.footprint[rounds]) >> rules.packing.rows) & 1)  # one may be in vain
+        stay.wants = None
+        if wanted is not None:
+            stay.wants = np.where(np.arange(places) <= rows, np.int64(1) << wanted[:places], 0)
+        drafts[rows:] = 0
+        stay.drafts = drafts
+        return stay
+
+    def drawn(self, computed: I64, gains: U8 | None, rules: Footprints, drafts: I64 | None = None) -> Stay:
         """Returns the stay with its rounds, of which this one knows none.
 
         Args:
             computed: KV tokens before each. gains: tokens sampled in each, the last one uncut.
             rules: of the engine.
+            drafts: of each, and of what follows them; None is K.
         """
         rounds, tokens = len(computed), self.tokens
         blocks = rules.scheduler.blocks_at_admission(tokens)
@@ -123,8 +184,9 @@ class Stay:
         known = (int(computed[rounds - 1]) + 1 if rounds else tokens) - self.prompt
         before = (int(computed[rounds - 2]) + 1 if rounds > 1 else tokens) - self.prompt
         certain = reaches_max_tokens(known, 1, self.most)
-        footprint = rules.footprint(computed, self.final, blocks, certain)
+        footprint = rules.footprint(computed, self.final, blocks, certain, drafts)
         spared, rows = rules.outgrown_one(footprint, rounds, tokens)
+        start, asked = np.array([[0], [tokens]])
         return replace(
             self,
             blocks=blocks,
@@ -133,7 +195,7 @@ class Stay:
             gains=gains,
             footprint=footprint,
             row=differences(rules.summed(footprint), rules.prefilling(blocks)),
-            side=rules.sides(footprint, *np.array([[0], [tokens]])),
+            side=rules.sides(footprint, start, asked, drafts),
             unused=_unused(rules, rounds, known, before, self.most, certain),
             spared=spared,
             rows=rows,

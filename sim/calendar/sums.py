@@ -33,6 +33,7 @@ class Calendar:
         longest_row: most entries of one sequence.
         learns: what every step will have shown has to be known: to a policy, or to the price of the step.
         drafting: decides the drafts of each life; None is always K.
+        cuts: somebody may be taken out.
 
     Attributes:
         row, side: differences of both packed words (`side` is empty where none is kept).
@@ -47,7 +48,12 @@ class Calendar:
     """
 
     def __init__(
-        self, footprints: Footprints, longest_row: int, learns: bool, drafting: OwnDrafts | None = None
+        self,
+        footprints: Footprints,
+        longest_row: int,
+        learns: bool,
+        drafting: OwnDrafts | None = None,
+        cuts: bool = False,
     ) -> None:
         self.footprints = footprints
         self._longest_row = longest_row
@@ -62,7 +68,10 @@ class Calendar:
         self.beyond: I64 = np.zeros(size if limited else 0, dtype=np.int64)
         wants = drafting is not None and drafting.planned
         self.wants: I64 = np.zeros(size if wants else 0, dtype=np.int64)
-        self._beside = self.drafts, self.wants, self.beyond
+        levels = (size if wants and cuts else 0, footprints.k + 2)
+        self._wanting: npt.NDArray[np.int32] = np.zeros(levels, dtype=np.int32)
+        """Rows by entry and 1 + drafts wanted of them: a bit of `wants` goes with the last of them."""
+        self._beside = self.drafts, self.wants, self._wanting, self.beyond
         self._flat: I64 = self.outcomes.reshape(-1)
         self._firsts: I64 = np.arange(0, self._flat.size, footprints.k + 2)
         self.entry, self.unused_entry = self.row.data, self.unused.data
@@ -97,6 +106,8 @@ class Calendar:
         self.beyond[i + max(stay.spared - done, 0) : i + max(stay.rows - done, 0)] -= 1
         if stay.unused >= done:
             self.unused[i + stay.unused - done] -= 1
+        if stay.drafts is not None:
+            self._forget_drafts(i, stay.drafts[done:], None if stay.wants is None else stay.wants[done + 1 :])
         if len(self.outcomes):
             gains, left = stay.gains, stay.rounds - done
             lost = 1 if gains is None else gains[done : stay.rounds]
@@ -127,6 +138,21 @@ class Calendar:
         self.drafts[i : i + len(drafts)] += drafts
         if wants is not None:
             self.wants[i - 1 : i - 1 + len(wants)] |= wants
+            if len(self._wanting):
+                self._wanting.reshape(-1)[self._wanting_of(i - 1, wants)] += 1
+
+    def _wanting_of(self, i: int, wants: I64) -> I64:
+        """Returns which counts of rows belong to what a life wants from entry `i` on; none twice."""
+        width = self._wanting.shape[1]
+        return np.arange(i * width, (i + len(wants)) * width, width) + np.frexp(wants)[1]
+
+    def _forget_drafts(self, i: int, drafts: U8, wants: I64 | None) -> None:
+        """Takes back what was noted of a life's rows from entry `i` on."""
+        self.drafts[i : i + len(drafts)] -= drafts
+        if wants is not None:
+            rows, which = self._wanting.reshape(-1), self._wanting_of(i, wants)
+            rows[which] -= 1
+            self.wants[i : i + len(wants)] &= ~np.where(rows[which] == 0, wants, 0)
 
     def own_drafts(self, i: int, passes_at: tuple[int, ...]) -> tuple[int, int]:
         """Returns the drafts of entry `i`, and the passes after it, of those by the drafts wanted."""

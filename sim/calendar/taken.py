@@ -27,20 +27,20 @@ def why_stepped(scenario: Scenario, table: RequestTable, seed: int, lives: Lives
 def may_be_given_up(scenario: Scenario, table: RequestTable, seed: int, lives: Lives | None) -> bool:
     """Whether a run that the calendar begins may well be stepped after all, once KV or budget are short.
 
-    Arguments as `on_the_calendar`. Whoever is thrown out is not followed where drafts differ from request to
-    request, nor with a prefix cache behind a policy or a short drafter, or where answers may be asked for;
-    nor are look-ups behind a prompt that is found to its last token.
+    Arguments as `on_the_calendar`. Whoever is thrown out is not always followed with a prefix cache behind a
+    policy, a short drafter or look-ups, or where answers may be asked for; nor are rows that are cut where
+    drafts differ from request to request.
     """
     run, rules = taken(scenario, table, seed, lives)
     caches, changes = run.config.enable_prefix_caching, run.policy is not None or run.reaches
     if rules is not None and table.output_stream is not None:
         return caches  # contexts grow from turn to turn
     own = rules is not None and run.drafting is not None
-    if own and (run.over_budget or (run.policy is None and run.shared)):
+    if own and run.over_budget:
         return True
     if rules is None or run.never_short(rules):
         return False
-    return own or (caches and changes)
+    return caches and (own or changes)
 
 
 def taken(

@@ -17,7 +17,7 @@ from specfleet.hardware.stepcost import StepShape, drafter_pass_s
 from specfleet.sim.calendar.crowd import CalendarCrowd
 from specfleet.sim.calendar.kv.counted import CountedKV
 from specfleet.sim.calendar.kv.interface import Entrant, Fresh
-from specfleet.sim.calendar.kv.shared import with_placeholders
+from specfleet.sim.calendar.kv.placeholders import with_placeholders
 from specfleet.sim.calendar.lane import Lane
 from specfleet.sim.calendar.stay import Stay
 from specfleet.sim.calendar.trajectories import BLOCK, LifeBatch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 from hypothesis import given, seed
@@ -11,10 +12,13 @@ from sim_toys import World, drafting
 from test_timeline import HUNT, LAWS, SEEDS, choosing, plant, prove, roomy, small_windows_and_blocks
 from timeline_worlds import LOOKED_UP, LUCK, both, differences, policies, requests, sharing, worlds
 
+from specfleet.sim.calendar import stay, sums
+from specfleet.sim.calendar.books import ledger, own
 from specfleet.sim.calendar.drafts import own as drafts_of_lives
+from specfleet.sim.calendar.kv import victims
 from specfleet.sim.calendar.runs import why_given_up
 from specfleet.sim.calendar.taken import may_be_given_up, why_stepped
-from specfleet.sim.config import EngineConfig
+from specfleet.sim.config import EngineConfig, LoadConfig
 from specfleet.sim.errors import Breach
 from specfleet.sim.simulation import simulate
 from specfleet.sim.speculation.lives import Lives
@@ -23,6 +27,7 @@ from specfleet.sim.speculation.spec import AcceptanceSpec
 
 __all__ = ["small_windows_and_blocks"]
 
+BOTH = (False, True)
 LOOPS = ("open", "balanced", "closed", "capped")
 
 
@@ -63,6 +68,21 @@ def test_drafts_of_single_requests_equal_stepping(world: World, policy: PolicySp
 @given(worlds(LOOPS, 2, tight=True), own_drafts(), SEEDS)
 def test_they_do_where_kv_or_budget_run_short(world: World, policy: PolicySpec, seed: int) -> None:
     prove(choosing(world), seed, policy)
+
+
+@LAWS
+@given(
+    worlds(LOOPS, 2, tight=True) | sharing(LOOPS, 2),
+    st.sampled_from(LOOKED_UP),
+    st.booleans(),
+    st.sampled_from([None, 0, 2]),
+    SEEDS,
+)
+def test_look_ups_do_where_kv_or_budget_run_short(
+    world: World, luck: AcceptanceSpec, ahead: bool, drafts: int | None, seed: int
+) -> None:
+    by_class = None if drafts is None else PolicySpec("by_class", {"drafts": {"a": drafts}})
+    prove(looking_up(choosing(world), luck, ahead), seed, by_class)
 
 
 @LAWS
@@ -121,7 +141,7 @@ def test_a_drafter_runs_for_the_drafts_that_are_wanted_and_not_for_those_that_ar
         prove(world, luck, PolicySpec("by_class", {"drafts": {"a": 0}}))
 
 
-POLICIES = {
+POLICIES: dict[str, dict[str, object]] = {
     "temperature_gate": {"limit": 0.5},
     "early_stop": {"threshold": 0.3},
     "acceptance_gate": {"threshold": 0.4, "cooldown": 8},
@@ -147,12 +167,53 @@ def test_none_of_their_iterations_is_stepped(name: str | None, ahead: bool) -> N
     assert not differences(ours, theirs)
 
 
-def test_who_has_to_be_thrown_out_is_stepped_with_drafts_of_its_own() -> None:
-    small = replace(drafting(3), num_gpu_blocks=31, max_num_seqs=8)
-    world = World([20] * 30, [60] * 30, engine=small, classes={"": LUCK[0]})
-    ours, theirs = both(world, 0, PolicySpec("oracle"))
-    assert ours.requests["preemptions"].sum() > 0
-    assert ours.stepped_because == "KV short where drafts differ from request to request"
+CROWDED: dict[str, dict[str, object]] = POLICIES | {
+    "acceptance_gate": {"window": 2, "threshold": 0.4, "cooldown": 6},
+    "by_class": {"drafts": {"a": 1}},
+    "": {},
+}
+
+
+def crowded(name: str, ahead: bool, caches: bool) -> World:
+    """Requests of which half are thrown out, and come back in pieces; look-ups where no policy is named."""
+    method, luck = ("eagle3", LUCK[3]) if name else ("ngram", LOOKED_UP[0])
+    engine = replace(
+        drafting(3, method, parallel_drafting=False),
+        num_gpu_blocks=61,
+        block_size=4,
+        max_num_seqs=8,
+        max_num_batched_tokens=60,
+        async_scheduling=ahead,
+        enable_prefix_caching=caches,
+        prefix_hash_covers_next_token=True,
+    )
+    prompt, output = [13 + 7 * row % 17 for row in range(40)], [20 + 11 * row % 29 for row in range(40)]
+    return World(prompt, output, engine=engine, classes={"": luck}, load=LoadConfig(None, 8))
+
+
+@pytest.mark.parametrize("caches", [False, True])
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("name", CROWDED)
+def test_who_is_thrown_out_with_drafts_of_its_own_comes_back_on_the_calendar(
+    name: str, ahead: bool, caches: bool
+) -> None:
+    policy = PolicySpec(name, CROWDED[name]) if name else None
+    ours, theirs = both(crowded(name, ahead, caches), 0, policy)
+    assert ours.requests["preemptions"].sum() > 5
+    assert (ours.stepped_share, ours.stepped_because) == (0.0, "")
+    assert not differences(ours, theirs)
+
+
+@pytest.mark.parametrize("size", [6, 7])
+def test_a_prompt_found_to_its_last_token_has_the_blocks_of_its_placeholders(size: int) -> None:
+    """Its first round has no drafts where a look-up finds nothing, and needs fewer."""
+    engine = replace(
+        drafting(3, "ngram"), enable_prefix_caching=True, num_gpu_blocks=400, max_num_seqs=4, block_size=2
+    )
+    prompts = [[(-1, size)]] * 12
+    world = World([size] * 12, [9] * 12, engine=engine, classes={"": LOOKED_UP[1]}, prompts=prompts)
+    ours, theirs = both(world, 0)
+    assert (ours.stepped_share, ours.stepped_because) == (0.0, "")
     assert not differences(ours, theirs)
 
 
@@ -185,6 +246,51 @@ def test_a_fault_in_whose_drafts_are_how_many_is_found(
 
     with pytest.raises((AssertionError, Breach)):
         hunt()
+
+
+FAULTS: dict[str, list[tuple[ModuleType, str, str]]] = {
+    "oracle": [
+        (drafts_of_lives, "used=past.used + done + int(not drafts[done])", "used=past.used + done"),
+    ],
+    "": [
+        (drafts_of_lives, "sampled=past.sampled + 1 + done", "sampled=past.sampled + done"),
+        (drafts_of_lives, "[found][past.used :]", "[found]"),
+        (ledger, "self.accepted[1] -= rounds", "pass"),
+        (
+            own,
+            "return int(np.count_nonzero(drafts)), int(drafts.sum())",
+            "return len(drafts), int(drafts.sum())",
+        ),
+        (victims, "footprints.query if stay.drafts is None else", "footprints.query if stay else"),
+    ],
+    "acceptance_gate": [
+        (drafts_of_lives, "shut, seen = past.shut, deque(past.seen", "shut, seen = past.shut, deque(()"),
+        (drafts_of_lives, "past._replace(shut=max(past.shut - 1, 0))", "past"),
+        (drafts_of_lives, "(done if step == done else", "(done - 1 if step == done else"),
+        (stay, "drafts[rows:] = 0", "pass"),
+        (sums, "self.wants[i : i + len(wants)] &=", "wants &="),
+        (sums, "self.drafts[i : i + len(drafts)] -= drafts", "pass"),
+        (victims, "(change + half >> bit)", "(change >> bit)"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"), [(name, fault) for name, faults in FAULTS.items() for fault in range(len(faults))]
+)
+def test_a_fault_in_how_somebody_comes_back_is_found(
+    name: str, fault: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, *FAULTS[name][fault])
+    policy = PolicySpec(name, CROWDED[name]) if name else None
+
+    def found(ahead: bool, caches: bool, luck: int) -> bool:
+        try:
+            return bool(differences(*both(crowded(name, ahead, caches), luck, policy)))
+        except (AssertionError, Breach):
+            return True
+
+    assert any(found(ahead, caches, luck) for ahead in BOTH for caches in BOTH for luck in range(4))
 
 
 def test_a_gate_that_knows_a_round_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,12 +49,6 @@ class Books:
         self._done: dict[int, Counts] = {}
         self.passes_at = (lives.rules.scheduler.draft_passes,) * (1 + lives.rules.k)
         """The drafter's passes by the drafts that it proposes."""
-        if lives.drafting is not None:
-            self.verified, self.drafts = lives.verified, lives.drafted
-            if lives.drafting.planned:
-                self.passes_at = tuple(
-                    lives.rules.scheduler.passes(k, False) for k in range(1 + lives.rules.k)
-                )
 
     def counts(self, place: int) -> Counts:
         """Returns what a request had had when it was last taken out of the calendar."""
@@ -70,10 +64,19 @@ class Books:
         log = self.log
         stay.extra = len(log.stays)
         log.stays.append([stay.place, it, stay.rounds, newcomers])
+        self._book(stay, it, stay.rounds, 1)
+        log.totals[stay.place] = self._after(stay, stay.rounds), it + stay.rounds
+
+    def _book(self, stay: Stay, first: int, rounds: int, sign: int) -> None:
+        """Books the first rounds of a stay whose prefill ended in `first`, or (`sign` -1) takes them back."""
         if stay.gains is not None and self.ledger is not None:
-            self.ledger.book_stay(self.engine, stay.place, it, stay.gains, stay.kept, 1)
-        counts = self._done[stay.place].plus(stay.gains, stay.rounds, self.lives.rules.k, 1 + stay.rounds)
-        log.totals[stay.place] = counts, it + stay.rounds
+            kept = stay.kept if rounds == stay.rounds else 0
+            self.ledger.book_stay(self.engine, stay.place, first, stay.gains[:rounds], kept, sign)
+
+    def _after(self, stay: Stay, rounds: int) -> Counts:
+        """Returns what a request has had after the first rounds of a stay, its prefill's chunk included."""
+        counts = self._done.get(stay.place, NOTHING_YET)
+        return counts.plus(stay.gains, rounds, self.lives.rules.k, 1 + rounds)
 
     def tail(self, refs: list[StayRef]) -> StayRef:
         """Takes the last sequence off the running list; it may be dead."""
@@ -90,6 +93,10 @@ class Books:
         """Returns the stay of somebody who waited, as it is when its prompt has been computed."""
         return stay
 
+    def wanted_of_piece(self, place: int) -> int:
+        """Returns the drafts that a policy wants next of a request a piece of whose prompt is computed."""
+        return self.lives.rules.k
+
     def cut(self, stay: Stay, first: int, done: int) -> None:
         """Takes back what was booked for a stay beyond its first `done` rounds.
 
@@ -98,11 +105,9 @@ class Books:
             done: its rounds that count.
         """
         place, log = stay.place, self.log
-        if stay.gains is not None and self.ledger is not None:
-            self.ledger.book_stay(self.engine, place, first, stay.gains, stay.kept, -1)
-            self.ledger.book_stay(self.engine, place, first, stay.gains[:done], 0, 1)
-        counts = self._done.get(place, NOTHING_YET)
-        self._done[place] = counts.plus(stay.gains, done, self.lives.rules.k, 1 + done)
+        self._book(stay, first, stay.rounds, -1)
+        self._book(stay, first, done, 1)
+        self._done[place] = self._after(stay, done)
         if stay.extra < 0:
             log.cut[place] = done
         else:
@@ -207,6 +212,4 @@ class Books:
 
     def passes_by_iteration(self) -> npt.NDArray[np.int32]:
         """Returns the drafter's passes after each iteration whose drafts might be used."""
-        if self.lives.drafting is not None:
-            return np.array(self.log.passes, dtype=np.int32)
         return np.full(len(self.log.end_s), self.lives.rules.scheduler.draft_passes, dtype=np.int32)

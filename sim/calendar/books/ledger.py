@@ -131,6 +131,11 @@ class Ledger:
         keys += tokens
         self._counts[keys] += sign * self._one  # one round an iteration: no key comes twice
 
+    def book_idle(self, place: int, rounds: int) -> None:
+        """Notes that so many of the rounds booked of a request had no drafts: nothing was verified."""
+        if int(self.lives.order[place]) >= self.num_warmups:
+            self.accepted[1] -= rounds
+
     def book_flat(
         self,
         lane: int,

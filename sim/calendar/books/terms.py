@@ -134,23 +134,9 @@ class TermBooks(Books):
 
     def _waiting(self, place: int, tokens: int, last_emission: int = -1) -> Stay:
         """Returns what somebody is who waits to compute so many tokens again: no round of it is drawn."""
-        members, blocks = self._members, self.lives.rules.scheduler.blocks_at_admission(tokens)
-        return Stay(
-            place=place,
-            prompt=int(members.prompt[place]),
-            final=int(members.final[place]),
-            most=int(members.most[place]),
-            tokens=tokens,
-            blocks=blocks,
-            rounds=0,
-            kept=0,
-            gains=None,
-            footprint=None,
-            row=np.zeros(0, dtype=np.int64),
-            side=None,
-            unused=-1,
-            last_emission=last_emission,
-        )
+        members = self._members
+        lengths = int(members.prompt[place]), int(members.final[place]), int(members.most[place])
+        return Stay.waiting(place, lengths, tokens, self.lives.rules, last_emission)
 
     def draw(self, standing: Standing, k: int) -> list[Stay]:
         """As `Books.draw`, of those who wait: what they will do is drawn when they come back."""

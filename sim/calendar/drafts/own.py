@@ -8,7 +8,8 @@ of its own in each round, as it has luck, and stays on the calendar.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,25 @@ from specfleet.workloads.requests import RequestTable
 
 MOST_DRAFTS = 60
 """Of a round: the drafts that are wanted of a step's rows are kept as bits of one integer."""
+
+
+class Past(NamedTuple):
+    """What became of a request's own drafts before it was thrown out; who has just come has none.
+
+    Attributes:
+        sampled: times that it has sampled, the prompt's end included.
+        used: verifications whose luck is used up.
+        shut: plans of steps that its gate still stays shut for.
+        seen: accepted drafts of the verifications that its gate looks back on, the latest last.
+    """
+
+    sampled: int = 0
+    used: int = 0
+    shut: int = 0
+    seen: tuple[int, ...] = ()
+
+
+NO_PAST = Past()
 
 
 class OwnDrafts:
@@ -64,9 +84,51 @@ class OwnDrafts:
         """
         return drafts
 
-    def of_piece(self, row: int) -> int:
+    def of_piece(self, row: int, past: Past) -> int:
         """Returns the drafts wanted of a request whose prompt is not computed to its end."""
         return self.k
+
+    def after_piece(self, past: Past) -> Past:
+        """Returns what is known of a request after a step that has computed a piece of its prompt."""
+        return past
+
+    def thrown_out(self, past: Past, drafts: U8, gains: U8, done: int) -> Past:
+        """Returns what is known of a request that is thrown out.
+
+        Args:
+            past: when its prompt had been computed. drafts, gains: of its rounds since then, and of more.
+            done: rounds that it had. The drafts of the next one were decided with the last of them.
+        """
+        used = past.used + int(np.count_nonzero(drafts[:done]))
+        return past._replace(sampled=past.sampled + 1 + done, used=used)
+
+    def again(self, row: int, past: Past, wanted: int) -> tuple[U8, U8]:
+        """Returns the tokens of each round and the drafts that it verifies, of one that has come back.
+
+        Args:
+            row: the request. past: when its prompt has been computed again.
+            wanted: tokens that it has yet to write in rounds: that many rounds are drawn, and two more.
+        """
+        raise NotImplementedError
+
+    def _luck_from(self, row: int, used: int, rounds: int) -> U8:
+        """Returns a request's tokens by verification, if all drafts are made, behind so many used up."""
+        ids, hashes, skipped = np.array([[row], [(rounds + 1) // 2 + 1], [used // 2]])
+        return self.luck.gains(ids, hashes, skipped)[used & 1 :][:rounds]
+
+    def _luck_and_found(self, row: int, past: Past, rounds: int) -> tuple[U8, npt.NDArray[np.bool_]]:
+        """As `_luck_from`, of look-ups; and whether each of the next samplings finds drafts."""
+        ids, hashes = np.array([[row], [(past.sampled + rounds + 1) // 2]])
+        found = self.luck.found(ids, hashes)
+        return self.luck.gains(ids, hashes)[found][past.used :], found[past.sampled :][:rounds]
+
+
+def _in_turn(luck: U8, drafts: U8) -> U8:
+    """Returns the tokens of rounds, each of which with drafts takes the next verification's luck."""
+    gains: U8 = np.ones(len(drafts), dtype=np.uint8)
+    verified = np.flatnonzero(drafts)
+    gains[verified] = np.minimum(luck[: len(verified)], drafts[verified] + np.uint8(1))
+    return gains
 
 
 class LookedUp(OwnDrafts):
@@ -77,6 +139,12 @@ class LookedUp(OwnDrafts):
     def decide(self, ids: I64, wanted: I64, hashes: I64, gains: U8) -> tuple[U8, U8]:
         """As `OwnDrafts.decide`."""
         return gains, self.luck.found(ids, hashes) * np.uint8(self.k)
+
+    def again(self, row: int, past: Past, wanted: int) -> tuple[U8, U8]:
+        """As `OwnDrafts.again`: who was thrown out has lost what its last sampling found, not the luck."""
+        luck, found = self._luck_and_found(row, past, wanted + 2)
+        drafts = found * np.uint8(self.k)
+        return _in_turn(luck, drafts), drafts
 
 
 class SameForLife(OwnDrafts):
@@ -106,7 +174,12 @@ class SameForLife(OwnDrafts):
         drafts = np.repeat(self._each(ids), 2 * hashes)
         return np.minimum(gains, drafts + np.uint8(1)), drafts
 
-    def of_piece(self, row: int) -> int:
+    def again(self, row: int, past: Past, wanted: int) -> tuple[U8, U8]:
+        """As `OwnDrafts.again`."""
+        drafts: U8 = np.full(wanted + 2, self._drafts(row), dtype=np.uint8)
+        return _in_turn(self._luck_from(row, past.used, wanted + 2), drafts), drafts
+
+    def of_piece(self, row: int, past: Past) -> int:
         """As `OwnDrafts.of_piece`."""
         return self._drafts(row)
 
@@ -121,6 +194,12 @@ class FoundForLife(SameForLife):
         """As `OwnDrafts.decide`."""
         drafts = np.repeat(self._each(ids), 2 * hashes) * self.luck.found(ids, hashes)
         return np.minimum(gains, drafts + np.uint8(1)), drafts
+
+    def again(self, row: int, past: Past, wanted: int) -> tuple[U8, U8]:
+        """As `LookedUp.again`."""
+        luck, found = self._luck_and_found(row, past, wanted + 2)
+        drafts = found * np.uint8(self._drafts(row))
+        return _in_turn(luck, drafts), drafts
 
     def wanted(self, ids: I64, lengths: I64, drafts: U8) -> U8:
         """As `OwnDrafts.wanted`: whether something will be found is not known before."""
@@ -147,7 +226,18 @@ class Foreseen(OwnDrafts):
         drafts = np.clip(np.minimum(gains - np.uint8(1), useful), 0, None).astype(np.uint8)
         return drafts + np.uint8(1), drafts
 
-    def of_piece(self, row: int) -> int:
+    def thrown_out(self, past: Past, drafts: U8, gains: U8, done: int) -> Past:
+        """As `OwnDrafts.thrown_out`: what the round that is lost passed over stays used up."""
+        return past._replace(used=past.used + done + int(not drafts[done]))
+
+    def again(self, row: int, past: Past, wanted: int) -> tuple[U8, U8]:
+        """As `OwnDrafts.again`."""
+        luck = np.minimum(self._luck_from(row, past.used, wanted + 2), np.uint8(1 + self.k))
+        useful = wanted - 1 - (np.cumsum(luck, dtype=np.int64) - luck)
+        drafts = np.clip(np.minimum(luck - np.uint8(1), useful), 0, None).astype(np.uint8)
+        return drafts + np.uint8(1), drafts
+
+    def of_piece(self, row: int, past: Past) -> int:
         """As `OwnDrafts.of_piece`: it samples nothing, so nothing will be accepted."""
         return 0
 
@@ -179,14 +269,14 @@ class Gated(OwnDrafts):
                 gains[part], drafts[part] = self._gated(gains[part].tolist(), count)
         return gains, drafts
 
-    def _gated(self, luck: list[int], count: int) -> tuple[list[int], list[int]]:
+    def _gated(self, luck: Sequence[int], count: int, past: Past = NO_PAST) -> tuple[list[int], list[int]]:
         """Returns the tokens and drafts of one life.
 
         Args:
-            luck: tokens by verification. count: rounds.
+            luck: tokens by verification. count: rounds. past: what was before them.
         """
-        gate, k, shut, verified = self.gate, self.k, 0, 0
-        seen: deque[int] = deque(maxlen=gate.window)
+        k, verified = self.k, 0
+        shut, seen = past.shut, deque(past.seen, maxlen=self.gate.window)
         gains, drafts = [1] * count, [0] * count
         for step in range(count):
             if shut:
@@ -196,13 +286,48 @@ class Gated(OwnDrafts):
                 gains[step] = luck[verified]
                 verified += 1
             known = step - 1 - self.lag  # the latest round whose outcome the next plan knows of
-            if known < 0 or not drafts[known]:
-                continue
-            seen.append(gains[known] - 1)
-            if len(seen) == gate.window and sum(seen) / (gate.window * k) < gate.threshold:
-                shut = gate.cooldown
-                seen.clear()
+            if known >= 0 and drafts[known] and self._shuts(seen, gains[known]):
+                shut = self.gate.cooldown
         return gains, drafts
+
+    def _shuts(self, seen: deque[int], tokens: int) -> bool:
+        """Whether a gate shuts that learns of one more round; then it has seen nothing."""
+        seen.append(tokens - 1)
+        window = self.gate.window
+        if len(seen) < window or not sum(seen) / (window * self.k) < self.gate.threshold:
+            return False
+        seen.clear()
+        return True
+
+    def after_piece(self, past: Past) -> Past:
+        """As `OwnDrafts.after_piece`: a step for which its gate stays shut."""
+        return past._replace(shut=max(past.shut - 1, 0))
+
+    def thrown_out(self, past: Past, drafts: U8, gains: U8, done: int) -> Past:
+        """As `OwnDrafts.thrown_out`."""
+        shut, seen = self._gate_after(past, drafts, gains, done)
+        return super().thrown_out(past, drafts, gains, done)._replace(shut=shut, seen=seen)
+
+    def _gate_after(self, past: Past, drafts: U8, gains: U8, done: int) -> tuple[int, tuple[int, ...]]:
+        """Returns `Past.shut` and `seen` when somebody is thrown out: before its return all is known."""
+        shut, seen, known = past.shut, deque(past.seen, maxlen=self.gate.window), 0
+        for step in range(done + 1):
+            shut = max(shut - 1, 0)
+            while known < (done if step == done else step - self.lag):
+                if drafts[known] and self._shuts(seen, int(gains[known])):
+                    shut = self.gate.cooldown
+                known += 1
+        return shut, tuple(seen)
+
+    def again(self, row: int, past: Past, wanted: int) -> tuple[U8, U8]:
+        """As `OwnDrafts.again`."""
+        luck = np.minimum(self._luck_from(row, past.used, wanted + 2), np.uint8(1 + self.k))
+        gains, drafts = self._gated(luck.tolist(), wanted + 2, past)
+        return np.array(gains, dtype=np.uint8), np.array(drafts, dtype=np.uint8)
+
+    def of_piece(self, row: int, past: Past) -> int:
+        """As `OwnDrafts.of_piece`."""
+        return 0 if past.shut else self.k
 
 
 def drafting_of(

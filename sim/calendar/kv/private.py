@@ -10,6 +10,7 @@ from __future__ import annotations
 from specfleet.sim.calendar.crowd import CalendarCrowd
 from specfleet.sim.calendar.kv.counted import CountedKV
 from specfleet.sim.calendar.kv.interface import Entrant, Fresh
+from specfleet.sim.calendar.kv.placeholders import with_placeholders
 from specfleet.sim.calendar.kv.pool import Holder, Pool
 from specfleet.sim.calendar.kv.victims import keyed_and_held, make_room_in_turn
 from specfleet.sim.calendar.stay import Begun, Stay, StayRef
@@ -61,7 +62,7 @@ class PrivateKV(CountedKV):
 
     def padded(self, stay: Stay, drafts: int) -> Stay:
         """As in `CountedKV`."""
-        raise Unsuited("one token is left to compute, with placeholder drafts")
+        return with_placeholders(stay, drafts, self.crowd.footprints)
 
     def stuck(self, step: Step, it: int) -> None:
         """As in `CountedKV`."""

@@ -8,15 +8,12 @@ of them does. Who leaves when is known at admission, and so is the correction.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-
-import numpy as np
 
 from specfleet.sim.calendar.books.terms import TermBooks
 from specfleet.sim.calendar.crowd import CalendarCrowd
-from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.kv.counted import CountedKV
 from specfleet.sim.calendar.kv.interface import Entrant, Fresh
+from specfleet.sim.calendar.kv.placeholders import with_placeholders
 from specfleet.sim.calendar.kv.pool import Holder, Pool
 from specfleet.sim.calendar.kv.prompts import Prompts
 from specfleet.sim.calendar.kv.victims import keyed_and_held, make_room_in_turn
@@ -191,27 +188,3 @@ class SharedKV(CountedKV):
         twice, kept = self.pool.reseat(books.leaves(pack, self.crowd.rules.in_flight), self._begun)
         self.crowd.calendar.row[i] -= twice << pack.blocks
         self.crowd.calendar.keep_blocks(kept, i - it)
-
-
-def with_placeholders(stay: Stay, drafts: int, footprints: Footprints) -> Stay:
-    """Returns a stay whose last prompt token came with placeholder drafts.
-
-    They are gone when its first round is priced, but an asynchronous engine has scheduled that round
-    before it knew, and holds the blocks at least until the next.
-    """
-    pack, rules = footprints.packing, footprints.scheduler
-    begun = np.cumsum(stay.row[:2]) + footprints.prefilling(stay.blocks)
-    decodes = (begun >> pack.rows) & pack.rows_mask
-    if not rules.in_flight or not decodes[0]:
-        return stay
-    end = stay.tokens + footprints.query
-    more = (rules.blocks(end + drafts) - rules.blocks(end)) << pack.blocks
-    ends = 1 if decodes[1] or not begun[1] else 2  # no row follows a certain end, but its blocks stay
-    row = stay.row.copy()
-    row[0] += more
-    row[ends] -= more
-    footprint = stay.footprint
-    if footprint is not None:
-        footprint = footprint.copy()
-        footprint[:ends] += more
-    return replace(stay, row=row, footprint=footprint)

@@ -41,10 +41,11 @@ def make_room_in_turn(crowd: CalendarCrowd, pool: Pool, acc: int, it: int, i: in
 def growth_each(crowd: CalendarCrowd, it: int) -> list[int]:
     """Returns the blocks that each running sequence takes in iteration `it`: read off its row."""
     bit, mask, growth = crowd.pack.blocks, crowd.pack.blocks_mask, []
+    half = 1 << (bit - 1)  # the context may shrink where drafts of one's own do
     for _, first, place, source in crowd.refs:
         start = 0 if isinstance(source, Stay) else source.start[place % BLOCK]
         change = source.row.item(start + it - first - 1)
-        growth.append((change >> bit) & mask if change > 0 else 0)  # below 0: its end was certain
+        growth.append((change + half >> bit) & mask if change > 0 else 0)  # below 0: its end was certain
     return growth
 
 
@@ -56,5 +57,7 @@ def keyed_and_held(crowd: CalendarCrowd, stay: Stay, done: int) -> tuple[int, in
     # keys are of tokens that are known by then
     if rules.in_flight and not done:  # the step in flight computes the end of its prompt
         return rules.keyed_blocks(stay.tokens, stay.tokens), held
-    computed = (int(stay.footprint[done - rules.in_flight]) & pack.context_mask) - footprints.query
+    latest = done - rules.in_flight
+    query = footprints.query if stay.drafts is None else int(stay.drafts[latest]) + 1
+    computed = (int(stay.footprint[latest]) & pack.context_mask) - query
     return rules.keyed_blocks(computed, computed + 1), held

@@ -294,12 +294,16 @@ class AdaptiveVerification(Columnwise):
         rows = survival.shape[1]
         if not rows:
             return np.zeros(0, dtype=np.int64)
-        order = np.argsort(-survival.ravel(), kind="stable")  # of equal ones the earlier position first
-        gained = np.concatenate(([0.0], np.add.accumulate(survival.ravel()[order])))
+        ranked = np.sort(survival, axis=None)[::-1]
+        gained = np.concatenate(([0.0], np.add.accumulate(ranked)))
         best = int(np.argmax((rows + gained) / self.seconds(rows)))
-        taken = np.zeros(survival.size, dtype=np.int64)
-        taken[order[:best]] = 1
-        drafts: I64 = np.add.reduce(taken.reshape(survival.shape), axis=0)
+        if not best:
+            return np.zeros(rows, dtype=np.int64)
+        last = ranked[best - 1]
+        drafts: I64 = np.add.reduce(survival >= last, axis=0, dtype=np.int64)
+        if over := int(np.add.reduce(drafts)) - best:  # of equal ones the earlier position first
+            alike = np.flatnonzero(survival.ravel() == last)
+            np.subtract.at(drafts, alike[len(alike) - over :] % rows, 1)
         return drafts
 
 

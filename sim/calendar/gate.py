@@ -259,7 +259,7 @@ REFUSED = (
     Refusal(
         Scenario,
         (),
-        lambda run: run.policy is not None and run.plans() is None and run.drafting is None,
+        lambda run: run.looks_at_requests and run.drafting is None and not run.by_rows,
         "a policy that looks at single requests",
     ),
     Refusal(Scenario, (), _drafts_too_deep, "a policy with more drafts than num_speculative_tokens"),

@@ -13,6 +13,8 @@ from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.lane import Lane
 from specfleet.sim.calendar.luck import F64
 from specfleet.sim.calendar.plan import CalendarRun
+from specfleet.sim.calendar.rows.columns import RowColumns
+from specfleet.sim.calendar.rows.lane import RowLane
 from specfleet.sim.recorder import FINISHED, REJECTED, REQUEST_COUNTS, REQUEST_TIMES, Columns
 from specfleet.sim.scenario import Ran
 
@@ -42,11 +44,19 @@ class Harvest:
         self._iterations: list[Columns] = []
         self._gaps: list[Columns] = []
 
-    def add(self, lane: Lane, places: Places) -> None:
+    def add(self, lane: Lane | RowLane, places: Places) -> None:
         """Takes in a lane's requests, `places` in order of arrival; its log is used up."""
-        lane.finish()
         whole = isinstance(places, slice) and len(lane.lives.order) == len(self.plan.table)
         rows = places if whole else lane.lives.order[places]
+        part: LaneColumns | RowColumns
+        if isinstance(lane, RowLane):
+            part = RowColumns(lane, places)
+            self._iterations.append(part.iterations())
+            self._gaps.append(part.odd_gaps())
+            self._rounds[1:] += lane.log.recorder.rounds_by_accepted
+            self._add_requests(lane.replica, part, rows)
+            return
+        lane.finish()
         part = LaneColumns(lane, places, self._counted[lane.lives.order])
         self._iterations.append(part.iterations())
         self._gaps.append(part.odd_gaps())
@@ -55,13 +65,16 @@ class Harvest:
         self._stepped += len(lane.log.stepped)
         if lane.recorder is not None:
             self._rounds[1:] += lane.recorder.rounds_by_accepted
+        self._add_requests(lane.replica, part, rows)
+
+    def _add_requests(self, replica: int, part: LaneColumns | RowColumns, rows: Places) -> None:
         for name, values in part.requests():
             self._fill(name, rows, values)
         if self.plan.scenario.deployment.replicas > 1:
-            self._fill("replica", rows, np.array(lane.replica, dtype=np.int32))
+            self._fill("replica", rows, np.array(replica, dtype=np.int32))
         self._add_chunks(part, rows)
 
-    def _add_chunks(self, part: LaneColumns, rows: Places) -> None:
+    def _add_chunks(self, part: LaneColumns | RowColumns, rows: Places) -> None:
         """Fills in when the client has had each request's first and last chunk."""
         client, columns = self.plan.scenario.client, self.columns
         ranks = part.chunk_ranks() if client.chunk_s else None

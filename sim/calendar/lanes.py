@@ -18,11 +18,17 @@ from specfleet.sim.calendar.harvest import Harvest
 from specfleet.sim.calendar.lane import Lane, Turns
 from specfleet.sim.calendar.luck import F64
 from specfleet.sim.calendar.plan import CalendarRun
+from specfleet.sim.calendar.rows.fleet import RowFleet
+from specfleet.sim.calendar.rows.lane import RowLane
+from specfleet.sim.calendar.rows.lives import RowLives
 from specfleet.sim.calendar.trajectories import Trajectories
 from specfleet.sim.calendar.watch import Watch
 from specfleet.sim.clients import Answer
+from specfleet.sim.errors import Unsuited
 from specfleet.sim.router import Counting
 from specfleet.sim.scenario import Ran
+
+AnyLane = Lane | RowLane
 
 
 class LaneServer:
@@ -37,7 +43,7 @@ class LaneServer:
         walk: the lane's iterations; it yields when the next one is due, and is sent until when to go on.
     """
 
-    def __init__(self, lane: Lane, lives: Trajectories, places: array[int]) -> None:
+    def __init__(self, lane: AnyLane, lives: Trajectories | RowLives, places: array[int]) -> None:
         self.lane = lane
         self._lives = lives
         self._places = places
@@ -87,7 +93,14 @@ class Lanes:
     def __init__(self, run: CalendarRun, rules: Footprints, clocked: bool, among: bool = False) -> None:
         self._run, self._rules = run, rules
         replicas = run.scenario.deployment.replicas
-        self._fleet = fleet = Fleet(run, rules, run.served, replicas, self.kinds)
+        if run.by_rows and self.kinds is not USUAL:
+            raise Unsuited("drafts that depend on other rows, where KV is handed over")
+        self._fleet: Fleet | RowFleet
+        if run.by_rows:
+            self._fleet = RowFleet(run, rules, run.served)
+        else:
+            self._fleet = Fleet(run, rules, run.served, replicas, self.kinds)
+        fleet = self._fleet
         self._places = _places(run) if clocked or among else array("q")
         self.arrived_s = array("d", [nan]) * len(self._places)
         ranks = clocked and run.scenario.client.chunk_s != 0.0
@@ -160,7 +173,7 @@ class Lanes:
         harvest.add_rounds(self._fleet.ledger)
         return harvest.ran()
 
-    def _places_of(self, lane: Lane) -> Places:
+    def _places_of(self, lane: AnyLane) -> Places:
         """Returns the requests of a lane, in order of arrival; a slice if it had all, in their own order."""
         places = np.asarray(lane.inbox, dtype=np.int64)
         if len(places) == len(self._fleet.lives.order) and (places[1:] > places[:-1]).all():
@@ -172,7 +185,7 @@ class Walked(Protocol):
     """A lane that is walked."""
 
     @property
-    def lane(self) -> Lane:
+    def lane(self) -> AnyLane:
         """The engine."""
         ...
 

@@ -21,8 +21,12 @@ from specfleet.sim.sequence import Sequence
 from specfleet.sim.sglang.rules import CLIP_MAX_NEW_TOKENS, SglangRules
 from specfleet.sim.speculation.lives import Lives
 from specfleet.sim.speculation.policies import make_policy
+from specfleet.sim.speculation.policies_learning import AdaptiveVerification, SloBudget
 from specfleet.sim.speculation.policy import OneForAll, Policy
 from specfleet.workloads.requests import RequestTable
+
+ROW_BY_ROW = (SloBudget, AdaptiveVerification)
+"""Policies by which what a row drafts depends on the other rows of its step, or on the time."""
 
 
 class CalendarRun:
@@ -97,6 +101,22 @@ class CalendarRun:
         if apart or self.luck is None or not (self.luck.every_step and self.luck.by_rounds):
             return False
         return isinstance(self.plans(), ByBatchSize)
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether its lanes have to look at every row in every step (`rows/`)."""
+        policy, luck, config = self.policy, self.luck, self.config
+        if luck is None or config.sglang is not None or not (luck.every_step and luck.by_rounds):
+            return False
+        if config.receives_kv or config.rebuilds_drafter_kv or self.over_budget:
+            return False
+        most = config.num_speculative_tokens
+        return type(policy) in ROW_BY_ROW and getattr(policy, "k", most + 1) <= most
+
+    @property
+    def looks_at_requests(self) -> bool:
+        """Whether the policy does not choose one number of drafts for all."""
+        return self.policy is not None and self.plans() is None
 
     @property
     def reads_kv(self) -> bool:

@@ -16,6 +16,7 @@ from specfleet.sim.calendar.harvest import Harvest
 from specfleet.sim.calendar.lanes import Lanes
 from specfleet.sim.calendar.luck import F64, I64
 from specfleet.sim.calendar.plan import CalendarRun
+from specfleet.sim.calendar.rows.fleet import RowFleet
 from specfleet.sim.calendar.sglang.runs import sglang_apart, sglang_on_the_calendar
 from specfleet.sim.calendar.taken import taken
 from specfleet.sim.cluster import Cluster, OpenArrivals
@@ -104,7 +105,7 @@ def apart(run: CalendarRun, rules: Footprints | None, times: tuple[F64, F64], ch
             continue
         due = array("d")
         due.frombytes(arrived_s[rows].data.cast("B"))
-        fleet = Fleet(run, rules, rows)
+        fleet = RowFleet(run, rules, rows) if run.by_rows else Fleet(run, rules, rows)
         lane = fleet.lane(range(len(rows)), due, replica)
         walk = lane.run()
         next(walk)

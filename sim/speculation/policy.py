@@ -123,20 +123,29 @@ def plan_of(policy: Policy, batch: Batch, waiting: int, now: float) -> Plan | I6
     return policy.plan(batch, waiting, now)
 
 
-def tell(policy: Policy, batch: Batch, heard: list[int], seconds: float) -> None:
-    """Lets a policy learn what a step brought; `heard`: tokens of the rows that are no columns."""
+def observes(policy: Policy) -> bool:
+    """Whether a policy learns anything from what a step brought."""
     observe: object = type(policy).observe
-    head = batch.head
-    if observe is Silent.observe:
-        return
     if isinstance(policy, Columnwise) and observe is Columnwise.observe:
         learns: object = type(policy).observe_rows
-        if learns is Columnwise.observe_rows:
-            return
+        return learns is not Columnwise.observe_rows
+    if isinstance(policy, OneForAll) and observe is OneForAll.observe:
+        return policy.learns
+    return observe is not Silent.observe
+
+
+def tell(policy: Policy, batch: Batch, heard: list[int] | I64, seconds: float) -> None:
+    """Lets a policy learn what a step brought; `heard`: tokens of the rows that are no columns."""
+    if not observes(policy):
+        return
+    observe: object = type(policy).observe
+    head = batch.head
+    if isinstance(policy, Columnwise) and observe is Columnwise.observe:
         sampled = np.array(heard, dtype=np.int64)
         policy.observe_rows(batch, sampled if head is None else np.concatenate((head.new, sampled)), seconds)
-    elif not (isinstance(policy, OneForAll) and observe is OneForAll.observe and not policy.learns):
-        policy.observe(batch, heard if head is None else head.new.tolist() + heard, seconds)
+    else:
+        rest = heard if isinstance(heard, list) else heard.tolist()
+        policy.observe(batch, rest if head is None else head.new.tolist() + rest, seconds)
 
 
 class ById:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from source_tree import ROOT, arrows, below_the_top, circles, classes, functions, sources
@@ -83,6 +82,11 @@ BLOCKS_BY_THE_NAME_OF_WHAT_THEY_DESCRIBE = {
 NAMES_OF_TWO_THINGS = {"Candidate"}
 
 
+def trees() -> dict[str, ast.Module]:
+    """The parsed files of the product, by file."""
+    return dict(zip(FILES, sources().values(), strict=True))
+
+
 def package_of(module: str | None) -> str:
     """The package a module belongs to: the part below `specfleet`, or its first part."""
     parts = (module or "").split(".")
@@ -117,29 +121,53 @@ def _runs_later(node: ast.AST) -> bool:
     return typing_only or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_a_module_imports_only_what_lies_below_it(file: str) -> None:
+def faults_of_imports(file: str, tree: ast.Module) -> Iterator[str]:
+    """What a file imports that it must do without."""
     package = file.split("/")[0]
-    tree = ast.parse((ROOT / file).read_text())
     found = set(imports(tree))
-    assert found & set(MAY_IMPORT) <= MAY_IMPORT[package]
-    assert not bare_imports(tree) & set(MAY_IMPORT), "the product imports itself as specfleet"
-    assert package == "experiments" or not found & ONLY_EXPERIMENTS
-    assert "simpy" not in found or file in SIMPY_FILES
-    assert not set(imports(tree, only_with_the_module=True)) & NEVER_WITH_THE_MODULE
+    yield from (f"{above} lies above it" for above in (found & set(MAY_IMPORT)) - MAY_IMPORT[package])
+    yield from (f"{name}, but as specfleet.{name}" for name in bare_imports(tree) & set(MAY_IMPORT))
+    if package != "experiments":
+        yield from (f"{name} outside experiments" for name in found & ONLY_EXPERIMENTS)
+    if "simpy" in found and file not in SIMPY_FILES:
+        yield "simpy"
+    with_it = set(imports(tree, only_with_the_module=True)) & NEVER_WITH_THE_MODULE
+    yield from (f"{name} with the module" for name in with_it)
+
+
+def test_a_module_imports_only_what_lies_below_it() -> None:
+    assert {
+        file: faults for file, tree in trees().items() if (faults := [*faults_of_imports(file, tree)])
+    } == {}
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "fault"),
+    [
+        ("sim/step.py", "from specfleet.experiments.run import runner", "experiments lies above it"),
+        ("hardware/rope.py", "import specfleet.sim.step", "sim lies above it"),
+        ("sim/step.py", "from sim.rules import least", "sim, but as specfleet.sim"),
+        ("workloads/laws.py", "def f():\n    import pandas", "pandas outside experiments"),
+        ("sim/step.py", "import simpy", "simpy"),
+        ("experiments/run/runner.py", "if True:\n    import matplotlib.pyplot", "matplotlib with the module"),
+    ],
+)
+def test_a_file_that_imports_what_it_must_not_is_found(file: str, text: str, fault: str) -> None:
+    assert [*faults_of_imports(file, ast.parse(text))] == [fault]
 
 
 def test_simpy_lives_in_the_cluster_s_files() -> None:
-    trees = {file: ast.parse((ROOT / file).read_text()) for file in FILES}
-    assert {file for file, tree in trees.items() if "simpy" in imports(tree)} == SIMPY_FILES
+    assert {file for file, tree in trees().items() if "simpy" in imports(tree)} == SIMPY_FILES
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if file.startswith("sim/statistics/")])
-def test_statistics_know_numbers_and_no_engine(file: str) -> None:
-    tree = ast.parse((ROOT / file).read_text())
-    inside = {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
-    assert all(name.startswith("specfleet.sim.statistics.") for name in inside if "specfleet" in name)
-    assert bare_imports(tree) <= {"specfleet", "numpy", *sys.stdlib_module_names}
+def test_statistics_know_numbers_and_no_engine() -> None:
+    mine = {file: tree for file, tree in trees().items() if file.startswith("sim/statistics/")}
+    assert mine
+    for file, tree in mine.items():
+        inside = {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+        ours = {name for name in inside if "specfleet" in name}
+        assert all(name.startswith("specfleet.sim.statistics.") for name in ours), file
+        assert bare_imports(tree) <= {"specfleet", "numpy", *sys.stdlib_module_names}, file
 
 
 def test_all_packages_were_read() -> None:
@@ -218,9 +246,9 @@ def test_no_folder_holds_more_files_than_a_reader_can_survey() -> None:
     assert large == LARGE_FOLDERS
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_a_file_is_short(file: str) -> None:
-    assert len(Path(ROOT / file).read_text().splitlines()) <= MOST_FILE_LINES
+def test_no_file_is_long() -> None:
+    lines = {file: len((ROOT / file).read_text().splitlines()) for file in FILES}
+    assert {file: count for file, count in lines.items() if count > MOST_FILE_LINES} == {}
 
 
 def test_functions_of_sim_are_short_or_say_why_not() -> None:

@@ -33,6 +33,26 @@ def _plain(find: Callable[[], Record]) -> Record:
         raise ValueError(str(error.args[0]) if error.args else str(error)) from None
 
 
+@functools.cache
+def _objection(find: Callable[[str], object], name: str) -> str:
+    """What the catalogue says of a name that it has not; empty where it has it.
+
+    Kept, since rules ask for names that may be missing, and to look for those like them takes milliseconds.
+    """
+    try:
+        _plain(lambda: find(name))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _shipped(find: Callable[[str | dict[str, object]], Record], named: str | dict[str, object]) -> Record:
+    """As `_plain`, of what the catalogue alone knows by name."""
+    if isinstance(named, str) and (said := _objection(find, named)):
+        raise ValueError(said)
+    return _plain(lambda: find(named))
+
+
 def engine(name: str) -> EngineProfile:
     """The engine profile called `name`. ValueError with the closest names if there is none."""
     return _plain(lambda: catalog.engine_profile(name))
@@ -40,17 +60,17 @@ def engine(name: str) -> EngineProfile:
 
 def accelerator(named: str | dict[str, object]) -> Accelerator:
     """A GPU by name or mapping. ValueError says what is wrong with it."""
-    return _plain(lambda: catalog.accelerator(named))
+    return _shipped(catalog.accelerator, named)
 
 
 def model(named: str | dict[str, object]) -> ModelSpec:
     """A target model by name, Hugging Face id or mapping. ValueError says what is wrong with it."""
-    return _plain(lambda: catalog.model(named))
+    return _shipped(catalog.model, named)
 
 
 def drafter(named: str | dict[str, object]) -> DrafterSpec:
     """A drafter by name, Hugging Face id or mapping. ValueError says what is wrong with it."""
-    return _plain(lambda: catalog.drafter(named))
+    return _shipped(catalog.drafter, named)
 
 
 def preset(name: str) -> Preset:

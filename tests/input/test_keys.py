@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from specfleet.experiments.load.sweep import expand
 from specfleet.experiments.run.check import check
 from specfleet.experiments.run.explain import explain_file
 from specfleet.experiments.run.runner import run_task, tasks
+from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.faults import InputFaults
 from specfleet.experiments.schema.structure import known_keys
 from specfleet.experiments.schema.yamlfile import KeyPath
@@ -76,21 +78,34 @@ def file(tmp_path: Path) -> Path:
     return written(tmp_path)
 
 
-FOUND: dict[tuple[str, ...], dict[str, Any]] = {}
-"""What runs said that several keys are compared with."""
+class Before:
+    """An experiment without a key, and what a run of it says."""
+
+    def __init__(self, file: Path, around: list[str]) -> None:
+        self.experiment = load_experiment(file, around)
+        self.text = resolved(self.experiment).replace(str(file.parent), "")
+        self._file = file
+
+    @cached_property
+    def figures(self) -> dict[str, Any]:
+        """Of the first point."""
+        return figures(self._file, self.experiment)
 
 
-def figures_before(file: Path, around: list[str]) -> dict[str, Any]:
-    """What a run of the first point says without a key; the same for all keys with the same around them."""
+BEFORE: dict[tuple[str, ...], Before] = {}
+
+
+def without(file: Path, around: list[str]) -> Before:
+    """What stands around a key, loaded once."""
     same = tuple(text.replace(str(file.parent), "") for text in around)
-    if same not in FOUND:
-        FOUND[same] = figures(file, around)
-    return FOUND[same]
+    if same not in BEFORE:
+        BEFORE[same] = Before(file, around)
+    return BEFORE[same]
 
 
-def figures(file: Path, around: list[str]) -> dict[str, Any]:
+def figures(file: Path, experiment: Experiment) -> dict[str, Any]:
     """What a run of the first point says."""
-    points = expand(load_experiment(file, around))[:1]
+    points = expand(experiment)[:1]
     (task,) = tasks(points, 1, 0, file.parent / "out")
     run_task(task)
     found = {
@@ -109,7 +124,8 @@ def test_every_key_is_accepted_and_changes_what_it_should(file: Path, key: str) 
         with pytest.raises(InputFaults, match=key):
             load(file, after)
         return
-    text = resolved(load_experiment(file, after))
+    experiment = load_experiment(file, after)
+    text = resolved(experiment)
     again = file.with_name("again.yaml")
     again.write_text(text)
     assert resolved(load_experiment(again)) == text, "what is printed is read back"
@@ -119,10 +135,11 @@ def test_every_key_is_accepted_and_changes_what_it_should(file: Path, key: str) 
     if case.seen == NEEDED:
         with pytest.raises(InputFaults):
             load(file, before)
-        figures(file, after)
+        figures(file, experiment)
         return
     if case.seen == ONLY:
         return
-    assert text != resolved(load_experiment(file, before)), "seen in the resolved file"
+    plain = without(file, before)
+    assert text.replace(str(file.parent), "") != plain.text, "seen in the resolved file"
     if case.seen == FIGURES:
-        assert figures(file, after) != figures_before(file, before)
+        assert figures(file, experiment) != plain.figures

@@ -17,7 +17,7 @@ from test_timeline import HUNT, LAWS, SEEDS, choosing, plant, prove, small_windo
 from timeline_worlds import LUCK, PROMPTS, both, differences, policies, sharing, worlds
 
 from specfleet.sim.calendar import crowd
-from specfleet.sim.calendar.kv import pool, shared
+from specfleet.sim.calendar.kv import placeholders, pool, shared
 from specfleet.sim.calendar.kv import prompts as prompt_keys
 from specfleet.sim.calendar.kv.pool import Holder, Pool
 from specfleet.sim.calendar.kv.prompts import Prompts
@@ -177,7 +177,7 @@ FAULTS: dict[str, tuple[ModuleType, str, str, st.SearchStrategy[World]]] = {
         REPEATED.map(padded),
     ),
     "placeholder blocks given back at a certain end": (
-        shared,
+        placeholders,
         "1 if decodes[1] or not begun[1] else 2",
         "1",
         REPEATED,

@@ -244,6 +244,12 @@ CONFLICTS = [
         "stages are priced by kernels, not by roofline",
     ),
     (
+        experiment_text(
+            "model: qwen3-30b-a3b, gpu: h100-sxm, pipeline_parallel_size: 2, data_parallel_size: 2"
+        ),
+        "ranks that share the experts of each stage are not simulated",
+    ),
+    (
         experiment_text(f"{SERVE}, pipeline_parallel_size: 2, memory: {{weights_gib: 15}}"),
         "is a figure of one stage, and each has its own",
     ),

@@ -220,6 +220,13 @@ def test_replicas_said_twice_are_refused_and_swept_ranks_have_the_engine_s_route
     assert load({**swept, "deployment": {"router": "random"}}).experiment.deployment.router == "random"
 
 
+def test_ranks_of_a_dense_model_are_replicas_whatever_holds_one() -> None:
+    line = "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 8192 -pp 2 -dp 3"
+    there = load(translate(line, gpu="h100-sxm").data).experiment
+    assert (there.serve.data_parallel_size, there.serve.pipeline_parallel_size) == (1, 2)
+    assert (there.deployment.replicas, there.deployment.router) == (3, "least_outstanding")
+
+
 def test_ranks_are_behind_the_router_that_the_file_names() -> None:
     this = translate("vllm serve openai/gpt-oss-120b -dp 2", gpu="h100-sxm")
     data = {**this.data, "deployment": {"router": "random"}}

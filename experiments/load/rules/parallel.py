@@ -55,7 +55,11 @@ def stage_conflicts(serve: Serve) -> Iterator[Conflict]:
             f"stages are priced by kernels, not by {serve.cost_model}", STAGES, "serve.cost_model"
         )
     if serve.data_parallel_size > 1:
-        message = "ranks whose layers lie on stages are not simulated; use one of the two"
+        message = (
+            "ranks that share the experts of each stage are not simulated: they would wait for each other on "
+            "every stage, with several batches under way; use one of the two, or deployment.replicas of "
+            "pipelines that share nothing"
+        )
         yield Conflict.at(message, STAGES, "serve.data_parallel_size")
     if serve.reroll_on_reject:
         yield Conflict.at("a second pass through stages is not simulated", "serve.reroll_on_reject", STAGES)

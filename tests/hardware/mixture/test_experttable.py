@@ -131,7 +131,8 @@ def test_experts_of_half_the_bytes_are_no_slower_where_bytes_decide(gpu: str, en
         profile = catalog.engine_profile(engine)
         place = Placement.of(model, catalog.accelerator(gpu), profile, tensor_parallel_size=2)
         group = next(group for group in model.layer_groups(2) if group.experts)
-        return np.sum(expert_gemms(place, model, 2, group, tokens, 0), axis=0)
+        total: np.ndarray = np.sum(expert_gemms(place, model, 2, group, tokens, 0), axis=0)
+        return total
 
     sixteen = seconds(None)
     assert (seconds("fp8") < 1.05 * sixteen).all()

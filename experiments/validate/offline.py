@@ -1,13 +1,19 @@
 """Rows that state how many sequences there are at once and no more: offline tables, or a client's users.
 
 They are priced in closed form. What such a table leaves out is assumed and said: the lengths, which a ratio
-depends on little, and the number of GPUs, without which nothing but a ratio is scored.
+depends on little, and the number of GPUs, without which nothing but a ratio is scored. Those are the fewest
+that hold the model and could have been as fast as the rows of one record were: a server that reads its
+weights in less time than the datasheet's bandwidth allows has more of them.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
 
 from specfleet.experiments.schema import lookups
 from specfleet.experiments.validate import profiles
@@ -21,6 +27,7 @@ from specfleet.experiments.validate.columns import (
 from specfleet.experiments.validate.lengths import workload
 from specfleet.experiments.validate.points import SPEEDUP, MeasuredPoint, Unusable, pool_tokens
 from specfleet.hardware.heads import eagle3_for, eagle_for
+from specfleet.hardware.leastwork import LeastWork
 from specfleet.hardware.memory import DoesNotFit
 from specfleet.hardware.model import DrafterSpec, ModelSpec
 from specfleet.hardware.placement import Placement
@@ -57,8 +64,11 @@ def is_offline(row: CsvRow) -> bool:
     return bool(row.text("batch_size") or row.text("max_concurrency")) and not more
 
 
-def offline_point(name: str, row: CsvRow, frozen: bool) -> MeasuredPoint:
-    """Returns the point of an offline row; Unusable says what it lacks."""
+def offline_point(name: str, row: CsvRow, frozen: bool, record: Iterable[CsvRow] = ()) -> MeasuredPoint:
+    """Returns the point of an offline row; Unusable says what it lacks.
+
+    `record`: the rows that were measured on the same server, where the number of its GPUs is not stated.
+    """
     refuse_parallel(row)
     batch = row.whole("batch_size", _MOST_BATCH) or row.whole("max_concurrency", _MOST_BATCH)
     if not batch:
@@ -66,14 +76,14 @@ def offline_point(name: str, row: CsvRow, frozen: bool) -> MeasuredPoint:
     draft = _draft(row)
     assumed: list[str] = []
     lengths = _stated_lengths(row)
-    place, replicas, tp_stated = _placed(row, draft, frozen)
+    place, replicas, tp_stated = _placed(row, draft, frozen, tuple(_rounds((row, *record))))
     measured = _measured(row, place.gpus * replicas if tp_stated else 0)
     source = row.text("record_id") or name
     if lengths is None:
         assumed.append(f"{source}: lengths not stated, {_LENGTHS[0]:g} + {_LENGTHS[1]:g} tokens")
     if not tp_stated:
-        gpus = place.tensor_parallel_size
-        assumed.append(f"{source}: number of GPUs not stated, the fewest that hold the model ({gpus})")
+        fewest = f"the fewest that hold the model as fast as it was ({place.tensor_parallel_size})"
+        assumed.append(f"{source}: number of GPUs not stated, {fewest}")
     prompt, output = lengths or _LENGTHS
     acceptance = None
     if draft is not None:
@@ -148,7 +158,45 @@ def _draft(row: CsvRow) -> OfflineDraft | None:
     return OfflineDraft(k, passes or k, length, branches)
 
 
-def _placed(row: CsvRow, draft: OfflineDraft | None, frozen: bool) -> tuple[Placement, int, bool]:
+class Round(NamedTuple):
+    """A round as a row measured it: sequences, drafts verified of each, seconds."""
+
+    batch: int
+    drafts: int
+    seconds: float
+
+
+def _rounds(rows: Iterable[CsvRow]) -> Iterator[Round]:
+    """Yields a round of each row that says how many tokens a second so many sequences got."""
+    for row in rows:
+        try:
+            batch, rate = row.whole("batch_size", _MOST_BATCH), row.finite("output_throughput_tok_s")
+            draft = _draft(row)
+        except Unusable:
+            continue
+        if batch and rate:
+            tokens = draft.acceptance_length if draft else 1.0
+            yield Round(batch, draft.nodes if draft else 0, batch * tokens / rate)
+
+
+def could_be(place: Placement, rounds: Sequence[Round]) -> bool:
+    """Whether a placement reads the target's weights as fast as all rounds took, by its GPU's datasheet.
+
+    Of experts those that evenly routed tokens meet; KV, drafter and arithmetic are left out. So "no" is sure
+    for a dense model.
+    """
+    alone = replace(place, drafter=None, num_speculative_tokens=0, draft_pass_tokens=())
+    tokens = [each.batch * (1 + (1 - place.routing_correlation) * each.drafts) for each in rounds]
+    counts = np.minimum(np.array(tokens, dtype=np.int64), alone.largest_step)
+    nothing = np.zeros_like(counts)
+    columns = {"tokens": counts, "kv_tokens": nothing, "kv_tokens_in_window": nothing}
+    least = LeastWork(alone).bytes_s(columns)
+    return bool((np.array([each.seconds for each in rounds]) >= least).all())
+
+
+def _placed(
+    row: CsvRow, draft: OfflineDraft | None, frozen: bool, rounds: tuple[Round, ...]
+) -> tuple[Placement, int, bool]:
     """Returns what the row ran on, in how many replicas, and whether it states the number of GPUs."""
     try:
         model = profiles.model(row.need("target_model"))
@@ -158,7 +206,7 @@ def _placed(row: CsvRow, draft: OfflineDraft | None, frozen: bool) -> tuple[Plac
     except ValueError as error:
         raise Unusable(str(error).split(";")[0]) from None
     stated = row.whole("tp", 64) or row.whole("n_gpus", 64)
-    why = "fits on no number of GPUs up to 8"
+    why, slow = "fits on no number of GPUs up to 8", list[tuple[Placement, int, bool]]()
     dtype = profiles.quantization(row.text("target_weights_dtype"), row.text("target_model"))
     for gpus in (stated,) if stated else (1, 2, 4, 8):
         over = spread_of(row, model, gpus)
@@ -182,7 +230,11 @@ def _placed(row: CsvRow, draft: OfflineDraft | None, frozen: bool) -> tuple[Plac
             why = str(error).splitlines()[0]
             continue
         if pool > 0:
-            return place, over.replicas, stated is not None
+            slow.append((place, over.replicas, stated is not None))
+            if stated or could_be(place, rounds):
+                return slow[-1]
+    if slow:
+        return slow[0]
     raise Unusable(why)
 
 

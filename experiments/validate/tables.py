@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from specfleet.experiments.validate.columns import SERVED, CsvRow, bench_point, served_point
 from specfleet.experiments.validate.offline import is_offline, offline_point
 from specfleet.experiments.validate.points import MeasuredPoint, Readout, Unusable
+
+Records = Mapping[str, Sequence[CsvRow]]
+"""Rows by what was measured together: one server, with and without drafts."""
 
 
 def read_csv(path: Path, frozen: bool) -> Readout:
@@ -32,16 +36,21 @@ def read_csv(path: Path, frozen: bool) -> Readout:
                 f"{path}: no column target_model with gpu, and no {SERVED}; "
                 "use a file of measured points, or `vllm bench serve` JSON with --serve"
             )
-        readout = Readout()
-        for line, cells in enumerate(rows, 2):
-            _add(readout, f"{path.name}:{line}", CsvRow(cells), make, frozen)
+        read = [CsvRow(cells) for cells in rows]
+    readout, records = Readout(), dict[str, list[CsvRow]]()
+    for row in read:
+        records.setdefault(row.text("record_id"), []).append(row)
+    for line, row in enumerate(read, 2):
+        _add(readout, f"{path.name}:{line}", row, make, frozen, records)
     return readout
 
 
-def _add(readout: Readout, name: str, row: CsvRow, make: object, frozen: bool) -> None:
+def _add(readout: Readout, name: str, row: CsvRow, make: object, frozen: bool, records: Records) -> None:
     assert callable(make)
+    record = row.text("record_id")
+    beside = {"record": records[record]} if make is row_point and record else {}
     try:
-        readout.points.append(make(name, row, frozen))
+        readout.points.append(make(name, row, frozen, **beside))
     except Unusable as reason:
         readout.skipped[str(reason)] += 1
         readout.why[name] = str(reason)
@@ -50,6 +59,6 @@ def _add(readout: Readout, name: str, row: CsvRow, make: object, frozen: bool) -
         readout.why[name] = str(error)
 
 
-def row_point(name: str, row: CsvRow, frozen: bool) -> MeasuredPoint:
-    """Returns the point of a served run, or of an offline batch."""
-    return (offline_point if is_offline(row) else bench_point)(name, row, frozen)
+def row_point(name: str, row: CsvRow, frozen: bool, record: Sequence[CsvRow] = ()) -> MeasuredPoint:
+    """Returns the point of a served run, or of an offline batch among the rows of its record."""
+    return offline_point(name, row, frozen, record) if is_offline(row) else bench_point(name, row, frozen)

@@ -1,4 +1,4 @@
-"""How many GPUs a table's rows ran on, where they do not say: what the datasheet's bandwidth leaves possible."""
+"""How many GPUs a table's rows ran on, where they do not say: what the bandwidth leaves possible."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ PLAIN = {
 }  # fmt: skip
 DRAFTS = {
     **PLAIN, "method": "eagle3", "draft_model": "an EAGLE-3 head", "K": "3", "tree_steps": "3",
-    "tree_topk": "1", "verify_tokens_incl_root": "4", "acceptance_length": "2.5", "throughput_speedup_vs_none": "2",
-    "output_throughput_tok_s": "900",
+    "tree_topk": "1", "verify_tokens_incl_root": "4", "acceptance_length": "2.5",
+    "throughput_speedup_vs_none": "2", "output_throughput_tok_s": "900",
 }  # fmt: skip
 READ_S = 2 * 70.55e9 / 4.8e12
 """Seconds in which one H200 reads the weights of the 70B, some 141 GB."""

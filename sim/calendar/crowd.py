@@ -121,9 +121,9 @@ class CalendarCrowd:
         self.drafting = lives.now.drafting
         own = self.drafting is not None or self.rules.drafter_positions > 0
         self.tells = self.footprints.has_side or learns or self.tracks or watched or own
-        self._pads = self.rules.placeholders > 0 and not books.k_varies
-        if self.drafting is not None and self.drafting.planned:
-            self._pads = False
+        chosen = books.k_varies and not lives.by_k[0].rules.k  # a policy's K goes down to 0
+        chosen = chosen or (self.drafting is not None and self.drafting.planned)
+        self._pads = self.rules.placeholders > 0 and not chosen
 
     def may_serve(self) -> bool:
         """Whether a step may have anything for a prompt: one is begun, or the next may find its blocks."""
@@ -259,7 +259,7 @@ class CalendarCrowd:
         done = who.past + tokens - drafts
         held = blocks + who.past // self.rules.block_size
         whole = done == stay.tokens
-        self._check_drafter(done)
+        self._check_drafter(done + drafts)
         if waiting.preempted:
             waiting.preempted.pop()
             stay = self.books.again(stay) if whole else stay

@@ -26,6 +26,8 @@ class Stay:
         footprint, row, side: as in `LifeBatch`, this request's part; row is relative to `blocks`.
         unused, drafts, wants, spared, rows: as in `LifeBatch`.
         last_emission: iteration of its last chunk before the preemption, or -1.
+        earlier: KV tokens before the step in flight when this begins, unless that is its prompt's: -1.
+        padded: placeholder drafts that its prefill ended with.
         extra: where this stay is noted among the stays after a preemption, or -1.
     """
 
@@ -47,6 +49,8 @@ class Stay:
     spared: int = 0
     rows: int = 0
     last_emission: int = -1
+    earlier: int = -1
+    padded: int = 0
     extra: int = -1
 
     @classmethod
@@ -145,7 +149,7 @@ class Stay:
         computed = (self.footprint[done : self.rounds] & rules.packing.context_mask) - (rules.query - 1)
         rounds = len(computed) - int(computed[-1] >= self.final)
         gains = None if self.gains is None else self.gains[done : done + rounds]
-        waiting = replace(self, tokens=int(computed[0]), last_emission=last_emission, extra=-1)
+        waiting = replace(self, tokens=int(computed[0]), last_emission=last_emission, padded=0, extra=-1)
         return waiting.drawn(computed[:rounds], gains, rules)
 
     def with_drafts(self, gains: U8, drafts: U8, wanted: U8 | None, rules: Footprints) -> Stay:

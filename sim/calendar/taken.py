@@ -29,14 +29,14 @@ def may_be_given_up(scenario: Scenario, table: RequestTable, seed: int, lives: L
 
     Arguments as `on_the_calendar`. Whoever is thrown out is not always followed with a prefix cache behind a
     policy, a short drafter or look-ups, or where answers may be asked for; nor are rows that are cut where
-    drafts differ from request to request.
+    drafts differ from request to request, or behind a short drafter.
     """
     run, rules = taken(scenario, table, seed, lives)
     caches, changes = run.config.enable_prefix_caching, run.policy is not None or run.reaches
     if rules is not None and table.output_stream is not None:
         return caches  # contexts grow from turn to turn
     own = rules is not None and run.drafting is not None
-    if own and run.over_budget:
+    if rules is not None and (own or run.reaches) and run.over_budget:
         return True
     if rules is None or run.never_short(rules):
         return False

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sim_toys import World, drafting
-from test_timeline import HUNT, LAWS, SEEDS, plant, prove, small_windows_and_blocks
-from timeline_worlds import LUCK, both, differences, requests, sharing
+from test_own_drafts import own_drafts
+from test_timeline import HUNT, LAWS, SEEDS, choosing, plant, prove, small_windows_and_blocks
+from timeline_worlds import LUCK, both, differences, policies, requests, sharing
 
-from specfleet.sim.calendar.kv import pool, shared
+from specfleet.sim.calendar import crowd
+from specfleet.sim.calendar.books import members
+from specfleet.sim.calendar.kv import placeholders, pool, shared, victims
 from specfleet.sim.errors import Breach, Stall
 from specfleet.sim.simulation import simulate
+from specfleet.sim.speculation.policy import PolicySpec
 
 __all__ = ["small_windows_and_blocks"]
 
@@ -37,6 +42,93 @@ def short(draw: st.DrawFn, of: st.SearchStrategy[World]) -> World:
 @given(short(sharing(LOOPS, 2)), SEEDS)
 def test_who_is_thrown_out_of_shared_blocks_equals_stepping(world: World, seed: int) -> None:
     prove(world, seed)
+
+
+@LAWS
+@given(short(sharing(LOOPS, 2, chosen=True)), policies() | own_drafts(), SEEDS)
+def test_they_do_where_drafts_are_chosen(world: World, policy: PolicySpec, seed: int) -> None:
+    prove(choosing(world), seed, policy)
+
+
+@LAWS
+@given(sharing(LOOPS, 2) | short(sharing(LOOPS, 2)), st.sampled_from([6, 20, 40, 60, 90]), SEEDS)
+def test_they_do_where_some_outgrow_the_drafter(world: World, positions: int, seed: int) -> None:
+    prove(reaching(choosing(world), positions), seed)
+
+
+def reaching(world: World, positions: int) -> World:
+    """The same with a drafter of so many positions, if it drafts."""
+    if world.engine.speculative is None:
+        return world
+    speculative = replace(world.engine.speculative, drafter_max_model_len=positions)
+    return replace(world, engine=replace(world.engine, speculative=speculative))
+
+
+CHOOSERS: dict[str, dict[str, object]] = {
+    "batch_size": {"schedule": ((1, 4, 3), (5, 7, 1), (8, 20, 2))},
+    "adaptive_tiers": {"tiers": (1, 2, 3), "warmup": 0, "interval": 2},
+    "acceptance_gate": {"window": 3, "threshold": 0.5, "cooldown": 4},
+    "": {},
+}
+
+
+def groups(name: str, ahead: bool, size: int) -> World:
+    """Twelve users in three groups whose prompts begin alike, and too few blocks; where nobody chooses the
+    drafts, a drafter that some outgrow. A few prompts are found to their last token."""
+    engine = replace(
+        drafting(3),
+        num_gpu_blocks=400 // size,
+        block_size=size,
+        max_num_seqs=12,
+        max_num_batched_tokens=100,
+        enable_prefix_caching=True,
+        async_scheduling=ahead,
+        prefix_hash_covers_next_token=True,
+    )
+    prompts = [((-1 - row % 3, 25), (row, row % 5 * 7)) for row in range(60)]
+    prompts = [prompt if prompt[1][1] else prompt[:1] for prompt in prompts]
+    lengths, outputs = (
+        [sum(n for _, n in prompt) for prompt in prompts],
+        [20 + row % 7 * 6 for row in range(60)],
+    )
+    world = World(lengths, outputs, engine=engine, classes={"": LUCK[0]}, prompts=prompts)
+    return world if name else reaching(world, 62)
+
+
+def alone(name: str, ahead: bool, size: int) -> World:
+    """The same prompt of three blocks and a token, one at a time, with a drafter that ends there."""
+    engine = replace(
+        drafting(3),
+        num_gpu_blocks=200,
+        block_size=8,
+        max_num_seqs=1,
+        enable_prefix_caching=True,
+        async_scheduling=ahead,
+        prefix_hash_covers_next_token=True,
+    )
+    world = World([25] * 21, [6, 6, 1] * 7, engine=engine, classes={"": LUCK[0]}, prompts=[((-1, 25),)] * 21)
+    return reaching(world, size)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_placeholders_of_a_prompt_outgrow_the_drafter_too(ahead: bool) -> None:
+    for positions in range(27, 40):
+        ours, theirs = both(alone("", ahead, positions), 0)
+        assert (ours.stepped_share, ours.stepped_because) == (0.0, "")
+        assert not differences(ours, theirs)
+
+
+@pytest.mark.parametrize("size", [4, 8])
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("name", CHOOSERS)
+def test_who_is_thrown_out_of_shared_blocks_comes_back_whoever_chooses_the_drafts(
+    name: str, ahead: bool, size: int
+) -> None:
+    ours, theirs = both(groups(name, ahead, size), 0, PolicySpec(name, CHOOSERS[name]) if name else None)
+    assert ours.requests["preemptions"].sum() > 5
+    assert (ours.steps_without_drafter > 0) == (not name)
+    assert (ours.stepped_share, ours.stepped_because) == (0.0, "")
+    assert not differences(ours, theirs)
 
 
 def test_most_of_these_worlds_throw_out_and_are_not_stepped() -> None:
@@ -93,3 +185,39 @@ def test_a_fault_in_what_who_is_thrown_out_leaves_is_found(
 
     with pytest.raises((AssertionError, Breach, KeyError)):
         hunt()
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        (members, "had <= term.rounds + rules.lag", "had <= term.rounds + 99"),
+        (members, "term.footprint[at - 1] >> pack.blocks", "term.footprint[at] >> pack.blocks"),
+        (victims, "rules.keyed_blocks(stay.earlier, stay.earlier + 1)", "rules.keyed_blocks(0, 1)"),
+        (victims, "crowd.lives.now.rules, crowd.pack", "crowd.footprints, crowd.pack"),
+        (members, "asked = source.tokens + source.padded", "asked = source.tokens"),
+        (placeholders, "stay.spared, _ =", "_, _ ="),
+        (crowd, "self._check_drafter(done + drafts)", "self._check_drafter(done)"),
+        (crowd, "not lives.by_k[0].rules.k", "True"),
+    ],
+)
+def test_a_fault_in_who_goes_and_what_it_leaves_is_found(
+    module: ModuleType, old: str, new: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, module, old, new)
+
+    def found(world: World, policy: PolicySpec | None, luck: int) -> bool:
+        try:
+            return bool(differences(*both(world, luck, policy)))
+        except (AssertionError, Breach, IndexError, KeyError):
+            return True
+
+    lone = (found(alone("", ahead, size), None, 0) for size in range(27, 40) for ahead in (False, True))
+    chosen = ((name, PolicySpec(name, CHOOSERS[name])) for name in ("batch_size", "adaptive_tiers"))
+    many = (
+        found(groups(name, ahead, size), policy, luck)
+        for name, policy in chosen
+        for luck in range(6)
+        for ahead in (False, True)
+        for size in (4, 8)
+    )
+    assert any(lone) or any(many)

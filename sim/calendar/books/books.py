@@ -82,6 +82,10 @@ class Books:
         """Takes the last sequence off the running list; it may be dead."""
         return refs.pop()
 
+    def growth_before(self, it: int) -> list[int]:
+        """Returns the blocks that those take in iteration `it` who stand before the listed ones: nobody."""
+        return []
+
     def over(self, stay: Stay, first: int) -> None:
         """Learns that a sequence taken off the running list has ended there; arguments as `cut`."""
 

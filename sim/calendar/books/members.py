@@ -124,20 +124,23 @@ def _joined(stays: Rows[StayRef]) -> tuple[I64, list[tuple[LifeBatch | Stay, int
     """Returns those who joined during a term, and where to find their gains and footprints.
 
     Returns:
-        Place, first iteration with a row, rounds to the end, blocks held and tokens computed, shape
-        `(5, n)`; and the source of each with the first place of its rounds there.
+        Place, first iteration with a row, rounds to the end, blocks held, tokens computed and those that
+        the prefill was scheduled for, shape `(6, n)`; and the source of each with the first place of its
+        rounds there.
     """
     numbers = array("q")
     sources: list[tuple[LifeBatch | Stay, int]] = []
     for _, first, place, source in stays:
         if isinstance(source, LifeBatch):
             j = place % BLOCK
-            numbers.extend((place, first + 1, source.rounds[j], source.blocks[j], source.prompt[j]))
+            prompt = source.prompt[j]
+            numbers.extend((place, first + 1, source.rounds[j], source.blocks[j], prompt, prompt))
             sources.append((source, source.start[j]))
         else:
-            numbers.extend((place, first + 1, source.rounds, source.blocks, source.tokens))
+            asked = source.tokens + source.padded
+            numbers.extend((place, first + 1, source.rounds, source.blocks, source.tokens, asked))
             sources.append((source, 0))
-    columns: I64 = np.frombuffer(numbers, dtype=np.int64).reshape(-1, 5).T
+    columns: I64 = np.frombuffer(numbers, dtype=np.int64).reshape(-1, 6).T
     return columns, sources
 
 
@@ -196,7 +199,7 @@ class Members:
         """Returns who is left before iteration `now`, and what they all have had; changes nothing."""
         rules, term = self.rules[k], self.term
         pack, lag, was = rules.packing, rules.lag, term.standing
-        (new_place, new_begin, new_rounds, new_held, new_computed), sources = _joined(joined)
+        (new_place, new_begin, new_rounds, new_held, new_computed, new_asked), sources = _joined(joined)
         place = np.concatenate([was.place, new_place])
         begin = np.concatenate([np.full(len(was.place), term.begin), new_begin])
         rounds = np.concatenate([term.rounds, new_rounds])
@@ -217,7 +220,7 @@ class Members:
             place,
             np.where(over, final, computed),
             np.where(some, before - prompt + 1, np.concatenate([was.known, new_computed - prompt[old:]])),
-            np.where(some, before + rules.query, np.concatenate([was.asked, new_computed])),
+            np.where(some, before + rules.query, np.concatenate([was.asked, new_asked])),
             np.where(some, held, np.concatenate([was.held, new_held])),
         )
         left = ~over if not lag else (~over | (begin + rounds == now))
@@ -341,7 +344,7 @@ class Members:
     def _stay(self, term: Term, j: int, k: int, side: I64 | None) -> Stay:
         """Returns a sequence of a term by itself; `side`: of the whole term, as in `LifeBatch`."""
         rules, start, rounds = self.rules[k], int(term.starts[j]), int(term.rounds[j])
-        who, computed, _, _, blocks = (int(column[j]) for column in term.standing)
+        who, computed, known, _, blocks = (int(column[j]) for column in term.standing)
         here = slice(start, start + rounds + rules.lag + 1)
         footprint = term.footprint[here]
         spared, among = rules.outgrown_one(footprint, rounds, int(term.standing.asked[j]))
@@ -361,7 +364,19 @@ class Members:
             unused=int(term.unused[j]),
             spared=spared,
             rows=among,
+            earlier=int(self.prompt[who]) + known - 1 if known else -1,
         )
+
+    def growth(self, it: int, k: int) -> list[int]:
+        """Returns the blocks that each sequence of the term of `k` takes in iteration `it`."""
+        term, rules, had = self.term, self.rules[k], it - self.term.begin
+        pack, there = rules.packing, had <= term.rounds + rules.lag
+        at = np.where(there, term.starts + had, 0)
+        if not len(at):
+            return []
+        held = (term.footprint[at] >> pack.blocks) & pack.blocks_mask
+        before = (term.footprint[at - 1] >> pack.blocks) & pack.blocks_mask if had else term.standing.held
+        return np.where(there, np.maximum(held - before, 0), 0).tolist()  # type: ignore[no-any-return]
 
     def rounds_of(self, stay: Stay, k: int) -> tuple[I64, U8 | None]:
         """Returns KV tokens before, and gains of, each round of somebody whose prompt is computed again."""

@@ -116,6 +116,10 @@ class TermBooks(Books):
         """As `Books.tail`: who joined during the term stands behind all the others."""
         return refs.pop() if refs else self._members.pop(self.k)
 
+    def growth_before(self, it: int) -> list[int]:
+        """As `Books.growth_before`: those of the present term."""
+        return self._members.growth(it, self.k)
+
     def over(self, stay: Stay, first: int) -> None:
         """As `Books.over`: the end of its term will not find it."""
         self._members.book_one(stay, first, stay.rounds, self.k)

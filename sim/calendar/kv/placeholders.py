@@ -17,6 +17,7 @@ def with_placeholders(stay: Stay, drafts: int, footprints: Footprints) -> Stay:
     before it knew, and holds the blocks at least until the next.
     """
     pack, rules = footprints.packing, footprints.scheduler
+    stay = replace(stay, padded=drafts)
     if stay.drafts is not None:  # a round without drafts needs fewer
         return stay.never_below(rules.blocks_at_admission(stay.tokens + drafts), footprints)
     begun = np.cumsum(stay.row[:2]) + footprints.prefilling(stay.blocks)
@@ -33,4 +34,5 @@ def with_placeholders(stay: Stay, drafts: int, footprints: Footprints) -> Stay:
     if footprint is not None:
         footprint = footprint.copy()
         footprint[:ends] += more
+        stay.spared, _ = footprints.outgrown_one(footprint, stay.rounds, stay.tokens + drafts)
     return replace(stay, row=row, footprint=footprint)

@@ -144,9 +144,9 @@ class SharedKV(CountedKV):
         """Somebody has to be thrown out.
 
         Raises:
-            Unsuited: K changes, or others may ask for what it has written, once it has ended.
+            Unsuited: others may ask for what it has written, once it has ended.
         """
-        if self.crowd.books.k_varies or self.prompts.with_outputs:
+        if self.prompts.with_outputs:
             raise Unsuited("a preempted sequence may find its own blocks again")
 
     def _refuse_left_over(self, place: int) -> None:

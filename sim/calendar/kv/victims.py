@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specfleet.sim.calendar.crowd import CalendarCrowd
 from specfleet.sim.calendar.kv.pool import Pool
-from specfleet.sim.calendar.stay import Stay
+from specfleet.sim.calendar.stay import Stay, stay_of
 from specfleet.sim.calendar.trajectories import BLOCK
 
 
@@ -21,8 +21,8 @@ def make_room_in_turn(crowd: CalendarCrowd, pool: Pool, acc: int, it: int, i: in
     pool.catch_up(it, crowd.log.blocks_used)
     crowd.forget_dead(it)
     free, taken, turn = crowd.rules.usable_blocks - pool.used, 0, 0
-    growth = growth_each(crowd, it)
-    while turn < len(crowd.refs):
+    growth = crowd.books.growth_before(it) + growth_each(crowd, it)
+    while turn < len(growth):
         wanted = growth[turn]
         if wanted <= free:
             free -= wanted
@@ -31,18 +31,31 @@ def make_room_in_turn(crowd: CalendarCrowd, pool: Pool, acc: int, it: int, i: in
             continue
         pool.take(taken)
         taken, before = 0, pool.used
-        acc -= crowd.evict(crowd.refs.pop(), it, i) if crowd.begun is None else crowd.evict_begun()
+        acc -= _throw_out_last(crowd, growth, it, i) if crowd.begun is None else crowd.evict_begun()
         free += before - pool.used
     pool.take(taken)
     assert pool.used == (acc >> pack.blocks) & pack.blocks_mask, "the pool and the calendar disagree"
     return acc
 
 
+def _throw_out_last(crowd: CalendarCrowd, growth: list[int], it: int, i: int) -> int:
+    """Throws out the last of those whose `growth` is left; it may have left. Returns its share of the sum."""
+    growth.pop()
+    ref = crowd.books.tail(crowd.refs)
+    if ref[0] >= it:
+        return crowd.evict(ref, it, i)
+    crowd.books.over(stay_of(ref), ref[1])
+    return 0
+
+
 def growth_each(crowd: CalendarCrowd, it: int) -> list[int]:
-    """Returns the blocks that each running sequence takes in iteration `it`: read off its row."""
+    """Returns the blocks that each listed sequence takes in iteration `it`: read off its row."""
     bit, mask, growth = crowd.pack.blocks, crowd.pack.blocks_mask, []
     half = 1 << (bit - 1)  # the context may shrink where drafts of one's own do
-    for _, first, place, source in crowd.refs:
+    for last, first, place, source in crowd.refs:
+        if last < it:
+            growth.append(0)
+            continue
         start = 0 if isinstance(source, Stay) else source.start[place % BLOCK]
         change = source.row.item(start + it - first - 1)
         growth.append((change + half >> bit) & mask if change > 0 else 0)  # below 0: its end was certain
@@ -51,12 +64,14 @@ def growth_each(crowd: CalendarCrowd, it: int) -> list[int]:
 
 def keyed_and_held(crowd: CalendarCrowd, stay: Stay, done: int) -> tuple[int, int]:
     """Returns the blocks of a sequence that have a key after `done` rounds, and all that it holds."""
-    rules, footprints, pack = crowd.rules, crowd.footprints, crowd.pack
+    rules, footprints, pack = crowd.rules, crowd.lives.now.rules, crowd.pack
     assert stay.footprint is not None
     held = (int(stay.footprint[done - 1]) >> pack.blocks) & pack.blocks_mask if done else stay.blocks
     # keys are of tokens that are known by then
     if rules.in_flight and not done:  # the step in flight computes the end of its prompt
-        return rules.keyed_blocks(stay.tokens, stay.tokens), held
+        if stay.earlier < 0:
+            return rules.keyed_blocks(stay.tokens, stay.tokens), held
+        return rules.keyed_blocks(stay.earlier, stay.earlier + 1), held
     latest = done - rules.in_flight
     query = footprints.query if stay.drafts is None else int(stay.drafts[latest]) + 1
     computed = (int(stay.footprint[latest]) & pack.context_mask) - query

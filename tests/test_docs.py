@@ -137,8 +137,11 @@ def test_every_metric_is_defined() -> None:
     latencies = {
         f"{s}_{name}_ms"
         for s in ("mean", "median", "std", "p90", "p95", "p99")
-        for name in ("ttft", "tpot", "itl", "itl_per_token", "e2el")
-        if name in defined
+        for name in (
+            *("ttft", "tpot", "itl", "itl_per_token", "e2el"),
+            *("client_queue_time", "e2el_including_client_queue"),
+        )
+        if {name, f"mean_{name}_ms"} & defined
     }
     assert not sorted((METRICS | set(SPEEDUPS)) - defined - latencies)
 

@@ -143,7 +143,15 @@ def test_a_figure_of_the_summary_can_be_plotted_and_the_other_way_round() -> Non
     apart = {"pools": {"p": {"role": "prefill", "replicas": 1}, "d": {"role": "decode", "replicas": 1}}}
     handed = sf.load({**plain, "deployment": apart}, few)
     hurried = sf.load(plain, few | {"workload.patience": {"timeout_s": 0.01, "retries": 1}})
-    runs = (closed, opened, tasks, scaled, handed, hurried)
+    capped = sf.load(plain, few | {"workload.max_concurrency": 2, "workload.request_rate": 40.0})
+    gateway = {"replicas": 1, "gateway": {"max_outstanding": 1, "queue": 0}}
+    gated = sf.load({**plain, "deployment": gateway}, few | {"workload.request_rate": 40.0})
+    taken = {"price_factor": 0.4, "notice_s": 0.0, "provision_s": 0.1, "at": [{"at_s": 1.0}]}
+    spot = sf.load(
+        {**plain, "deployment": {"replicas": 2, "spot": taken}},
+        few | {"workload.num_prompts": 40, "workload.request_rate": 20.0, "workload.output_len": 300},
+    )
+    runs = (closed, opened, tasks, scaled, handed, hurried, capped, gated, spot)
     columns = {column for one in runs for column in one.run().summary.columns}
     beside = ("_ci95", "_low", "_high", "_verdict")  # intervals, and what they settle
     figures = {name for name in columns if not {".", ":"} & set(name) and not name.endswith(beside)}
@@ -155,7 +163,6 @@ def test_a_figure_of_the_summary_can_be_plotted_and_the_other_way_round() -> Non
         "max_concurrency",
         "num_prompts",
         "request_rate",
-        "capacity_per_s",
         "binds",
         "state",
     }

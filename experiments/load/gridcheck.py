@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import cast
+from dataclasses import replace
+from typing import TypeAlias, cast
 
 from pydantic import ValidationError
 
@@ -30,6 +31,9 @@ from specfleet.experiments.schema.pools import pool_experiments
 from specfleet.experiments.schema.structure import Finding, check, replaced, shown
 from specfleet.experiments.schema.yamlfile import Document, KeyPath, Value, dotted
 
+_Said: TypeAlias = tuple[tuple[KeyPath, ...], str | None, int | None]
+"""The keys of a conflict, the axis that is to blame, and the place of its value there."""
+
 
 class GridCheck:
     """The faults of one experiment, and its sound points.
@@ -47,6 +51,8 @@ class GridCheck:
         self._axes: dict[str, dict[int, Value]] = {}
         self._written = cast("dict[str, tuple[Value, ...]]", self._base.experiment.sweep.axes)
         self._said: set[tuple[object, ...]] = set()
+        self._points = 0
+        self._vain: dict[_Said, list[Conflict]] = {}
 
     @property
     def experiment(self) -> Experiment:
@@ -62,6 +68,7 @@ class GridCheck:
         sizes = [len(values) for values in self._axes.values()]
         if math.prod(sizes) <= MAX_POINTS and all(sizes):
             ks = {k for k in map(self._check_point, self._index_grid()) if k}
+            self._report_vain()
         self._report_all(measured_at_k_conflicts(self.experiment, ks), {})
         self._report_all(report_conflicts(self.experiment.report, self._written), {})
         self._report_all(claim_conflicts(self.experiment.claim, self._written), {})
@@ -118,6 +125,7 @@ class GridCheck:
 
     def _check_point(self, places: dict[str, int]) -> int:
         """Fills and checks one point; its K."""
+        self._points += 1
         values = {key: self._axes[key][i] for key, i in places.items()}
         data = with_values(self._base.data, values)
         try:
@@ -143,19 +151,37 @@ class GridCheck:
         for conflict in found:
             if not all(self._is_sound(path) for path in conflict.paths):
                 continue
-            axis = self._swept(conflict, places)
-            place = None if axis is None else places[axis]
-            identity = (conflict.paths, axis, place)
-            if identity in self._said:
+            if conflict.vain:
+                axis = self._swept(replace(conflict, paths=conflict.paths[:1]), places)
+                place = None if axis is None else places[axis]
+                self._vain.setdefault((conflict.paths, axis, place), []).append(conflict)
                 continue
-            self._said.add(identity)
-            if axis is not None and place is not None:
-                finding = Finding(key_path(axis), conflict.message)
-                self._say_value(axis, place, self._axes[axis][place], finding)
-            else:
-                marks = self._document.marks
-                blamed = next((path for path in conflict.paths if path in marks), conflict.paths[0])
-                self._say(blamed, conflict.message)
+            axis = self._swept(conflict, places)
+            self._report(conflict, axis, None if axis is None else places[axis], of_point=bool(places))
+
+    def _report_vain(self) -> None:
+        """Notes keys that say nothing at any of the points that have them."""
+        for (paths, axis, place), found in self._vain.items():
+            points = self._points
+            if axis is not None:
+                points //= len(self._axes[axis])
+            if len(found) == points:
+                self._report(replace(found[0], paths=paths), axis, place)
+
+    def _report(self, conflict: Conflict, axis: str | None, place: int | None, of_point: bool = True) -> None:
+        """Notes a conflict, at a value of an axis or where it is written: once, whatever other points say of
+        the same keys."""
+        identity = (conflict.paths, axis, place, "" if of_point else conflict.message)
+        if identity in self._said:
+            return
+        self._said.add(identity)
+        if axis is not None and place is not None:
+            finding = Finding(key_path(axis), conflict.message)
+            self._say_value(axis, place, self._axes[axis][place], finding)
+        else:
+            marks = self._document.marks
+            blamed = next((path for path in conflict.paths if path in marks), conflict.paths[0])
+            self._say(blamed, conflict.message)
 
     def _swept(self, conflict: Conflict, places: dict[str, int]) -> str | None:
         """The first axis that takes part in a conflict."""

@@ -108,9 +108,10 @@ def gateway_of(result: RunResult) -> dict[str, object]:
     counted = requests["counted"] == 1
     served = counted & (requests["status"] == FINISHED)
     client = result.scenario.client
+    turned_away = requests["turned_away"] > 0  # others were refused for their length
     held_ms = 1e3 * (requests["arrived_s"] - requests["sent_s"] - client.send_s)[served]
     return {
-        "gateway_rejected": int((counted & (requests["status"] == REJECTED)).sum()),
+        "gateway_rejected": int((counted & turned_away & (requests["status"] == REJECTED)).sum()),
         "gateway_timed_out": int((counted & (requests["status"] == TIMED_OUT)).sum()),
         "gateway_turned_away": int(requests["turned_away"][counted].sum()),
         "gateway_mean_held_ms": float(held_ms.mean()) if len(held_ms) else 0.0,

@@ -294,7 +294,7 @@ def _hint(kind: str, given: object) -> str:
 def _missing(path: KeyPath) -> str:
     """A required key is not there: what it is for."""
     for block in _blocks_at(path[:-1]):
-        about = descriptions(block).get(str(path[-1]))
+        about = " ".join(descriptions(block).get(str(path[-1]), "").split())
         if about:
             return f"is required; give {about[0].lower()}{about[1:].rstrip('.')}"
     return "is required; add it"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.schema.blocks.deployment import Deployment
 from specfleet.experiments.schema.blocks.experiment import Experiment
-from specfleet.experiments.schema.blocks.scaling import Autoscale, Spot
+from specfleet.experiments.schema.blocks.scaling import Autoscale, Retry, Spot
 from specfleet.sim.router import ROUTERS, Told
 
 SHARES = ("kv_usage", "slo_attainment")
@@ -64,7 +64,9 @@ def _spot(deployment: Deployment, asked: Spot) -> Iterator[Conflict]:
     own = bool(asked.at) and all(one.unavailable_s is not None for one in asked.at)
     if asked.mtti_s is None and asked.unavailable_s and own:
         message = "says nothing: each of at says its own, and nothing is taken by chance; remove it"
-        yield Conflict.at(message, f"{at}.unavailable_s", f"{at}.at")
+        yield Conflict.in_vain(message, f"{at}.unavailable_s", f"{at}.at")
+    if asked.retry is not None:
+        yield from retry_conflicts(asked.retry, f"{at}.retry")
     for key in ("provision_s", "load_s"):
         if scaled is not None and getattr(asked, key) is not None:
             yield Conflict.at(
@@ -81,6 +83,14 @@ def _spot(deployment: Deployment, asked: Spot) -> Iterator[Conflict]:
             else f"{asked.on_demand} are always there, and autoscale.min is {always}; raise that, or lower it"
         )
         yield Conflict.at(message, f"{at}.on_demand", f"deployment.{key}")
+
+
+def retry_conflicts(asked: Retry, at: str) -> Iterator[Conflict]:
+    """Nothing is said of requests that are sent anew where none is."""
+    for key in ("backoff_s", "keep_partial"):
+        if not asked.most and getattr(asked, key) != getattr(Retry(), key):
+            message = "says nothing: no request is sent anew; raise most, or remove it"
+            yield Conflict.in_vain(message, f"{at}.{key}", f"{at}.most")
 
 
 def _beside(config: Experiment, at: str) -> Iterator[Conflict]:

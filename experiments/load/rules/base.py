@@ -30,12 +30,24 @@ class Conflict:
     Args:
         paths: the keys that take part, the one to blame first.
         message: what is wrong; what to do.
+        vain: the key to blame changes nothing of this point. That is no fault where it does of another one:
+            `retries: [0, 1]` may be swept beside a back-off.
     """
 
     paths: tuple[KeyPath, ...]
     message: str
+    vain: bool = False
 
     @classmethod
     def at(cls, message: str, *keys: str) -> Conflict:
-        """A conflict between dotted keys, the one to blame first."""
-        return cls(tuple(tuple(key.split(".")) for key in keys), message)
+        """A conflict between dotted keys, the one to blame first; a number is a place in a list."""
+        return cls(tuple(map(_path, keys)), message)
+
+    @classmethod
+    def in_vain(cls, message: str, *keys: str) -> Conflict:
+        """A key that says nothing beside the others, as `at`."""
+        return cls(tuple(map(_path, keys)), message, vain=True)
+
+
+def _path(key: str) -> KeyPath:
+    return tuple(int(part) if part.isdecimal() else part for part in key.split("."))

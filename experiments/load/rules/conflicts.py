@@ -44,7 +44,7 @@ def conflicts(config: Experiment, longest: int | None = None) -> Iterator[Confli
     """
     found_any = False
     for conflict in _without_running(config):
-        found_any = True
+        found_any |= not conflict.vain
         yield conflict
     if found_any:
         return

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from specfleet.experiments.load.rules.autoscale import retry_conflicts
 from specfleet.experiments.load.rules.base import Conflict
 from specfleet.experiments.schema.blocks.deployment import Deployment, ReplicaPool
 from specfleet.experiments.schema.blocks.experiment import Experiment
 from specfleet.experiments.schema.blocks.failing import Failure, Failures, PoolFailures
+from specfleet.experiments.schema.blocks.scaling import Retry
 from specfleet.experiments.schema.faults import did_you_mean
-from specfleet.experiments.schema.yamlfile import KeyPath
 from specfleet.sim.router import ROUTERS, Remembering
 
 KEY = "deployment.failures"
@@ -47,21 +48,17 @@ def _there(deployment: Deployment, failures: Failures) -> Iterator[Conflict]:
             yield Conflict.at(message, f"{KEY}.pools.{name}", "deployment.pools")
     for number, failure in enumerate(failures.at):
         if pools and failure.pool is None:
-            yield _of_one(f"say of which pool: add pool: {next(iter(pools))}", number, "", "deployment.pools")
+            message = f"say of which pool: add pool: {next(iter(pools))}"
+            yield Conflict.at(message, f"{KEY}.at.{number}", "deployment.pools")
         elif failure.pool is not None and failure.pool not in pools:
             hint = did_you_mean(failure.pool, list(pools)) if pools else "there are none: remove it"
-            yield _of_one(f"{failure.pool!r} is no pool; {hint}", number, "pool", "deployment.pools")
+            message = f"{failure.pool!r} is no pool; {hint}"
+            yield Conflict.at(message, f"{KEY}.at.{number}.pool", "deployment.pools")
         elif failure.replica >= (there := _replicas(deployment, failure)):
             of = f" in pool {failure.pool}" if failure.pool else ""
             message = f"there is no replica {failure.replica}{of}: the {there} are numbered from 0"
             key = f"deployment.pools.{failure.pool}" if failure.pool else "deployment.replicas"
-            yield _of_one(message, number, "replica", key)
-
-
-def _of_one(message: str, number: int, key: str, *others: str) -> Conflict:
-    """A conflict about a failure at a known time, or one of its keys."""
-    path: KeyPath = (*KEY.split("."), "at", number, *((key,) if key else ()))
-    return Conflict((path, *(tuple(other.split(".")) for other in others)), message)
+            yield Conflict.at(message, f"{KEY}.at.{number}.replica", key)
 
 
 def _replicas(deployment: Deployment, failure: Failure) -> int:
@@ -94,11 +91,17 @@ def _said(deployment: Deployment, failures: Failures, of_each: dict[str, PoolFai
             for name in ("repair_s", "kind", "factor"):
                 if getattr(failures.pools[key.rpartition(".")[2]], name) is not None:  # type: ignore[index]
                     message = "says nothing: none of its replicas fails by chance; give mtbf_s, or remove it"
-                    yield Conflict.at(message, f"{key}.{name}")
+                    yield Conflict.in_vain(message, f"{key}.{name}")
     chance = any(one.mtbf_s is not None for one in of_each.values())
     if not chance and failures.repair_s is not None and all(one.for_s is not None for one in failures.at):
         message = "every failure says for_s, and there are no others; add mtbf_s, or remove it"
-        yield Conflict.at(message, f"{KEY}.repair_s", f"{KEY}.mtbf_s")
+        yield Conflict.in_vain(message, f"{KEY}.repair_s", f"{KEY}.mtbf_s")
+    yield from retry_conflicts(failures.retry, f"{KEY}.retry")
+    if kinds == {"slow"}:
+        for name, nothing in (("detect_s", None), ("retry", Retry())):
+            if getattr(failures, name) != nothing:
+                message = "says nothing: replicas are slow, and none is lost; remove it"
+                yield Conflict.in_vain(message, f"{KEY}.{name}", f"{KEY}.kind")
     if failures.detect_s is None and kinds - {"slow"}:
         message = (
             "say how long health checks take to find a failure: detect_s "
@@ -109,11 +112,11 @@ def _said(deployment: Deployment, failures: Failures, of_each: dict[str, PoolFai
     if any(one.factor is None for one in slow) and failures.factor is None:
         yield Conflict.at("say how many times as long a slow step takes: factor", KEY)
     if failures.factor is not None and "slow" not in kinds:
-        yield Conflict.at("says nothing: no replica is slow; remove it", f"{KEY}.factor", f"{KEY}.kind")
+        yield Conflict.in_vain("says nothing: no replica is slow; remove it", f"{KEY}.factor", f"{KEY}.kind")
     for number, failure in enumerate(failures.at):
         if failure.factor is not None and (failure.kind or failures.kind) != "slow":
             message = "says nothing: this replica is not slow; remove it"
-            yield _of_one(message, number, "factor")
+            yield Conflict.in_vain(message, f"{KEY}.at.{number}.factor")
 
 
 def _all_replaced(deployment: Deployment, failures: Failures, pool: str | None) -> bool:
@@ -130,12 +133,12 @@ def _in_vain(deployment: Deployment, failures: Failures) -> Iterator[Conflict]:
     for number, failure in enumerate(failures.at):
         dies = (failure.kind or failures.kind) != "slow"
         if failure.for_s is not None and dies and is_replaced(deployment, failure.pool):
-            yield _of_one(message, number, "for_s")
+            yield Conflict.in_vain(message, f"{KEY}.at.{number}.for_s")
     own = (failures.pools or {}).values()
     kinds = {failures.kind, *(one.kind for one in failures.at), *(one.kind for one in own)}
     replaced = all(is_replaced(deployment, name) for name in deployment.pools or (None,))
     if failures.repair_s is not None and "slow" not in kinds and replaced:
-        yield Conflict.at(message, f"{KEY}.repair_s")
+        yield Conflict.in_vain(message, f"{KEY}.repair_s")
 
 
 def _beside(config: Experiment, deployment: Deployment) -> Iterator[Conflict]:

@@ -76,14 +76,13 @@ def _beside(config: Experiment) -> Iterator[Conflict]:
     asked = deployment.kv_transfer or KvTransfer()
     if asked.overlap != "after" and asked.proxy_ms is not None:
         message = f"with overlap: {asked.overlap} both replicas get a request at once; remove it"
-        yield Conflict.at(message, f"{KEY}.proxy_ms", f"{KEY}.overlap")
+        yield Conflict.in_vain(message, f"{KEY}.proxy_ms", f"{KEY}.overlap")
     if (asked.drafter_kv == "skipped") != (asked.first_rounds is not None):
-        message = (
-            "say how many rounds have no drafts: first_rounds"
-            if asked.first_rounds is None
-            else f"says nothing with drafter_kv: {asked.drafter_kv}; remove it"
-        )
-        yield Conflict.at(message, f"{KEY}.first_rounds", f"{KEY}.drafter_kv")
+        keys = f"{KEY}.first_rounds", f"{KEY}.drafter_kv"
+        if asked.first_rounds is None:
+            yield Conflict.at("say how many rounds have no drafts: first_rounds", *keys)
+        else:
+            yield Conflict.in_vain(f"says nothing with drafter_kv: {asked.drafter_kv}; remove it", *keys)
 
 
 def _sides(config: Experiment, first: Serve, other: Serve, names: list[str]) -> Iterator[Conflict]:

@@ -32,7 +32,10 @@ def patience_conflicts(config: Experiment) -> Iterator[Conflict]:
             yield Conflict.at(message, f"{key}.retries", "deployment.failures")
     if not blocks:
         return
-    first = next(iter(blocks))
+    first, classes = next(iter(blocks)), config.workload.classes
+    if first == "workload.patience" and classes and len(blocks) > len(classes):
+        message = "says nothing: every class of the mix has patience of its own; remove it"
+        yield Conflict.in_vain(message, first, "workload.mix")
     pools = config.deployment.pools or {}
     if any(pool.role is not None for pool in pools.values()):
         message = "clients that give up where KV is handed over are not modelled; remove it, or the roles"
@@ -55,7 +58,7 @@ def _said(block: Patience, key: str) -> Iterator[Conflict]:
     both = [pause.fixed for pause in given.values()]
     if len(both) == len(LIMITS) and None not in both and both[0] >= both[1]:
         message = f"says nothing: the whole answer has to be there in {both[1]:g} s; remove it, or take less"
-        yield Conflict.at(message, f"{key}.ttft_timeout_s", f"{key}.timeout_s")
+        yield Conflict.in_vain(message, f"{key}.ttft_timeout_s", f"{key}.timeout_s")
     if block.backoff_s is not None and not block.retries:
         message = "says nothing: nothing is sent again; add retries, or remove it"
-        yield Conflict.at(message, f"{key}.backoff_s", f"{key}.retries")
+        yield Conflict.in_vain(message, f"{key}.backoff_s", f"{key}.retries")

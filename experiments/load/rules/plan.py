@@ -138,9 +138,9 @@ def _day(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
     if experiment.workload.changes or experiment.workload.sessions is not None:
         message = "follows the plan's day, and this workload has times of its own; remove one of the two"
         yield Conflict.at(message, at, "workload")
-    for each in scaled:
+    for number, each in enumerate(scaled):
         if each.target is None and each.metric != "concurrency":
-            yield Conflict.at(f"needs a target with metric: {each.metric}; add it", at)
+            yield Conflict.at(f"needs a target with metric: {each.metric}; add it", f"{at}.{number}")
 
 
 def _one_day(plan: Plan, day: Day) -> Iterator[Conflict]:
@@ -199,17 +199,17 @@ def _fleets(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
         return
     known = list(workload.mix or {})
     for number, partition in enumerate(listed.pools, 1):
-        here = f"way {number} to part the classes"
+        here, at = f"way {number} to part the classes", f"plan.candidates.pools.{number - 1}"
         named = [name for classes in partition.values() for name in classes]
         for name in dict.fromkeys(named):
             if name not in known:
                 what = did_you_mean(name, known) if known else "add workload.mix"
-                yield Conflict.at(f"{here} names {name}, which is no class; {what}", "plan.candidates.pools")
+                yield Conflict.at(f"{here} names {name}, which is no class; {what}", at)
             elif named.count(name) > 1:
-                yield Conflict.at(f"{here} has {name} twice; keep one", "plan.candidates.pools")
+                yield Conflict.at(f"{here} has {name} twice; keep one", at)
         if missing := [name for name in known if name not in named]:
             message = f"{here} leaves out {', '.join(missing)}; give every class a pool"
-            yield Conflict.at(message, "plan.candidates.pools")
+            yield Conflict.at(message, at)
 
 
 def _gpus(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
@@ -251,37 +251,36 @@ def _drafting(experiment: Experiment, plan: Plan) -> Iterator[Conflict]:
         yield Conflict.at(message, "serve.draft_tree", "plan")
     for number, drafting in enumerate(plan.candidates.drafting, 1):
         config, here = drafting.speculative_config, f"way {number} to draft"
+        at = f"plan.candidates.drafting.{number - 1}"
         if config is None:
             yield Conflict.at(
                 f"{here} has no speculative_config; plain decoding is a candidate anyway, remove it",
-                "plan.candidates.drafting",
+                at,
             )
             continue
         if not (drafting.num_speculative_tokens or config.num_speculative_tokens or drafting.draft_tree):
-            yield Conflict.at(
-                f"{here} has no num_speculative_tokens; list the K to try", "plan.candidates.drafting"
-            )
+            yield Conflict.at(f"{here} has no num_speculative_tokens; list the K to try", at)
         synthetic = config.rejection_sample_method == "synthetic"
         if drafting.acceptance is None and experiment.acceptance is None and not synthetic:
             yield Conflict.at(
                 f"{here} has no acceptance; add it there, or as a block of the file",
-                "plan.candidates.drafting",
+                at,
             )
         if any(policy is not None and policy.chosen is None for policy in drafting.draft_policy):
             message = (
                 f"{here} has a draft_policy that is not exactly one policy; give each as a mapping of its own"
             )
-            yield Conflict.at(message, "plan.candidates.drafting")
+            yield Conflict.at(message, at)
         if any(policy is not None and policy.oracle is not None for policy in drafting.draft_policy):
             message = f"{here} lists the oracle, which reads the future: no engine has it; remove it"
-            yield Conflict.at(message, "plan.candidates.drafting")
+            yield Conflict.at(message, at)
         if any(len(tree.given) != 1 for tree in drafting.draft_tree):
             message = f"{here} has a draft_tree that is not exactly one of shape, paths, optimal and sglang"
-            yield Conflict.at(message, "plan.candidates.drafting")
+            yield Conflict.at(message, at)
         named = config.model
         fault = None if named is None or config.method == "ngram" else _fault(named)
         if fault is not None:
-            yield Conflict.at(f"{here}: {fault}", "plan.candidates.drafting")
+            yield Conflict.at(f"{here}: {fault}", at)
 
 
 def _fault(named: str | dict[str, object]) -> str | None:

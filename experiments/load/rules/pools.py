@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
+from dataclasses import replace
 
 from pydantic import ValidationError
 
@@ -60,7 +61,7 @@ def pooled_conflicts(
             shared = all(conflict in other for other in each.values())
             inside = paths[0][:3] == ("deployment", "pools", name)
             said = conflict.message if shared or inside else f"pool {name}: {conflict.message}"
-            found.append(Conflict(tuple(paths), said))
+            found.append(replace(conflict, paths=tuple(paths), message=said))
     return [
         *found,
         *_routing(config),

@@ -83,11 +83,9 @@ def report_conflicts(report: Report, axes: Axes) -> Iterator[Conflict]:
         yield Conflict.at(
             f"{on_one_line(report.lines)} is no axis; {_axis_hint(report.lines, axes)}", "report.lines"
         )
-    for name in report.y:
+    for number, name in enumerate(report.y):
         if not is_metric(name):
-            near = closest(name, METRICS)
-            hint = f"did you mean {near}?" if near else "use a name of bench.json, such as output_throughput"
-            yield Conflict.at(f"{on_one_line(name)} is no metric; {hint}", "report.y")
+            yield Conflict.at(_no_metric(name), f"report.y.{number}")
     for key, value in (report.baseline or {}).items():
         where = ("report", "baseline", key)
         if key not in axes:
@@ -95,6 +93,12 @@ def report_conflicts(report: Report, axes: Axes) -> Iterator[Conflict]:
         elif value not in axes[key]:
             values = ", ".join(map(_told, axes[key]))
             yield Conflict((where,), f"{_told(value)} is not on the axis; use one of {values}")
+
+
+def _no_metric(name: str) -> str:
+    near = closest(name, sorted(METRICS))
+    hint = f"did you mean {near}?" if near else "use a column of summary.csv, such as output_throughput"
+    return f"{on_one_line(name)} is no metric; {hint}"
 
 
 def _told(value: object) -> str:
@@ -105,23 +109,19 @@ def _told(value: object) -> str:
 def claim_conflicts(claim: Claim | None, axes: Axes) -> Iterator[Conflict]:
     """What a claim looks at must be there."""
     for number, asked in enumerate(claim.expect if claim else (), 1):
-        here = f"expectation {number}"
+        here, at = f"expectation {number}", f"claim.expect.{number - 1}"
         for name in (asked.figure, asked.over_figure):
             if name is not None and not is_metric(name) and not name.startswith("class:"):
-                yield Conflict.at(
-                    f"{here}: {on_one_line(name)} is no metric; {did_you_mean(name, METRICS)}", "claim.expect"
-                )
+                yield Conflict.at(f"{here}: {_no_metric(name)}", at)
         for key, value in {**asked.where, **(asked.over or {})}.items():
             if key not in axes:
-                yield Conflict.at(
-                    f"{here}: {on_one_line(key)} is no axis; {_axis_hint(key, axes)}", "claim.expect"
-                )
+                yield Conflict.at(f"{here}: {on_one_line(key)} is no axis; {_axis_hint(key, axes)}", at)
             elif value not in axes[key]:
                 values = ", ".join(map(_told, axes[key]))
                 message = f"{here}: {_told(value)} is not on the axis {key}; use one of {values}"
-                yield Conflict.at(message, "claim.expect")
+                yield Conflict.at(message, at)
         for fault in asked.faults():
-            yield Conflict.at(f"{here}: {fault}", "claim.expect")
+            yield Conflict.at(f"{here}: {fault}", at)
 
 
 def _axis_hint(name: str, axes: Axes) -> str:

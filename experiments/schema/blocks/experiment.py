@@ -140,8 +140,16 @@ _FIGURES = """
     ttft_first_step_ms kv_gb p99_transfer_ms link_out_busy link_in_busy prefill_stood_still kv_given_up
     gave_up gave_up_share gave_up_unanswered client_retries mean_gave_up_ms wasted_tokens wasted_seat_share
     mean_replicas peak_replicas scale_outs gpu_hours first_scale_out_s starting_p99_ttft_ms
+    cost_usd cost_usd_on_demand cost_x_on_demand interruptions drained
+    failures downtime_s availability retried lost recomputed_tokens recovery_s recovering_requests
+    p99_ttft_recovering_ms p99_ttft_otherwise_ms p99_e2el_recovering_ms p99_e2el_otherwise_ms
+    gateway_rejected gateway_timed_out gateway_turned_away gateway_mean_held_ms gateway_p99_held_ms
+    capacity_per_s
 """
-_LATENCIES = ("ttft", "tpot", "itl", "itl_per_token", "e2el")
+_LATENCIES = (
+    *("ttft", "tpot", "itl", "itl_per_token", "e2el"),
+    *("client_queue_time", "e2el_including_client_queue"),
+)
 _STATISTICS = ("mean", "median", "std", "p90", "p95", "p99")
 
 METRICS = frozenset(_FIGURES.split()) | {f"{s}_{latency}_ms" for s in _STATISTICS for latency in _LATENCIES}

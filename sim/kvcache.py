@@ -11,10 +11,10 @@ decides the later hits.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from collections.abc import Sequence as Rows
-from functools import cached_property
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from specfleet.sim.errors import Breach
@@ -131,20 +131,23 @@ class PrefixCache(KVCache):
         super().__init__(num_gpu_blocks, block_size)
         self.hash_lookahead_tokens = hash_lookahead_tokens
         self.drops_last_block = drops_last_block
-        self._users = [0] * num_gpu_blocks
-        self._key_of: list[int | None] = [None] * num_gpu_blocks
+        self._untouched = 1
+        """The first block that nobody has held yet, and all behind it."""
+        self._reusable: list[int] = []
+        """Free blocks without a key, the next one last: they go before the untouched, and these before `_idle`."""
+        self._idle: OrderedDict[int, None] = OrderedDict()
+        """Free blocks with a key, the first to be handed out first."""
+        self._others_hold: dict[int, int] = {}
+        """By block that several hold, how many more than one."""
+        self._key_of: dict[int, int] = {}
         self._block_with: dict[int, int] = {}
         self._others_with: dict[int, dict[int, None]] = {}
         self._held: dict[int, list[int]] = {}
         self._num_registered: dict[int, int] = {}
+        """By sequence, how many of its blocks have a key: the first ones."""
         self._across: dict[tuple[object, ...], int] = {}
         self._rows: dict[tuple[tuple[tuple[object, int], ...], object], list[int]] = {}
         self._num_keys = 0
-
-    @cached_property
-    def _free(self) -> OrderedDict[int, None]:
-        """Free blocks, the first to be handed out first; made for whoever asks for one."""
-        return OrderedDict.fromkeys(range(1, self.total_blocks + 1))
 
     def _keys(self, sequence: Sequence) -> list[int]:
         """Returns the keys of the sequence's known full blocks, extending its list as tokens arrive.
@@ -188,25 +191,25 @@ class PrefixCache(KVCache):
 
     def lookup(self, sequence: Sequence) -> Hit:
         """Returns the longest cached prefix, in whole blocks, at least one known token short."""
-        blocks: list[int] = []
-        with_key = self._block_with
-        for key in self._keys(sequence)[: findable_blocks(sequence.num_tokens, self.block_size)]:
-            if key not in with_key:
-                break
-            blocks.append(with_key[key])
+        keys = self._keys(sequence)[: findable_blocks(sequence.num_tokens, self.block_size)]
+        if not keys or keys[0] not in self._block_with:
+            return NO_HIT
+        blocks = list(takewhile(bool, map(self._block_with.get, keys)))
         del blocks[usable_hit(len(blocks), self.drops_last_block) :]
         return Hit(tuple(blocks), len(blocks) * self.block_size) if blocks else NO_HIT
 
     def idle(self, hit: Hit) -> int:
         """As `KVCache.idle`."""
-        return sum([1 for block in hit.blocks if self._users[block] == 0])
+        return sum(map(self._idle.__contains__, hit.blocks))
 
     def take(self, sequence: Sequence, hit: Hit, blocks: int) -> None:
         """As `KVCache.take`; blocks of the hit that nobody else holds leave the free list too."""
+        idle, others = self._idle, self._others_hold
         for block in hit.blocks:
-            if self._users[block] == 0:
-                del self._free[block]
-            self._users[block] += 1
+            if block in idle:
+                del idle[block]
+            else:
+                others[block] = others.get(block, 0) + 1
         self._held[sequence.id] = list(hit.blocks)
         self._num_registered[sequence.id] = len(hit.blocks)
         self._hand_out(sequence, blocks)
@@ -230,22 +233,34 @@ class PrefixCache(KVCache):
 
     def grow_each(self, sequences: Rows[Sequence], counts: Rows[int]) -> None:
         """As `KVCache.grow_each`: blocks from the front of the free list, whose contents are gone."""
-        next_block, key_of, users, free = self._free.popitem, self._key_of, self._users, self._free
+        blocks, end, held = self._first_free(sum(counts)), 0, self._held
         for sequence, count in zip(sequences, counts, strict=True):
-            held = self._held[sequence.id]
-            for _ in range(count):
-                block = next_block(last=False)[0]
-                if key_of[block] is not None:
-                    self._forget(block)
-                users[block] = 1
-                held.append(block)
-        self.free_blocks = len(free)
+            start, end = end, end + count
+            held[sequence.id] += blocks[start:end]
+        self._count_free()
+
+    def _first_free(self, count: int) -> list[int]:
+        """Takes so many blocks from the front of the free list."""
+        reusable, first = self._reusable, self._untouched
+        blocks = reusable[: -count - 1 : -1]
+        del reusable[len(reusable) - len(blocks) :]
+        missing = count - len(blocks)
+        if missing:
+            self._untouched = min(first + missing, self.total_blocks + 1)
+            blocks += range(first, self._untouched)
+            for _ in range(count - len(blocks)):
+                block = self._idle.popitem(last=False)[0]
+                self._forget(block)
+                blocks.append(block)
+        return blocks
+
+    def _count_free(self) -> None:
+        untouched = self.total_blocks + 1 - self._untouched
+        self.free_blocks = len(self._reusable) + len(self._idle) + untouched
 
     def _forget(self, block: int) -> None:
         """Takes its key from a block; of several with that key the one that has had it longest is found."""
-        key = self._key_of[block]
-        assert key is not None
-        self._key_of[block] = None
+        key = self._key_of.pop(block)
         others = self._others_with.get(key)
         if self._block_with[key] != block:
             assert others is not None
@@ -267,41 +282,47 @@ class PrefixCache(KVCache):
         full = min(full, len(keys))
         if full <= first:
             return
-        key_of, with_key = self._key_of, self._block_with
-        for block, key in zip(self._held[sequence.id][first:full], keys[first:full], strict=True):
-            key_of[block] = key
-            if with_key.setdefault(key, block) != block:
-                self._others_with.setdefault(key, {})[block] = None
+        with_key, blocks, keys = self._block_with, self._held[sequence.id][first:full], keys[first:full]
+        self._key_of.update(zip(blocks, keys, strict=True))
+        if with_key.keys().isdisjoint(keys):
+            with_key.update(zip(keys, blocks, strict=True))
+        else:
+            for block, key in zip(blocks, keys, strict=True):
+                if with_key.setdefault(key, block) != block:
+                    self._others_with.setdefault(key, {})[block] = None
         self._num_registered[sequence.id] = full
 
     def free(self, sequence: Sequence) -> None:
         """As `KVCache.free`. Tail blocks go first; those without a key are reused at once."""
-        reusable: list[int] = []
-        evictable: list[int] = []
-        users, key_of = self._users, self._key_of
-        for block in reversed(self._held.pop(sequence.id, [])):
-            left = users[block] = users[block] - 1
-            if not left:
-                (reusable if key_of[block] is None else evictable).append(block)
-        self._num_registered.pop(sequence.id, None)
-        for block in reversed(reusable):
-            self._free[block] = None
-            self._free.move_to_end(block, last=False)
-        self._free.update(dict.fromkeys(evictable))
-        self.free_blocks = len(self._free)
+        held, others = self._held.pop(sequence.id, []), self._others_hold
+        registered = self._num_registered.pop(sequence.id, 0)
+        self._reusable += held[registered:]
+        with_key = held[:registered]
+        with_key.reverse()
+        if others and (shared := others.keys() & with_key):
+            with_key = [block for block in with_key if block not in shared]
+            for block in shared:
+                others[block] -= 1
+                if not others[block]:
+                    del others[block]
+        self._idle.update(dict.fromkeys(with_key))
+        self._count_free()
         sequence.num_blocks = 0
         sequence.slots = 0
 
     def check(self, holders: Iterable[Sequence]) -> None:
         """Proves used + free = total, each shared block counted once, and that keys agree both ways."""
-        users = [0] * (self.total_blocks + 1)
-        for sequence in holders:
-            for block in self._held.get(sequence.id, ()):
-                users[block] += 1
-        for block, (counted, held) in enumerate(zip(self._users, users, strict=True)):
-            if counted != held:
-                raise Breach(BLOCKS, f"block {block} counts {counted} users, {held} sequences hold it")
-        self._add_up(sum(1 for count in users if count), len(self._free))
+        held = Counter(block for sequence in holders for block in self._held.get(sequence.id, ()))
+        free = {*self._reusable, *self._idle}
+        for block, users in held.items():
+            counted = 1 + self._others_hold.get(block, 0)
+            if block in free or block >= self._untouched:
+                counted = 0
+            if counted != users:
+                raise Breach(BLOCKS, f"block {block} counts {counted} users, {users} sequences hold it")
+        self._add_up(len(held), self.free_blocks)
+        if len(free) != len(self._reusable) + len(self._idle):
+            raise Breach(BLOCKS, "a block is free twice")
         found = [(key, (block, *self._others_with.get(key, ()))) for key, block in self._block_with.items()]
-        if any(self._key_of[block] != key for key, blocks in found for block in blocks):
+        if any(self._key_of.get(block) != key for key, blocks in found for block in blocks):
             raise Breach(BLOCKS, "a block of the prefix cache lost its key")

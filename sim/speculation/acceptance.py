@@ -188,7 +188,7 @@ class Acceptance:
         same = not len(hot) and not len(self._turn_nodes) and bool((self._factors == self._factors[0]).all())
         self._one_factor = float(self._factors[0]) if same else None
         self._lowered: dict[int, U64] = {}
-        self._confidence_of: dict[int, tuple[float, ...]] = {}
+        self._confidence_of: dict[bytes, tuple[float, ...]] = {}
 
     @cached_property
     def survival(self) -> F64:
@@ -306,11 +306,12 @@ class Acceptance:
     ) -> tuple[float, ...]:
         """Returns what a calibrated drafter expects of its drafts for this request: survival by position."""
         level = self.level(request_id, rank)
-        if self._one_factor is not None and level in self._confidence_of:
-            return self._confidence_of[level]
+        alike = self.survival[level].tobytes()  # many levels may accept alike
+        if self._one_factor is not None and alike in self._confidence_of:
+            return self._confidence_of[alike]
         said = tuple(self._scaled(level, self.factor_of(request_id, prompt_tokens, temperature)).tolist())
         if self._one_factor is not None:
-            self._confidence_of[level] = said
+            self._confidence_of[alike] = said
         return said
 
     def proposals(self, request_id: int, steps: int, rank: Rank | None = None) -> bytes | None:

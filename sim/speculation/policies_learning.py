@@ -263,6 +263,8 @@ class AdaptiveVerification(Columnwise):
     def __init__(self, k: int, cost: StepCost) -> None:
         self.k, self.cost = k, cost
         self._survival = FromRequest(self._expected, np.float64, (k,))
+        none: I64 = np.zeros(0, dtype=np.int64)
+        self._latest = none, none  # requests of the step before, and their drafts
         self._profiled: dict[int, npt.NDArray[np.float64]] = {}
 
     def _expected(self, request: Sequence) -> list[float]:
@@ -290,7 +292,13 @@ class AdaptiveVerification(Columnwise):
 
     def plan_rows(self, batch: Batch, waiting: int, now: float) -> I64:
         """Returns, row by row, how many of its drafts are among the slots taken."""
-        survival = self._survival.of(batch).T
+        ids = batch.ids()
+        if not np.array_equal(ids, self._latest[0]):
+            self._latest = ids, self._ranked(self._survival.of(batch, ids).T)
+        return self._latest[1].copy()
+
+    def _ranked(self, survival: npt.NDArray[np.float64]) -> I64:
+        """Returns the drafts of each row, whose survivals by position are a column of `survival`."""
         rows = survival.shape[1]
         if not rows:
             return np.zeros(0, dtype=np.int64)

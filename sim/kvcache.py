@@ -134,7 +134,7 @@ class PrefixCache(KVCache):
         self._untouched = 1
         """The first block that nobody has held yet, and all behind it."""
         self._reusable: list[int] = []
-        """Free blocks without a key, the next one last: they go before the untouched, and these before `_idle`."""
+        """Free blocks without a key, the next one last: before the untouched, which go before `_idle`."""
         self._idle: OrderedDict[int, None] = OrderedDict()
         """Free blocks with a key, the first to be handed out first."""
         self._others_hold: dict[int, int] = {}
@@ -192,9 +192,10 @@ class PrefixCache(KVCache):
     def lookup(self, sequence: Sequence) -> Hit:
         """Returns the longest cached prefix, in whole blocks, at least one known token short."""
         keys = self._keys(sequence)[: findable_blocks(sequence.num_tokens, self.block_size)]
-        if not keys or keys[0] not in self._block_with:
+        there = self._block_with
+        if not keys or keys[0] not in there:
             return NO_HIT
-        blocks = list(takewhile(bool, map(self._block_with.get, keys)))
+        blocks = [*map(there.__getitem__, takewhile(there.__contains__, keys))]
         del blocks[usable_hit(len(blocks), self.drops_last_block) :]
         return Hit(tuple(blocks), len(blocks) * self.block_size) if blocks else NO_HIT
 

@@ -14,6 +14,9 @@ from specfleet.sim.rules import I64
 from specfleet.sim.sequence import Batch, Sequence
 from specfleet.sim.speculation.policy import ById, Columnwise, FromRequest, OneForAll, Seen
 
+MOST_PLANS = 1 << 10
+"""Plans that are kept for steps of whose rows the same is expected."""
+
 
 class SurvivalEstimate:
     """Measured survival by draft position: moving averages over verifications.
@@ -262,15 +265,21 @@ class AdaptiveVerification(Columnwise):
 
     def __init__(self, k: int, cost: StepCost) -> None:
         self.k, self.cost = k, cost
-        self._survival = FromRequest(self._expected, np.float64, (k,))
-        none: I64 = np.zeros(0, dtype=np.int64)
-        self._latest = none, none  # requests of the step before, and their drafts
+        self._kind = FromRequest(self._expected)
+        self._kinds: dict[tuple[float, ...], int] = {}
+        self._survival: npt.NDArray[np.float64] = np.zeros((0, k))
+        self._plans: dict[bytes, I64] = {}
         self._profiled: dict[int, npt.NDArray[np.float64]] = {}
 
-    def _expected(self, request: Sequence) -> list[float]:
-        """Returns what the drafter expects by position; 0 beyond the deepest that it speaks of."""
+    def _expected(self, request: Sequence) -> int:
+        """Returns the number of what the drafter expects by position; 0 beyond the deepest it speaks of."""
         confidence: tuple[float, ...] = getattr(request, "confidence", ())
-        return [*confidence[: self.k], *[0.0] * (self.k - len(confidence))]
+        kind = self._kinds.setdefault(confidence, len(self._kinds))
+        if kind == len(self._survival):
+            self._survival = np.concatenate((self._survival, np.zeros((max(kind, 16), self.k))))
+        if kind == len(self._kinds) - 1:
+            self._survival[kind] = [*confidence[: self.k], *[0.0] * (self.k - len(confidence))]
+        return kind
 
     def seconds(self, rows: int) -> npt.NDArray[np.float64]:
         """Returns the seconds of a step of `rows` requests that verifies 0, 1, .. `rows` x K drafts."""
@@ -292,17 +301,23 @@ class AdaptiveVerification(Columnwise):
 
     def plan_rows(self, batch: Batch, waiting: int, now: float) -> I64:
         """Returns, row by row, how many of its drafts are among the slots taken."""
-        ids = batch.ids()
-        if not np.array_equal(ids, self._latest[0]):
-            self._latest = ids, self._ranked(self._survival.of(batch, ids).T)
-        return self._latest[1].copy()
+        kinds = self._kind.of(batch)
+        alike = kinds.tobytes()  # rows of whom the same is expected have the same plan
+        drafts = self._plans.get(alike)
+        if drafts is None:
+            if len(self._plans) == MOST_PLANS:
+                self._plans.clear()
+            drafts = self._plans[alike] = self._ranked(self._survival[kinds].T)
+        return drafts.copy()
 
     def _ranked(self, survival: npt.NDArray[np.float64]) -> I64:
         """Returns the drafts of each row, whose survivals by position are a column of `survival`."""
         rows = survival.shape[1]
         if not rows:
             return np.zeros(0, dtype=np.int64)
-        ranked = np.sort(survival, axis=None)[::-1]
+        ranked = survival.flatten()
+        ranked.sort()
+        ranked = ranked[::-1]
         gained = np.concatenate(([0.0], np.add.accumulate(ranked)))
         best = int(np.argmax((rows + gained) / self.seconds(rows)))
         if not best:
@@ -310,8 +325,8 @@ class AdaptiveVerification(Columnwise):
         last = ranked[best - 1]
         drafts: I64 = np.add.reduce(survival >= last, axis=0, dtype=np.int64)
         if over := int(np.add.reduce(drafts)) - best:  # of equal ones the earlier position first
-            alike = np.flatnonzero(survival.ravel() == last)
-            np.subtract.at(drafts, alike[len(alike) - over :] % rows, 1)
+            alike = (survival.ravel() == last).nonzero()[0]
+            drafts -= np.bincount(alike[len(alike) - over :] % rows, minlength=rows)
         return drafts
 
 

@@ -199,7 +199,7 @@ class FromRequest:
         """Returns them for the rows of a batch, whose requests are `ids` if somebody has asked already."""
         ids = batch.ids() if ids is None else ids
         asked = self._asked.at(ids)
-        if not asked.all():
+        if not np.logical_and.reduce(asked):
             self._said.cover(ids)
             new = np.flatnonzero(~asked)
             for row in new.tolist():

@@ -231,6 +231,21 @@ def test_adaptive_verification_takes_every_draft_that_has_a_chance_where_tokens_
     assert adaptive(cost, (0.9, 0.5, 0.2, 0.1), (0.3, 0.1)) == [4, 2]
 
 
+@given(
+    st.lists(st.lists(st.sampled_from([0.0, 0.2, 0.4, 0.8]), min_size=K, max_size=K), min_size=1, max_size=8),
+    st.floats(1e-4, 1e-2),
+)
+def test_adaptive_verification_takes_the_first_slots_of_a_ranking_and_of_equal_ones_the_earlier_positions(
+    survival: list[list[float]], token_s: float
+) -> None:
+    cost = ToyCost(step_s=1e-2, token_s=token_s)
+    rows = [tuple(sorted(row, reverse=True)) for row in survival]
+    slots = [(-rows[i][at], at, i) for at in range(K) for i in range(len(rows))]
+    taken = adaptive(cost, *rows)
+    first = sorted(slots)[: sum(taken)]
+    assert taken == [sum(i == row for _, _, i in first) for row in range(len(rows))]
+
+
 def test_adaptive_verification_takes_none_where_a_token_costs_more_than_it_brings() -> None:
     assert adaptive(ToyCost(step_s=0.0, token_s=1e-3), (0.9, 0.5), (0.9, 0.5)) == [0, 0]
 

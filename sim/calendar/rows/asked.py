@@ -14,24 +14,35 @@ from specfleet.sim.step import Step
 
 
 class SeenRequest(Sequence):
-    """A request as a policy may see it, made when it is first asked about."""
+    """A request as a policy may see it: as it was sent, and what its drafter expects.
 
-    __slots__ = ("confidence", "temperature", "traffic_class")
+    Args:
+        row: the request. run: it belongs to.
+    """
 
-    @classmethod
-    def of(cls, row: RowRequest, run: CalendarRun) -> SeenRequest:
-        """Returns a request with what its drafter expects, its temperature and its class."""
-        table = run.table
-        made = cls(row.id, row.prompt_tokens, row.max_tokens)
-        made.temperature = float(table.temperature[row.id])
-        made.traffic_class = table.class_names[int(table.class_id[row.id])]
-        assert run.lives is not None
-        made.confidence = run.lives.confidence(row.id)
-        return made
+    __slots__ = ("_run",)
 
-    temperature: float
-    traffic_class: str
-    confidence: tuple[float, ...]
+    def __init__(self, row: RowRequest, run: CalendarRun) -> None:
+        self._run = run
+        self.id, self.prompt_tokens, self.max_tokens = row.id, row.prompt_tokens, row.max_tokens
+        self.priority = row.priority
+
+    @property
+    def temperature(self) -> float:
+        """Of its sampling."""
+        return float(self._run.table.temperature[self.id])
+
+    @property
+    def traffic_class(self) -> str:
+        """Its class's name."""
+        table = self._run.table
+        return table.class_names[int(table.class_id[self.id])]
+
+    @property
+    def confidence(self) -> tuple[float, ...]:
+        """Survival by position that its drafter expects of its own drafts."""
+        assert self._run.lives is not None
+        return self._run.lives.confidence(self.id)
 
 
 class RowBatch(Batch):
@@ -43,7 +54,7 @@ class RowBatch(Batch):
         step: what it gives to prompts. begun: whose prompt is computed in it, and not to its end.
     """
 
-    __slots__ = ("_drafts", "_ids", "_run", "_step", "_table", "begun", "decodes", "sits", "total")
+    __slots__ = ("_drafts", "_ids", "_now", "_run", "_step", "_table", "begun", "decodes", "sits", "total")
 
     def __init__(
         self,
@@ -56,19 +67,24 @@ class RowBatch(Batch):
     ) -> None:
         self._run, self._table, self._step = run, table, step
         self.sits, self.decodes, self.begun = sits, len(drafts), begun
-        self._ids = self._with_begun(table.ids[sits].copy(), begun.id if begun is not None else 0)
-        self.total = len(self._ids)
-        self._drafts = np.zeros(self.total, dtype=np.int64)
-        self._drafts[: len(drafts)] = drafts
+        self.total = (sits.stop if isinstance(sits, slice) else len(sits)) + (begun is not None)
         self.prompts = step.pieces > 0
         self.head = None
+        self._now = drafts
+        self._ids: I64 | None = None
+        self._drafts: I64 | None = None
+
+    def noted(self) -> RowBatch:
+        """Returns the step with what has to be known of it when it has ended."""
+        self.ids(), self.drafts()
+        return self
 
     def _with_begun(self, values: I64, of_begun: int) -> I64:
         return values if self.begun is None else np.append(values, of_begun)
 
     def drop(self, row: int) -> None:
         """Lets the row go of who has ended before it was told of."""
-        self._ids, self._drafts = np.delete(self._ids, row), np.delete(self._drafts, row)
+        self._ids, self._drafts = np.delete(self.ids(), row), np.delete(self.drafts(), row)
 
     @property
     def rows(self) -> int:
@@ -78,26 +94,32 @@ class RowBatch(Batch):
     @property
     def places(self) -> int:
         """Rows that are told of."""
-        return len(self._ids)
+        return len(self.ids())
 
     def member(self, row: int) -> Sequence:
         """As `Batch.member`; asked when the step is decided."""
-        members, places = self._table.members, np.arange(self._table.n)[self.sits]
-        found = members[places.item(row)] if row < len(places) else self.begun
-        assert found is not None
-        return SeenRequest.of(found, self._run)
+        sits, found = self.sits, self.begun
+        if found is None or row < self.total - 1:
+            found = self._table.members[row if isinstance(sits, slice) else sits.item(row)]
+        return SeenRequest(found, self._run)
 
     def ids(self) -> I64:
-        """As `Batch.ids`."""
+        """As `Batch.ids`; first asked when the step is decided."""
+        if self._ids is None:
+            own = self._table.ids[self.sits].copy()
+            self._ids = own if self.begun is None else np.append(own, self.begun.id)
         return self._ids
 
     def drafts(self) -> I64:
-        """As `Batch.drafts`."""
+        """As `Batch.drafts`; first asked when the step is decided."""
+        if self._drafts is None:
+            self._drafts = np.zeros(self.total, dtype=np.int64)
+            self._drafts[: self.decodes] = self._now
         return self._drafts
 
     def voids(self) -> npt.NDArray[np.bool_]:
         """As `Batch.voids`: none here."""
-        return np.zeros(len(self._ids), dtype=np.bool_)
+        return np.zeros(len(self.ids()), dtype=np.bool_)
 
     def written(self) -> I64:
         """As `Batch.written`; asked when the step is decided."""
@@ -111,7 +133,7 @@ class RowBatch(Batch):
 
     def will_sample(self) -> npt.NDArray[np.bool_]:
         """As `Batch.will_sample`."""
-        samples = np.ones(len(self._ids), dtype=np.bool_)
+        samples = np.ones(len(self.ids()), dtype=np.bool_)
         if self.begun is not None:
             samples[-1] = False
         return samples

@@ -20,6 +20,7 @@ from specfleet.sim.calendar.rows.asked import RowBatch
 from specfleet.sim.calendar.rows.crowd import RowCrowd
 from specfleet.sim.calendar.rows.flight import RowFlight
 from specfleet.sim.calendar.rows.lives import LAST, LAST_RANK, RowRequest
+from specfleet.sim.calendar.rows.table import WRITTEN
 from specfleet.sim.calendar.watch import Ended
 from specfleet.sim.crowd import schedule
 from specfleet.sim.errors import Breach, Unsuited
@@ -123,10 +124,10 @@ class RowLane:
             return flight
         sits = flight.sits
         asked = RowBatch(self.lives.run, table, sits, flight.drafts, crowd.step, crowd.piece)
+        if self._observes:
+            flight.asked = asked.noted()
         planned = plan_of(policy, asked, len(self.waiting), now)
         flight.unused = crowd.rules.skips_unused_drafts and crowd.drafts_unused()
-        if self._observes:
-            flight.asked = asked
         if isinstance(planned, int):
             flight.most = planned
         else:
@@ -183,15 +184,13 @@ class RowLane:
         table, drafts, n = self.crowd.table, flight.drafts, flight.decodes
         luck = table.luck.bytes.take(table.base[which] + table.verified[which])
         agreed = np.minimum(luck, drafts)
-        verifies = drafts > 0
-        idle = n - int(np.count_nonzero(verifies))
-        table.verified[which] += verifies if idle else 1
+        idle = n - int(np.count_nonzero(drafts))
+        table.verified[which] += drafts > 0 if idle else 1
         table.drafted[which] += drafts
-        table.accepted[which] += agreed
         flight.new[:n] += agreed
         flight.by_accepted = found = np.bincount(agreed).tolist()
         if self._uncounted:
-            measured = verifies & (table.counted[which] > 0)
+            measured = (drafts > 0) & (table.counted[which] > 0)
             found, idle = np.bincount(agreed[measured]).tolist(), 0
         histogram = self.log.recorder.rounds_by_accepted
         for accepted, rounds in enumerate(found):
@@ -205,8 +204,7 @@ class RowLane:
         it, now, sits = len(log.end_s), flight.end_s, flight.sits
         alive = flight.rows - len(flight.stale)
         kept = flight.kept if not flight.stale else flight.kept[:alive]
-        table.context[sits] += kept
-        table.written[sits] += kept
+        table.fields[: WRITTEN + 1, sits] += kept
         if self._depth > 1:
             asked = np.ones(alive, dtype=np.int64)
             asked[: flight.decodes] += flight.drafts[:alive]
@@ -215,6 +213,7 @@ class RowLane:
             table.drafts[sits] = flight.planned
         if flight.asked is not None:
             tell(self.policy, flight.asked, self._heard(flight), now - flight.start_s)
+        surplus = sum([flight.new.item(row) - flight.kept.item(row) for row in flight.ended])
         gaps = self._gaps(flight)
         log.end_s.append(now)
         if flight.joined:
@@ -223,7 +222,9 @@ class RowLane:
         if flight.ended or flight.stale:
             self._end(flight, it, alive)
         state = (0, flight.running, flight.waiting, flight.blocks_used)
-        output = int(np.add.reduce(flight.kept))
+        output = flight.rows - surplus
+        for accepted, chunks in enumerate(flight.by_accepted):
+            output += accepted * chunks
         row = (self.replica, *flight.shape, *state, flight.rows, output)
         log.recorder.iteration(flight.start_s, now, row, gaps)
 
@@ -297,13 +298,14 @@ class RowLane:
             else:
                 row = flight.stale[index - alive]
                 self.waiting.thrown_out.remove(row)
-            self._over(row, it, index + 1)
+            tokens = row.num_output_tokens + flight.new.item(index) - flight.kept.item(index)
+            self._over(row, it, index + 1, tokens - row.chunks)
         if places:
             crowd.leave(places)
 
-    def _over(self, row: RowRequest, it: int, rank: int) -> None:
+    def _over(self, row: RowRequest, it: int, rank: int, accepted: int) -> None:
         """Notes that a request has ended, its last chunk at a place in step `it`."""
-        numbers = (it, row.chunks, row.verified, row.drafted, row.accepted, row.first_rank, rank)
+        numbers = (it, row.chunks, row.verified, row.drafted, accepted, row.first_rank, rank)
         self.lives.done[LAST : LAST_RANK + 1, row.place] = numbers
         if self.ends.watch is not None:
             self.ends.watch.report(Ended(row.place, row.first_rank, rank))

@@ -23,14 +23,13 @@ class RowRequest(Sequence):
     Attributes:
         place: in the order of the lives. luck: drafts accepted by verification.
         counted: it is measured.
-        verified, drafted, accepted: verifications, their drafts, and those accepted.
+        verified, drafted: verifications, and their drafts.
         chunks: that it has had. last_iteration: of the last of them.
         first_iteration, first_rank: of the first, and its place in its step.
         stale: it was thrown out with a row in flight.
     """
 
     __slots__ = (
-        "accepted",
         "chunks",
         "counted",
         "drafted",
@@ -49,7 +48,6 @@ class RowRequest(Sequence):
     stale: bool
     verified: int
     drafted: int
-    accepted: int
     chunks: int
     last_iteration: int
     first_iteration: int
@@ -95,7 +93,7 @@ class RowLives:
         )
         made.place, made.luck = place, self._luck(place)
         made.counted, made.stale = number >= self.warmups, False
-        made.verified = made.drafted = made.accepted = made.chunks = made.first_rank = 0
+        made.verified = made.drafted = made.chunks = made.first_rank = 0
         made.first_iteration = made.last_iteration = NOT_YET
         return made
 

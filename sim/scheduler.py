@@ -315,20 +315,20 @@ class Scheduler:
                 fresh = False
             if fresh and drafts and new:  # also of who is gone: the step behind reads what it really has
                 sequence.num_computed_tokens -= drafts + 1 - new
-            if not new or sequence.state == FINISHED:
+            if not new:
                 kept.append(0)
                 continue
+            left = self._left_of(sequence)
+            ends = new >= left
+            if ends and fresh:  # also of who is gone
+                sequence.num_computed_tokens -= new - left
+            if sequence.state == FINISHED:
+                kept.append(0)
+                continue
+            new = min(new, left)
             placeholders = sequence.num_output_placeholders
             if fresh and placeholders:
                 sequence.num_output_placeholders = placeholders - 1 - drafts
-            positions = self.config.max_model_len - sequence.prompt_tokens
-            left = last_output(sequence.max_tokens, sequence.stop_at, positions)
-            left -= sequence.num_tokens - sequence.prompt_tokens
-            ends = new >= left
-            if ends:
-                if fresh:
-                    sequence.num_computed_tokens -= new - left
-                new = left
             sequence.num_tokens += new
             kept.append(new)
             if registers and fresh and (placeholders or self.rules.num_speculative_tokens):
@@ -342,6 +342,12 @@ class Scheduler:
                 finished.append(sequence)
         self._land(head.left if head is not None else [], finished)
         return Outcome(kept, finished)
+
+    def _left_of(self, sequence: Sequence) -> int:
+        """Returns the output tokens that a sequence has to write still."""
+        positions = self.config.max_model_len - sequence.prompt_tokens
+        written = sequence.num_tokens - sequence.prompt_tokens
+        return last_output(sequence.max_tokens, sequence.stop_at, positions) - written
 
     def _land(self, left: list[int], finished: list[Sequence]) -> None:
         """Takes over what rows of those brought who had just come aboard, and lets who ended go.

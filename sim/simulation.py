@@ -53,7 +53,7 @@ def simulate(
         if scenario.load.patience:
             raise Unsuited("clients that give up are not modelled where KV is handed over")
         return simulate_disaggregated(scenario, table, seed, engine, every_turn)
-    if scenario.load.patience and engine == "auto":
+    if scenario.load.patience and engine == "auto" and _stepped_since_clients_give_up(scenario, table, seed):
         patient = _if_nobody_gives_up(scenario, table, seed, every_turn)
         if patient is not None:
             return patient
@@ -84,22 +84,29 @@ def simulate(
     return result
 
 
+def _why_stepped(scenario: Scenario, table: RequestTable, seed: int) -> str:
+    """Returns why a run would be stepped; empty where the calendar begins it. Runs nothing."""
+    if scenario.pools:
+        return why_pools_stepped(scenario, table, seed)
+    k = scenario.engine.num_speculative_tokens
+    lives = Lives(scenario.acceptance, table, k, seed) if k and scenario.acceptance else None
+    return why_stepped(foreseen(scenario), table, seed, lives)
+
+
+def _stepped_since_clients_give_up(scenario: Scenario, table: RequestTable, seed: int) -> bool:
+    """Whether a run whose clients may give up is stepped for that alone."""
+    without = replace(scenario, load=replace(scenario.load, patience={}))
+    return bool(_why_stepped(scenario, table, seed)) and not _why_stepped(without, table, seed)
+
+
 def _if_nobody_gives_up(
     scenario: Scenario, table: RequestTable, seed: int, every_turn: bool
 ) -> RunResult | None:
-    """Simulates a run whose clients may give up as if none did, where the calendar takes it so.
+    """Simulates a run whose clients may give up as if none did.
 
-    Where none would have, that is the run; None where one would, or where it is stepped in any case.
+    Where none would have, that is the run; None where one would.
     """
     without = replace(scenario, load=replace(scenario.load, patience={}))
-    if without.pools:
-        because = why_pools_stepped(without, table, seed)
-    else:
-        k = scenario.engine.num_speculative_tokens
-        lives = Lives(scenario.acceptance, table, k, seed) if k and scenario.acceptance else None
-        because = why_stepped(foreseen(without), table, seed, lives)
-    if because:
-        return None
     found = simulate(without, table, seed, every_turn=every_turn)
     requests, limits = found.requests, Limits(scenario.load.patience, table, seed)
     served = requests["status"] == FINISHED

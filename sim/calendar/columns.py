@@ -50,14 +50,20 @@ class Stays:
         for cut, done in lane.log.cut.items():
             rounds[index_of[cut]] = done
         if not lane.log.stays:
-            return cls(each, first, first + rounds)
+            return cls._those_that_count(each, first, first + rounds)
         more = np.array(lane.log.stays, dtype=np.int64)
         rank = np.concatenate([np.arange(1, len(each) + 1), more[:, 3]])
         order = np.argsort(rank, kind="stable")
         starts = np.concatenate([first, more[:, 1]])[order]
         ends = np.concatenate([first + rounds, more[:, 1] + more[:, 2]])[order]
         place = np.concatenate([each, more[:, 0]])[order]
-        return cls(place, starts.astype(np.int32), ends.astype(np.int32))
+        return cls._those_that_count(place, starts.astype(np.int32), ends.astype(np.int32))
+
+    @classmethod
+    def _those_that_count(cls, place: I64, first: I32, last: I32) -> Stays:
+        """Leaves out those of which nothing counts, since their requests were given up."""
+        counts = last >= first
+        return cls(place, first, last) if counts.all() else cls(place[counts], first[counts], last[counts])
 
     def decoding(self, iterations: int, counted: npt.NDArray[np.bool_] | None = None) -> I32:
         """Returns how many of them send a chunk after their first in each iteration."""

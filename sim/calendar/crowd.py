@@ -83,6 +83,7 @@ class CalendarCrowd:
         refs: who decodes, in the order of the running list, with some dead ones among them; kept only if
             `tracks`. begun: the prompt that is computed in pieces, behind them all.
         newcomers: requests that have entered.
+        evicted, evicted_in: who decoded and was thrown out last, by place, and in which iteration.
         tracks: somebody may be thrown out, or stepped. tells: more has to be told of who joins than the
             calendar's first word.
         drafting: decides the drafts of each life; None is K for all.
@@ -116,6 +117,8 @@ class CalendarCrowd:
         self.refs: list[StayRef] = []
         self.begun: Begun | None = None
         self.newcomers = 0
+        self.evicted: dict[int, StayRef] = {}
+        self.evicted_in = -1
         self.tracks = lives.now.keeps_footprints
         learns, watched = len(calendar.outcomes) > 0, ends.watch is not None
         self.drafting = lives.now.drafting
@@ -310,6 +313,9 @@ class CalendarCrowd:
     def evict(self, ref: StayRef, it: int, i: int) -> int:
         """Takes a sequence out of the calendar from `it` on; returns its share of the running sum."""
         stay, first, log = stay_of(ref), ref[1], self.log
+        if it != self.evicted_in:
+            self.evicted, self.evicted_in = {}, it
+        self.evicted[stay.place] = ref[0], first, stay.place, stay
         done = it - first - 1
         still_held = self.kv.give_up(stay, done)
         share = self.calendar.take_out(stay, done, i) - (still_held << self.pack.blocks)

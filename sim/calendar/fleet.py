@@ -65,7 +65,7 @@ class Fleet:
         own = plan.drafting
         self._may_throw_out = not plan.never_short(rules)
         if (plan.policy is None and not plan.reaches) or luck is None or own is not None:
-            keeps = plan.may_step or self._may_throw_out
+            keeps = plan.may_step or self._may_throw_out or plan.patient
             self.lives = Trajectories(table, rows, rules, luck, keeps, own)
         elif plan.reaches:
             void = Trajectories(table, rows, rules, None, True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from specfleet.hardware.stepcost import TERMS, StepCost, StepShape
+from specfleet.sim.calendar.patience.refused import IMPATIENT
 from specfleet.sim.config import (
     ClientConfig,
     DeploymentConfig,
@@ -110,7 +111,7 @@ UNDERSTOOD: dict[type, tuple[str, ...]] = {
     SpeculativeConfig: ("method", "num_speculative_tokens", "parallel_drafting", "draft_depth"),
     DeploymentConfig: ("replicas", "router"),
     ClientConfig: ("send_s", "receive_s", "turn_s", "send_serial_s", "chunk_s"),
-    LoadConfig: ("max_concurrency", "num_warmups"),
+    LoadConfig: ("max_concurrency", "num_warmups", "patience"),
     PolicySpec: ("name", "parameters"),
     AcceptanceSpec: (
         "by_position",
@@ -170,7 +171,6 @@ UNDERSTOOD_PROCESSES = (Acceptance, BurstAcceptance, HotColdAcceptance, ReplayAc
 
 FALLIBLE = "replicas that fail, with requests that begin anew elsewhere"
 """Why those are stepped."""
-IMPATIENT = "requests that their clients give up (where none does, it is not)"
 
 
 class Refusal(NamedTuple):
@@ -303,7 +303,7 @@ REFUSED = (
         lambda run: run.config.receives_kv and (run.shared or run.outgrows_drafter),
         "prompts that share prefixes, or reach drafter_max_model_len, where their KV comes from elsewhere",
     ),
-    Refusal(LoadConfig, ("patience",), lambda run: bool(run.scenario.load.patience), IMPATIENT),
+    *(Refusal(LoadConfig, (), applies, reason) for applies, reason in IMPATIENT),
     Refusal(DeploymentConfig, ("handover",), lambda run: bool(run.scenario.deployment.handover), STEPPED),
     Refusal(
         EngineConfig,

@@ -38,6 +38,7 @@ class Harvest:
             status[plan.refused], output = REJECTED, output.copy()
             output[plan.refused] = 0
         self.columns |= {"status": status, "output_tokens": output}
+        self._size = n
         self._counted = np.arange(n) >= plan.scenario.load.num_warmups
         self._rounds = np.zeros(rules.k + 2, dtype=np.int64)
         self._stepped = self._without_drafter = 0
@@ -46,8 +47,7 @@ class Harvest:
 
     def add(self, lane: Lane | RowLane, places: Places) -> None:
         """Takes in a lane's requests, `places` in order of arrival; its log is used up."""
-        whole = isinstance(places, slice) and len(lane.lives.order) == len(self.plan.table)
-        rows = places if whole else lane.lives.order[places]
+        rows = self._rows_of(lane, places)
         part: LaneColumns | RowColumns
         if isinstance(lane, RowLane):
             part = RowColumns(lane, places)
@@ -74,6 +74,11 @@ class Harvest:
             self._fill("replica", rows, np.array(replica, dtype=np.int32))
         self._add_chunks(part, rows)
 
+    def _rows_of(self, lane: Lane | RowLane, places: Places) -> Places:
+        """Returns where the columns have a lane's requests."""
+        whole = isinstance(places, slice) and len(lane.lives.order) == self._size
+        return places if whole else lane.lives.order[places]
+
     def _add_chunks(self, part: LaneColumns | RowColumns, rows: Places) -> None:
         """Fills in when the client has had each request's first and last chunk."""
         client, columns = self.plan.scenario.client, self.columns
@@ -95,7 +100,7 @@ class Harvest:
             self.columns[name] = values
             return
         if name not in self.columns:
-            times, n = name in REQUEST_TIMES, len(self.plan.table)
+            times, n = name in REQUEST_TIMES, self._size
             self.columns[name] = np.full(n, np.nan) if times else np.zeros(n, dtype=np.int32)
         self.columns[name][rows] = values
 
@@ -106,7 +111,7 @@ class Harvest:
 
     def ran(self) -> Ran:
         """Returns everything."""
-        n = len(self.plan.table)
+        n = self._size
         nothing = {name: np.broadcast_to(np.nan, n) for name in REQUEST_TIMES}
         nothing |= {name: np.broadcast_to(np.int32(0), n) for name in REQUEST_COUNTS}
         iterations = by_end(self._iterations)

@@ -80,9 +80,11 @@ class Lanes:
         rules: of its engines.
         clocked: somebody waits for each end, on a clock; or else ends are counted.
         among: requests may go to other pools instead.
+        order: the row of each place; None is a place each that is served.
 
     Attributes:
         servers: a lane a replica.
+        places: index of each row among those of the fleet; -1 of those that are refused.
         watches: who ends there, a watch a replica.
         arrived_s: when each request of the table has arrived; nan of the others.
     """
@@ -90,7 +92,14 @@ class Lanes:
     serves: type[LaneServer] = LaneServer
     kinds = USUAL
 
-    def __init__(self, run: CalendarRun, rules: Footprints, clocked: bool, among: bool = False) -> None:
+    def __init__(
+        self,
+        run: CalendarRun,
+        rules: Footprints,
+        clocked: bool,
+        among: bool = False,
+        order: npt.NDArray[np.int64] | None = None,
+    ) -> None:
         self._run, self._rules = run, rules
         replicas = run.scenario.deployment.replicas
         if run.by_rows and self.kinds is not USUAL:
@@ -99,22 +108,22 @@ class Lanes:
         if run.by_rows:
             self._fleet = RowFleet(run, rules, run.served)
         else:
-            self._fleet = Fleet(run, rules, run.served, replicas, self.kinds)
+            self._fleet = Fleet(run, rules, run.served if order is None else order, replicas, self.kinds)
         fleet = self._fleet
-        self._places = _places(run) if clocked or among else array("q")
-        self.arrived_s = array("d", [nan]) * len(self._places)
+        self.places = _places(run) if clocked or among else array("q")
+        self.arrived_s = array("d", [nan]) * len(self.places)
         ranks = clocked and run.scenario.client.chunk_s != 0.0
         self.watches = [Watch(ranks) for _ in range(replicas)]
         lanes = [
             fleet.lane(array("q"), array("d"), index, index, watch, clocked, not clocked)
             for index, watch in enumerate(self.watches)
         ]
-        self.servers = [self.serves(lane, fleet.lives, self._places) for lane in lanes]
+        self.servers = [self.serves(lane, fleet.lives, self.places) for lane in lanes]
 
     def accepts(self, row: int, now: float) -> bool:
         """Whether a request that arrives at `now` can be served."""
         self.arrived_s[row] = now
-        return self._places[row] >= 0
+        return self.places[row] >= 0
 
     def between_arrivals(self, arrived_s: list[float], router: Counting) -> None:
         """Runs requests that come whatever happens: nothing but an arrival looks at a lane, so each runs on
@@ -136,11 +145,11 @@ class Lanes:
 
     def send_away(self, row: int) -> None:
         """Notes that a request which might have come has gone to another pool, or nowhere."""
-        self._fleet.lives.send_away(self._places[row])
+        self._fleet.lives.send_away(self.places[row])
 
     def place(self, row: int) -> int:
         """Returns the place of a request, where `among` others."""
-        return self._places[row]
+        return self.places[row]
 
     def lane_of(self, requests: int) -> npt.NDArray[np.int32]:
         """Returns where the lane of each of so many requests is to be noted."""
@@ -152,7 +161,7 @@ class Lanes:
     def assign(self, row: int, replica: int) -> None:
         """Notes which replica a request goes to."""
         if self._fleet.ledger is not None:
-            self._fleet.ledger.lane_of[self._places[row]] = replica
+            self._fleet.ledger.lane_of[self.places[row]] = replica
 
     def ran(self, sent_s: F64, arrived_s: F64 | None = None) -> Ran:
         """Returns what the lanes did.
@@ -161,17 +170,21 @@ class Lanes:
             sent_s: when each request was sent.
             arrived_s: when it arrived; None: as `accepts` was told.
         """
-        self._fleet.lives.settle()
         if arrived_s is None:
             arrived_s = np.frombuffer(self.arrived_s)
-        del self._places[:]
+        del self.places[:]
         harvest = Harvest(self._run, self._rules, sent_s, arrived_s)
+        self.bring_in(harvest)
+        return harvest.ran()
+
+    def bring_in(self, harvest: Harvest) -> None:
+        """Hands over what the lanes did."""
+        self._fleet.lives.settle()
         for server in self.servers:
             server.lane.waiting.forget_times()
             if server.lane.inbox:
                 harvest.add(server.lane, self._places_of(server.lane))
         harvest.add_rounds(self._fleet.ledger)
-        return harvest.ran()
 
     def _places_of(self, lane: AnyLane) -> Places:
         """Returns the requests of a lane, in order of arrival; a slice if it had all, in their own order."""

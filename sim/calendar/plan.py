@@ -180,8 +180,21 @@ class CalendarRun:
 
     @property
     def waits_for_answers(self) -> bool:
-        """Whether an answer lets another request go: a cap on requests in flight, or the next turn."""
-        return self.scenario.load.max_concurrency is not None or self.table.think_s is not None
+        """Whether an answer lets another request go (a cap on requests in flight, or the next turn), or who
+        waits for one may give up."""
+        capped = self.scenario.load.max_concurrency is not None
+        return capped or self.table.think_s is not None or self.patient
+
+    @property
+    def patient(self) -> bool:
+        """Whether clients may give up."""
+        return bool(self.scenario.load.patience)
+
+    @property
+    def finds_itself(self) -> bool:
+        """Whether a request that is sent again may find its own prompt in a prefix cache."""
+        retries = any(config.retries for config in self.scenario.load.patience.values())
+        return retries and self.config.enable_prefix_caching
 
     @property
     def may_step(self) -> bool:

@@ -15,6 +15,7 @@ from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.harvest import Harvest
 from specfleet.sim.calendar.lanes import Lanes
 from specfleet.sim.calendar.luck import F64, I64
+from specfleet.sim.calendar.patience.lanes import PatientLanes
 from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.rows.fleet import RowFleet
 from specfleet.sim.calendar.sglang.runs import sglang_apart, sglang_on_the_calendar
@@ -49,6 +50,8 @@ def on_the_calendar(scenario: Scenario, table: RequestTable, seed: int, lives: L
         return apart(run, rules, times, loop.replicas(run.served) if replicas > 1 else None)
     if rules is None:
         return sglang_on_the_calendar(run)
+    if run.patient:
+        return _patient(run, rules)
     counts = not run.waits_for_answers and issubclass(ROUTERS[scenario.deployment.router], Counting)
     return _counted(run, rules) if counts else _clocked(run, rules)
 
@@ -75,6 +78,14 @@ def _clocked(run: CalendarRun, rules: Footprints) -> Ran:
         del cluster
         gc.collect()
     return lanes.ran(sent_s)
+
+
+def _patient(run: CalendarRun, rules: Footprints) -> Ran:
+    """Runs requests that their clients may give up."""
+    lanes = PatientLanes(run, rules)
+    cluster = Cluster(run.scenario, run.table, run.seed, lanes)
+    cluster.run()
+    return lanes.ran(cluster.client)
 
 
 def _counted(run: CalendarRun, rules: Footprints) -> Ran:

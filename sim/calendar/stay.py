@@ -255,6 +255,11 @@ class Counts(NamedTuple):
         accepted = self.accepted + int(gains[:rounds].sum()) - rounds
         return Counts(self.verifications + rounds, accepted, self.chunks + chunks, self.drafts + k * rounds)
 
+    def minus(self, gains: U8 | None, rounds: int, k: int, chunks: int) -> Counts:
+        """Returns the counts before `rounds` of them, and so many chunks: `plus` taken back."""
+        more = NOTHING_YET.plus(gains, rounds, k, chunks)
+        return Counts(*(mine - its for mine, its in zip(self, more, strict=True)))
+
 
 NOTHING_YET = Counts(0, 0, 0, 0)
 

@@ -72,6 +72,37 @@ class Watch:
             self._leaves.setdefault(last, []).append(self._order_of[place])
             heappush(self._due, last)
 
+    def catch_up(self, upto: int) -> None:
+        """Learns that outcomes are known up to an iteration; who has ended is told at the next `commit`."""
+        self._reported = self.commit(upto)
+
+    def stay_on(self, place: int, last: int) -> None:
+        """Takes it back that a request stopped talking after its chunk of iteration `last`: it has none."""
+        if self.ranks and place in self._order_of and last in self._leaves:
+            order = self._order_of[place]
+            self._leaves[last] = [other for other in self._leaves[last] if other != order]
+
+    def let_go(self, place: int, begun: int, end: int | None, last: int) -> None:
+        """Forgets a request that is given up.
+
+        Args:
+            place: of the request.
+            begun: iteration in which the prefill of its stay ended; -1 if it does not decode.
+            end: in which it would have ended; None if that was taken back before.
+            last: last iteration whose outcome is known.
+        """
+        if end is not None and self._far.pop(place, None) is None:
+            self._ends[end] = [entry for entry in self._ends[end] if entry[1] != place]
+        order = self._order_of.pop(place, None)
+        self._first_rank.pop(place, None)
+        if order is None or begun < 0:
+            return
+        if begun > last:
+            self._begins[begun].remove((order, place))
+            return
+        self._leaves.setdefault(last, []).append(order)
+        heappush(self._due, last)
+
     def move(self, ends: Mapping[int, int], it: int) -> None:
         """Moves the ends of all who run in iteration `it`: K has changed.
 

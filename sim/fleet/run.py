@@ -13,6 +13,7 @@ from specfleet.sim.attempts import Story
 from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.gate import FALLIBLE
 from specfleet.sim.calendar.lanes import Lanes, Sites
+from specfleet.sim.calendar.patience.lanes import PatientLanes
 from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.calendar.runs import apart
 from specfleet.sim.calendar.sglang.retraction import Retracts
@@ -98,7 +99,8 @@ class PooledRun:
     def __init__(self, scenario: Scenario, table: RequestTable, seed: int) -> None:
         self.scenario, self.table, self.seed = scenario, table, seed
         self.groups = Groups(scenario, table)
-        self._open = scenario.load.max_concurrency is None and table.think_s is None
+        waits = scenario.load.max_concurrency is not None or table.think_s is not None
+        self._open = not waits and not scenario.load.patience
 
     def run(self) -> RunResult:
         """Runs each pool on the calendar where that understands it."""
@@ -242,7 +244,7 @@ class PooledRun:
 
     def _clocked(self, parts: Sequence[PartRun], every_turn: bool, retracts: bool = False) -> RunResult:
         """Runs all pools on one clock; `retracts`: as `SglangFleet`."""
-        inside: list[Lanes | SglangLanes | Engines] = []
+        inside: list[Lanes | PatientLanes | SglangLanes | Engines] = []
         stories: dict[int, Story] = {}
         sums: Sums = {}
         for part in parts:
@@ -250,6 +252,8 @@ class PooledRun:
                 inside.append(Engines(part.scenario, self.table, part.lives, every_turn, stories, sums))
             elif part.rules is None:
                 inside.append(SglangLanes(part.run, retracts))
+            elif part.run.patient:
+                inside.append(PatientLanes(part.run, part.rules, sums))
             else:
                 inside.append(Lanes(part.run, part.rules, clocked=True))
         servers = PoolServers(self.groups, inside)
@@ -262,9 +266,12 @@ class PooledRun:
         sent_s = cluster.client.times()["sent_s"]
         chosen = np.array(servers.replica_of)
         went = set(self.groups.pool_of[chosen[chosen >= 0]].tolist())
+        for mine in inside:
+            if isinstance(mine, PatientLanes):
+                mine.settle()
         rans = []
         for index, (part, mine) in enumerate(zip(parts, inside, strict=True)):
-            if isinstance(mine, Engines):
+            if isinstance(mine, Engines | PatientLanes):
                 rans.append(mine.ran(cluster.client))
             else:
                 rans.append(mine.ran(sent_s) if index in went else _idle(part, len(self.table)))
@@ -289,7 +296,7 @@ class PooledRun:
         servers: PoolServers,
         router: GroupRouter,
         gateway: Gateway | None,
-        inside: Sequence[Lanes | SglangLanes | Engines],
+        inside: Sequence[Lanes | PatientLanes | SglangLanes | Engines],
     ) -> Scalers | None:
         """Lets autoscalers decide which replicas are up, of pools that have one."""
         if all(pool.autoscale is None for pool in self.scenario.pools):

@@ -15,6 +15,11 @@ from specfleet.workloads.requests import RequestTable
 Sums = dict[int, dict[str, int]]
 
 
+def nothing_summed() -> dict[str, int]:
+    """Returns what the attempts of a request before its last have come to before there is one."""
+    return dict.fromkeys((*SUMMED, "wasted"), 0)
+
+
 class Tries:
     """Attempts of requests whose clients sent them again.
 
@@ -32,7 +37,7 @@ class Tries:
 
     def note(self, request: Request, replica: int, now: float) -> None:
         """Notes an attempt that an engine has let go, since it is sent again."""
-        self._add(
+        self.add(
             {
                 "arrived_s": request.arrived_s,
                 "admitted_s": request.admitted_s if request.admitted_s <= now else nan,
@@ -64,7 +69,7 @@ class Tries:
         if not np.isfinite(columns["finished_s"][row]):
             return REJECTED
         attempt, status = self._row(columns, row), int(columns["status"][row])
-        self._add(attempt)
+        self.add(attempt)
         nothing = dict.fromkeys((*SUMMED, "output_tokens", "status"), 0)
         self._recorder.request(row, **nothing, finished_s=nan)
         return status
@@ -76,9 +81,10 @@ class Tries:
         mine = {"request_id": row, "prompt_tokens": int(self._table.prompt_tokens[row])}
         return known | mine | {"counted": row >= self._num_warmups}
 
-    def _add(self, attempt: dict[str, float]) -> None:
+    def add(self, attempt: dict[str, float]) -> None:
+        """Notes an attempt, by the names of a request's columns, whose client has sent the request again."""
         row = int(attempt["request_id"])
-        sums = self._sums.setdefault(row, dict.fromkeys((*SUMMED, "wasted"), 0))
+        sums = self._sums.setdefault(row, nothing_summed())
         for name in SUMMED:
             sums[name] += int(attempt[name])
         sums["wasted"] += int(attempt["output_tokens"])

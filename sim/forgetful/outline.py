@@ -73,6 +73,8 @@ def _refused(scenario: Scenario, segments: bool) -> str | None:
         return "SGLang's scheduler"
     if scenario.load.max_concurrency is not None:
         return "max_concurrency: an answer lets the next request go"
+    if scenario.load.patience:
+        return "clients that give up"
     if deployment.replicas > 1 and not issubclass(ROUTERS[deployment.router], Blind | Counting):
         return f"the router {deployment.router} looks at more than the number of requests at replicas"
     if scenario.policy is not None and scenario.engine.num_speculative_tokens:

@@ -12,6 +12,7 @@ import pytest
 from handover_toys import Split, splits
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patient_worlds import PATIENT, impatient
 from session_worlds import Sessions, sessions
 from sglang_worlds import sglang_worlds
 from sim_toys import ENGINE, ToyCost, World, drafting
@@ -23,6 +24,7 @@ from specfleet.hardware.kernels import Array
 from specfleet.sim.calendar import gate
 from specfleet.sim.calendar.gate import REFUSED, UNDERSTOOD
 from specfleet.sim.config import DeploymentConfig, EngineConfig, SpeculativeConfig
+from specfleet.sim.fleet.patience import PatienceConfig
 from specfleet.sim.router import ROUTERS, Candidate
 from specfleet.sim.scenario import Scenario
 from specfleet.sim.scheduler import Scheduler
@@ -104,6 +106,12 @@ def test_the_random_worlds_draw_every_understood_field() -> None:
     def look_at_decoding(split: Split) -> None:
         see_parts(split.scenario.part(split.scenario.pools[1]), split.table)
 
+    @settings(HUNT, max_examples=5)
+    @given(worlds(), PATIENT)
+    def look_at_impatient(world: World, patience: PatienceConfig) -> None:
+        see(impatient(world, patience), None)
+
+    look_at_impatient()
     look_at_decoding()
     look_at_sglang()
     look_at_trtllm()

@@ -19,7 +19,8 @@ from timeline_worlds import LUCK, PROMPTS, both, differences, policies, sharing,
 from specfleet.sim.calendar import crowd
 from specfleet.sim.calendar.kv import placeholders, pool, shared
 from specfleet.sim.calendar.kv import prompts as prompt_keys
-from specfleet.sim.calendar.kv.pool import Holder, Pool
+from specfleet.sim.calendar.kv.holders import Holder
+from specfleet.sim.calendar.kv.pool import Pool
 from specfleet.sim.calendar.kv.prompts import Prompts
 from specfleet.sim.calendar.packing import Packing
 from specfleet.sim.config import EngineConfig

@@ -78,6 +78,10 @@ class Books:
         counts = self._done.get(stay.place, NOTHING_YET)
         return counts.plus(stay.gains, rounds, self.lives.rules.k, 1 + rounds)
 
+    def _without(self, stay: Stay, rounds: int) -> Counts:
+        """Returns what a request had had before the first rounds of a stay: `_after` taken back."""
+        return self.counts(stay.place).minus(stay.gains, rounds, self.lives.rules.k, 1 + rounds)
+
     def tail(self, refs: list[StayRef]) -> StayRef:
         """Takes the last sequence off the running list; it may be dead."""
         return refs.pop()
@@ -116,6 +120,28 @@ class Books:
             log.cut[place] = done
         else:
             log.stays[stay.extra][2] = done
+
+    def given_up(self, stay: Stay, first: int, had: int, kept: int) -> None:
+        """Takes back what was booked of the last stay of a request whose client has given it up.
+
+        Args:
+            stay: the stay. first: iteration in which its prefill ended.
+            had: its rounds that are booked: all, or as many as it had when it was thrown out.
+            kept: of which count; -1: not even the token of its prefill does.
+        """
+        place, log = stay.place, self.log
+        if had < stay.rounds:
+            self._done[place] = self._without(stay, had)
+        self._book(stay, first, had, -1)
+        self._book(stay, first, max(kept, 0), 1)
+        self._done[place] = counts = self._after(stay, kept) if kept >= 0 else self.counts(place)
+        log.totals[place] = counts, first + kept if kept >= 0 else stay.last_emission
+        if stay.extra < 0:
+            log.cut[place] = kept
+            return
+        log.stays[stay.extra][2] = kept
+        if kept < 0:
+            log.forget_gap(first, place)
 
     def listed(self, refs: Rows[StayRef], it: int) -> list[Left]:
         """Returns who runs before iteration `it`, in the order of the running list; changes nothing."""

@@ -28,7 +28,8 @@ class Log:
         admitted: iteration of admission by place, where it is not that of the first token.
         odd_gaps: 3 numbers for each: iteration, iteration of the chunk before, place.
         stays: (place, iteration of the prefill's end, rounds, newcomers before it) after a preemption.
-        cut: rounds before its first preemption, by place.
+        cut: rounds before its first preemption, or until it was given up, by place. Here and in `stays` -1
+            rounds are of one of which nothing counts.
         totals: counts and last iteration by place, of who had several stays.
         preemptions: by place.
         stepped: iterations that `Engine` stepped. recorder: what it wrote down of them (None: never).
@@ -69,6 +70,14 @@ class Log:
         self.drafts.append(drafts)
         self.passes.append(passes)
         return drafts, passes
+
+    def forget_gap(self, it: int, place: int) -> None:
+        """Takes back that a request's chunk of an iteration follows one from before the iteration before."""
+        gaps = self.odd_gaps
+        for low in range(len(gaps) - 3, -1, -3):
+            if gaps[low] == it and gaps[low + 2] == place:
+                del gaps[low : low + 3]
+                return
 
     def blocks_used(self, it: int) -> int:
         """Returns the blocks held in an iteration that is over."""

@@ -46,6 +46,11 @@ class OwnBooks(Books):
         after = super()._after(stay, rounds)
         return after._replace(verifications=before.verifications + verified, drafts=before.drafts + drafts)
 
+    def _without(self, stay: Stay, rounds: int) -> Counts:
+        after, (verified, drafts) = self.counts(stay.place), _verified(stay, rounds)
+        before = super()._without(stay, rounds)
+        return before._replace(verifications=after.verifications - verified, drafts=after.drafts - drafts)
+
     def rest(self, stay: Stay, done: int, last_emission: int) -> Stay:
         """As `Books.rest`: none of it is drawn before it comes back."""
         assert stay.footprint is not None and stay.drafts is not None and stay.gains is not None

@@ -85,6 +85,21 @@ class CountedKV:
         """Takes the blocks of a begun prompt that is thrown out; returns those still held."""
         return self._refuse_caches()
 
+    def leave(self, stay: Stay, done: int, kept: int, landed: bool) -> int:
+        """Takes the blocks of somebody who decodes and is given up; as `KV.leave`."""
+        return 0
+
+    def leave_begun(self, begun: Begun) -> int:
+        """Takes the blocks of a begun prompt that is given up; returns those still held."""
+        return 0
+
+    def somebody_left(self) -> None:
+        """Learns that somebody is given up: others may find blocks sooner than was thought."""
+        self.crowd.waiting.lacks = 0
+
+    def forget_thrown_out(self, place: int) -> None:
+        """Learns that somebody who was thrown out does not come back."""
+
     def _refuse_caches(self) -> int:
         if self.crowd.config.enable_prefix_caching:
             raise Unsuited("a preempted sequence may find its own blocks again")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol, final
 
-from specfleet.sim.calendar.kv.pool import Holder
+from specfleet.sim.calendar.kv.holders import Holder
 from specfleet.sim.calendar.stay import Begun, Stay, StayRef
 from specfleet.sim.calendar.trajectories import LifeBatch
 from specfleet.sim.step import Candidate, Step
@@ -85,6 +85,28 @@ class KV(Protocol):
 
     def give_up_begun(self, begun: Begun) -> int:
         """Takes the blocks of a begun prompt that is thrown out; returns those still held."""
+        ...
+
+    def leave(self, stay: Stay, done: int, kept: int, landed: bool) -> int:
+        """Takes the blocks of somebody who decodes and is given up; returns those still held.
+
+        Args:
+            stay: the stay. done: rounds that were scheduled; perhaps one more, in which it had no row.
+            kept: of which the outcome is known; -1: that of its prefill is not either.
+            landed: the last batch has been waited for, and the calendar is empty.
+        """
+        ...
+
+    def leave_begun(self, begun: Begun) -> int:
+        """Takes the blocks of a begun prompt that is given up; returns those still held."""
+        ...
+
+    def somebody_left(self) -> None:
+        """Learns that somebody is given up: others may find blocks sooner than was thought."""
+        ...
+
+    def forget_thrown_out(self, place: int) -> None:
+        """Learns that somebody who was thrown out does not come back."""
         ...
 
     def make_room(self, acc: int, it: int, i: int) -> int:

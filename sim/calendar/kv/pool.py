@@ -13,58 +13,8 @@ from heapq import heappop, heappush
 from itertools import chain
 from operator import attrgetter
 
+from specfleet.sim.calendar.kv.holders import ITS_OWNERS, NOBODYS, Cached, Holder
 from specfleet.sim.sequence import NEVER
-
-NOBODYS, ITS_OWNERS = -1, -2
-"""In the place of a key, of a run of blocks in the free list: nobody asks for them; or only the request that
-held them and was thrown out."""
-
-
-class Cached:
-    """A block that prompts may share; or, in the free list, a run of blocks that nobody asks for.
-
-    Attributes:
-        key: of its content.
-        users: how many hold it.
-        until: the iteration in which the last of them leaves, while somebody holds it.
-    """
-
-    __slots__ = ("key", "until", "users")
-
-    def __init__(self, key: int, until: int) -> None:
-        self.key = key
-        self.users = 1
-        self.until = until
-
-
-class Holder:
-    """One request and the blocks it holds that others may ask for, from the first on.
-
-    Attributes:
-        place: of the request.
-        keys: of all its blocks that others may ask for: of its prompt, and of an output that nobody asks for
-            before it has left.
-        blocks: those of its prompt that are computed, or found.
-        before: while it computes its prompt in pieces, when the blocks it found were to be given back, 0
-            where nobody held them.
-        own: blocks behind them that it finds, since they were its own before it was thrown out.
-        unkeyed, private: its other blocks when it leaves: without a key, and with one.
-        until: the iteration in which it leaves. number: of those who leave together, the lower goes first.
-    """
-
-    __slots__ = ("before", "blocks", "keys", "number", "own", "place", "private", "unkeyed", "until")
-
-    def __init__(self, place: int, keys: list[int], hit: list[Cached], own: int = 0) -> None:
-        self.place = place
-        self.own = own
-        self.keys = keys
-        self.blocks = hit
-        self.before: list[int] = []
-        self.unkeyed = self.private = self.until = self.number = 0
-
-    def note_others(self) -> None:
-        """Notes who holds what it found, before it does."""
-        self.before = [block.until if block.users else 0 for block in self.blocks]
 
 
 class Pool:
@@ -140,6 +90,54 @@ class Pool:
         if self.told < it - 1:
             self.take(used_at(it - 1) - self.used)
             self.told = it - 1
+
+    def come_to(self, it: int, used_at: Callable[[int], int]) -> None:
+        """As `catch_up`, where those who have ended in the batch before `it` are not known to have."""
+        self.release(it - 1, used_at)
+        if self.told < it - 1:
+            self.take(used_at(it - 1) - self.used)
+            self.told = it - 1
+
+    def leave(self, holder: Holder, keyed: int, held: int, begun: Holder | None = None) -> int:
+        """Takes the blocks of a request back that goes before it was to leave, and does not come again.
+
+        Args:
+            holder: the request, of which nothing is expected any more.
+            keyed: blocks from its first on that have a key.
+            held: blocks in all.
+            begun: who is still computing its prompt.
+
+        Returns:
+            How many of them others still hold.
+        """
+        used, holder.unkeyed, holder.private = self.used, held - keyed, keyed - len(holder.blocks)
+        self._free(holder)
+        if begun is not None:
+            self._find_others(begun, holder)
+        return held - (used - self.used)
+
+    def _find_others(self, begun: Holder, gone: Holder) -> None:
+        """Notes anew when others give back what a begun prompt found: one of them has gone."""
+        mine = set(gone.blocks)
+        for index, block in enumerate(begun.blocks[: len(begun.before)]):
+            if block in mine:
+                others = [one for them in self._leavers.values() for one in them if block in one.blocks]
+                begun.before[index] = max((other.until for other in others), default=0)
+
+    def unkey(self, count: int) -> None:
+        """Says of blocks at the end of the free list that they have no key: they go first."""
+        if count > 0:
+            run = next(reversed(self._idle))
+            assert run.key == NOBODYS
+            self._idle[run] -= count
+            self._unkeyed += count
+            if not self._idle[run]:
+                del self._idle[run]
+
+    def forget_thrown_out(self, place: int) -> None:
+        """Learns that a request which was thrown out does not ask for its blocks again."""
+        if (run := self._thrown_out.pop(place, None)) is not None:
+            run.key = NOBODYS
 
     def withdraw(self, holder: Holder) -> None:
         """Takes back what was expected of a request."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from specfleet.sim.calendar.crowd import CalendarCrowd
 from specfleet.sim.calendar.kv.counted import CountedKV
+from specfleet.sim.calendar.kv.holders import Holder
 from specfleet.sim.calendar.kv.interface import Entrant, Fresh
 from specfleet.sim.calendar.kv.placeholders import with_placeholders
-from specfleet.sim.calendar.kv.pool import Holder, Pool
-from specfleet.sim.calendar.kv.victims import keyed_and_held, make_room_in_turn
+from specfleet.sim.calendar.kv.pool import Pool
+from specfleet.sim.calendar.kv.victims import keyed_and_held, keyed_and_held_early, make_room_in_turn
 from specfleet.sim.calendar.stay import Begun, Stay, StayRef
 from specfleet.sim.calendar.trajectories import BLOCK
 from specfleet.sim.errors import Unsuited
@@ -99,6 +100,33 @@ class PrivateKV(CountedKV):
         keyed, held = keyed_and_held(self.crowd, stay, done)
         self.pool.throw_out(self._holders.pop(stay.place), keyed, held)
         return 0
+
+    def leave(self, stay: Stay, done: int, kept: int, landed: bool) -> int:
+        """As in `CountedKV`."""
+        holder = self._holders.pop(stay.place)
+        keyed, held = keyed_and_held_early(self.crowd, stay, done, kept, landed)
+        if landed:  # `emptied` has taken them back, as if it had ended
+            self.pool.unkey(holder.private - keyed)
+            return 0
+        self._come_to()
+        self.pool.withdraw(holder)
+        self.pool.leave(holder, keyed, held)
+        return 0
+
+    def leave_begun(self, begun: Begun) -> int:
+        """As in `CountedKV`."""
+        self._come_to()
+        keyed = self.crowd.rules.keyed_blocks(begun.done, begun.stay.tokens)
+        self.pool.leave(Holder(begun.stay.place, [], []), keyed, begun.held)
+        return 0
+
+    def _come_to(self) -> None:
+        """Brings the pool to where the next step is about to be scheduled."""
+        self.pool.come_to(self.crowd.at.it, self.crowd.log.blocks_used)
+
+    def forget_thrown_out(self, place: int) -> None:
+        """As in `CountedKV`."""
+        self.pool.forget_thrown_out(place)
 
     def give_up_begun(self, begun: Begun) -> int:
         """As in `CountedKV`: they go into the free list."""

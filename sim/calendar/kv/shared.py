@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from specfleet.sim.calendar.books.terms import TermBooks
 from specfleet.sim.calendar.crowd import CalendarCrowd
 from specfleet.sim.calendar.kv.counted import CountedKV
+from specfleet.sim.calendar.kv.holders import Holder
 from specfleet.sim.calendar.kv.interface import Entrant, Fresh
 from specfleet.sim.calendar.kv.placeholders import with_placeholders
-from specfleet.sim.calendar.kv.pool import Holder, Pool
+from specfleet.sim.calendar.kv.pool import Pool
 from specfleet.sim.calendar.kv.prompts import Prompts
-from specfleet.sim.calendar.kv.victims import keyed_and_held, make_room_in_turn
+from specfleet.sim.calendar.kv.victims import keyed_and_held, keyed_and_held_early, make_room_in_turn
 from specfleet.sim.calendar.stay import Begun, Stay
 from specfleet.sim.errors import Unsuited
 from specfleet.sim.rules import NEVER, findable_blocks
@@ -171,6 +172,34 @@ class SharedKV(CountedKV):
         self.crowd.calendar.keep_blocks(self.pool.let_go_begun(holder), at.i - at.it)
         keyed = self.crowd.rules.keyed_blocks(begun.done, begun.stay.tokens)
         return self.pool.throw_out(holder, keyed, begun.held)
+
+    def leave(self, stay: Stay, done: int, kept: int, landed: bool) -> int:
+        """As in `CountedKV`: what others hold, too, they hold alone from now on."""
+        holder, pool, at = self._holders.pop(stay.place), self.pool, self.crowd.at
+        keyed, held = keyed_and_held_early(self.crowd, stay, done, kept, landed)
+        pool.come_to(at.it, self.crowd.log.blocks_used)
+        pool.withdraw(holder)
+        if not landed and holder.until > at.it:
+            self.crowd.calendar.keep_blocks(pool.let_go(holder), at.i - at.it)
+        return pool.leave(holder, keyed, held, self._begun)
+
+    def leave_begun(self, begun: Begun) -> int:
+        """As in `CountedKV`."""
+        holder, pool, at = self._begun, self.pool, self.crowd.at
+        assert holder is not None
+        self._begun = None
+        pool.come_to(at.it, self.crowd.log.blocks_used)
+        self.crowd.calendar.keep_blocks(pool.let_go_begun(holder), at.i - at.it)
+        keyed = self.crowd.rules.keyed_blocks(begun.done, begun.stay.tokens)
+        return pool.leave(holder, keyed, begun.held)
+
+    def somebody_left(self) -> None:
+        """As in `CountedKV`."""
+        self._blocked = -1, 0, NEVER
+
+    def forget_thrown_out(self, place: int) -> None:
+        """As in `CountedKV`."""
+        self.pool.forget_thrown_out(place)
 
     def make_room(self, acc: int, it: int, i: int) -> int:
         """As in `CountedKV`, in vLLM's order."""

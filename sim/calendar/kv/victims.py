@@ -62,6 +62,25 @@ def growth_each(crowd: CalendarCrowd, it: int) -> list[int]:
     return growth
 
 
+def keyed_and_held_early(
+    crowd: CalendarCrowd, stay: Stay, done: int, kept: int, landed: bool
+) -> tuple[int, int]:
+    """As `keyed_and_held`, of somebody who is given up before the batch that ended is committed.
+
+    Arguments as `KV.leave`. Keys are given when a row is scheduled, for the tokens known by then; without a
+    row, when an outcome is committed, but for the token that is not computed yet.
+    """
+    rules, footprints, pack = crowd.rules, crowd.lives.now.rules, crowd.pack
+    assert stay.footprint is not None
+    held = (int(stay.footprint[done - 1]) >> pack.blocks) & pack.blocks_mask if done else stay.blocks
+    if kept < 0:
+        return rules.keyed_blocks(stay.tokens, stay.tokens), held
+    query = footprints.query if stay.drafts is None else int(stay.drafts[kept]) + 1
+    known = (int(stay.footprint[kept]) & pack.context_mask) - query + 1
+    had_row = (int(stay.footprint[done + landed - 1]) >> pack.rows) & 1
+    return rules.keyed_blocks(known - (not had_row), known), held
+
+
 def keyed_and_held(crowd: CalendarCrowd, stay: Stay, done: int) -> tuple[int, int]:
     """Returns the blocks of a sequence that have a key after `done` rounds, and all that it holds."""
     rules, footprints, pack = crowd.rules, crowd.lives.now.rules, crowd.pack

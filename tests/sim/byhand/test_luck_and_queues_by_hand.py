@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from timeline_worlds import LOOKED_UP, LUCK
 
-from specfleet.sim.calendar.kv.pool import Cached, Holder, Pool
+from specfleet.sim.calendar.kv.holders import Cached, Holder
+from specfleet.sim.calendar.kv.pool import Pool
 from specfleet.sim.calendar.luck import Luck
 from specfleet.sim.calendar.stay import Stay
 from specfleet.sim.calendar.stepper import Stepper

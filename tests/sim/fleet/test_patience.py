@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from patient_worlds import impatient
 from sglang_worlds import sglang_worlds
 from sim_toys import ENGINE, SPREAD, ToyCost, World, drafting, worlds
 from test_failures import FAILURES, GATEWAYS, USABLE, scenario_of
@@ -40,11 +41,6 @@ PATIENT = st.builds(
     backoff_s=st.sampled_from([0.0, 0.01, 0.1]),
 )
 ONCE = PATIENT.map(lambda config: replace(config, retries=0))
-
-
-def impatient(world: World, patience: PatienceConfig) -> World:
-    """The same with clients that give up."""
-    return replace(world, load=replace(world.load, patience={"": patience}))
 
 
 def check(run: RunResult, patience: PatienceConfig) -> None:

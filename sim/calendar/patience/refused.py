@@ -1,0 +1,36 @@
+"""Runs whose clients give up and which are stepped: what the calendar cannot take a single request out of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from specfleet.sim.calendar.plan import CalendarRun
+
+
+def _where(applies: Callable[[CalendarRun], bool]) -> Callable[[CalendarRun], bool]:
+    """Returns whether clients may give up, and something else applies."""
+    return lambda run: run.patient and applies(run)
+
+
+def _rerolls(run: CalendarRun) -> bool:
+    return run.config.speculative is not None and run.config.speculative.reroll_on_reject
+
+
+def _changes_k(run: CalendarRun) -> bool:
+    return run.reaches or (run.policy is not None and run.drafting is None)
+
+
+GIVEN_UP = "requests that their clients give up"
+IMPATIENT: tuple[tuple[Callable[[CalendarRun], bool], str], ...] = (
+    (_where(lambda run: run.config.sglang is not None), f"{GIVEN_UP}, under SGLang's scheduler"),
+    (_where(lambda run: run.by_rows), f"{GIVEN_UP}, under a policy that looks at all rows of a step"),
+    (_where(_changes_k), f"{GIVEN_UP}, where K changes"),
+    (_where(_rerolls), f"{GIVEN_UP}, with reroll_on_reject"),
+    (
+        _where(lambda run: run.finds_itself),
+        f"{GIVEN_UP} and that find their own prompts in a prefix cache when they are sent again",
+    ),
+)
+"""What applies and is stepped, and why, in the order in which it is asked."""

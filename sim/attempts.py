@@ -270,9 +270,8 @@ def undraw(step: Batch, sampled: list[int], histogram: list[int], gone: set[Sequ
         gone: who has just been aborted, whose rows alone are meant (not by id: an earlier attempt of the same
             request may be in the step still, in vain); None: all who have not ended.
     """
-    batch, head = step.tail, step.head
-    tokens = [*(head.listed if head is not None else []), *sampled]
-    for sequence, drafts, new in zip(batch.sequences, batch.num_drafts, tokens, strict=True):
+    batch = step.tail
+    for sequence, drafts, new in zip(batch.sequences, batch.num_drafts, step.tokens(sampled), strict=True):
         meant = sequence.state != FINISHED if gone is None else sequence in gone
         if new and drafts and meant and sequence.id not in batch.void:
             assert isinstance(sequence, Request)

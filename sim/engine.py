@@ -20,12 +20,15 @@ from specfleet.sim.columns.luck import ColumnNotes
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.errors import Breach, Stall
 from specfleet.sim.flight import Flight as Flight
-from specfleet.sim.flight import shape_of
+from specfleet.sim.flight import shape_of, standstill
 from specfleet.sim.laws.names import ONE_BATCH
 from specfleet.sim.recorder import Recorder
 from specfleet.sim.requests import Request as Request
 from specfleet.sim.scheduler import Scheduler
 from specfleet.sim.sequence import FINISHED, AskedTokens, Batch, Head, Sequence
+from specfleet.sim.sglang.aboard.head import BerthHead
+from specfleet.sim.sglang.aboard.luck import LuckNotes
+from specfleet.sim.sglang.aboard.scheduler import ColumnScheduler
 from specfleet.sim.sglang.scheduler import SglangScheduler
 from specfleet.sim.speculation.policy import Policy, tell
 
@@ -54,8 +57,8 @@ class Engine:
         self.recorder = recorder
         self.replica = replica
         self.policy = policy
-        self.scheduler: Scheduler | SglangScheduler
-        self._notes: ColumnNotes | None
+        self.scheduler: Scheduler | ColumnScheduler
+        self._notes: ColumnNotes | LuckNotes
         self.restart(policy)
         self.inbox: deque[Request] = deque()
         self.finished: list[tuple[Request, int]] = []
@@ -73,10 +76,13 @@ class Engine:
 
     def restart(self, policy: Policy | None) -> None:
         """Begins with nothing in its caches, as a process that has just started; nobody may be inside."""
-        make = SglangScheduler if self.config.sglang is not None else Scheduler
-        self.policy, self.scheduler, self._notes = policy, make(self.config, policy), None
-        if isinstance(self.scheduler, Scheduler):
-            self._notes = ColumnNotes(self, self.scheduler.crowd.columns)
+        self.policy = policy
+        if self.config.sglang is None:
+            scheduler = self.scheduler = Scheduler(self.config, policy)
+            self._notes = ColumnNotes(self, scheduler.crowd.columns)
+        else:
+            under_sglang = self.scheduler = ColumnScheduler(self.config, policy)
+            self._notes = under_sglang.notes = LuckNotes(self, under_sglang.columns)
 
     @property
     def idle(self) -> bool:
@@ -175,7 +181,7 @@ class Engine:
         if flights:
             return flights[0].end_s
         if len(scheduler) and not scheduler.waits_for_others:
-            raise Stall(self._diagnosis(now))
+            raise Stall(standstill(scheduler, self.replica, now))
         scheduler.rest()
         return inf
 
@@ -212,8 +218,7 @@ class Engine:
         All sequences are listed and up to date from then on.
         """
         scheduler = self.scheduler
-        if isinstance(scheduler, Scheduler):
-            scheduler.crowd.dissolve()
+        (scheduler.crowd if isinstance(scheduler, Scheduler) else scheduler).dissolve()
         began = self._flights[0].start_s if self._flights else inf
         for flight in self._flights:
             if flight.start_s < inf:
@@ -260,7 +265,9 @@ class Engine:
             Breach: the price is no time, so that the clock would stand still or go back.
         """
         batch, head = flight.batch, flight.batch.head
-        if head is not None and self._notes is not None:
+        if isinstance(self.scheduler, ColumnScheduler) and isinstance(head, BerthHead):
+            self.scheduler.begin(head)
+        if head is not None:
             self._notes.sample(head, self.recorder.rounds_by_accepted)
         flight.sampled = self._sample(batch.tail)
         shape = shape_of(batch, self._draft_passes(batch), self.config.sliding_window)
@@ -334,10 +341,8 @@ class Engine:
         """Takes a finished batch in: the scheduler's books first, then the notes of the run."""
         batch, head, now, tail = flight.batch, flight.batch.head, flight.end_s, flight.batch.tail
         scheduler = self.scheduler
-        if isinstance(scheduler, Scheduler) and head is not None:
-            outcome = scheduler.commit_rows(batch, flight.sampled)
-        else:
-            outcome = scheduler.commit(batch, flight.sampled)
+        take_in = scheduler.commit if head is None else scheduler.commit_rows
+        outcome = take_in(batch, flight.sampled)
         if flight.noted:
             return
         if self.policy is not None:
@@ -348,7 +353,7 @@ class Engine:
         gaps = [0] * (self.config.num_speculative_tokens + 2)
         rank, previous, current = 0, self.iterations - 1, self.iterations
         tokens = sum(outcome.kept)
-        if head is not None:
+        if head is not None and not isinstance(head, BerthHead):
             rank, tokens = head.n, tokens + self._note_head(head, gaps)
         for sequence, kept in zip(tail.sequences, outcome.kept, strict=True):
             if not kept:
@@ -370,6 +375,11 @@ class Engine:
             sequence.last_iteration = current
             if sequence.state == FINISHED:
                 self.finished.append((sequence, rank))
+        if isinstance(head, BerthHead):
+            assert isinstance(self._notes, LuckNotes)
+            self.finished += self._notes.ended(head, rank)
+            rank += int(np.count_nonzero(head.kept))
+            tokens += self._notes.note(head, now, self._ends_s, gaps, self.recorder)
         self._record(flight, rank, tokens, gaps)
         self._ends_s.append(now)
         self.iterations += 1
@@ -393,17 +403,21 @@ class Engine:
 
     def _propose_head(self, head: Head) -> None:
         """As `_propose`, for the rows that are columns."""
-        scheduler, planned = self.scheduler, head.planned
-        assert isinstance(scheduler, Scheduler) and self._notes is not None
+        scheduler, notes, planned = self.scheduler, self._notes, head.planned
         if planned is None:
             planned = self.config.num_speculative_tokens
-        elif not isinstance(planned, int):
+        if isinstance(head, BerthHead):
+            assert isinstance(notes, LuckNotes) and isinstance(scheduler, ColumnScheduler)
+            scheduler.propose_head(head, notes.proposed(head, planned))
+            return
+        assert isinstance(notes, ColumnNotes) and isinstance(scheduler, Scheduler)
+        if not isinstance(planned, int):
             planned = scheduler.crowd.columns.drafts[: head.n - len(head.left)]
-        scheduler.propose_head(self._notes.proposed(planned, head.n - len(head.left)))
+        scheduler.propose_head(notes.proposed(planned, head.n - len(head.left)))
 
     def _note_head(self, head: Head, gaps: list[int]) -> int:
         """Notes the chunks of rows that are columns; returns their tokens."""
-        assert self._notes is not None
+        assert isinstance(self._notes, ColumnNotes)
         tokens = self._notes.gaps(head, gaps)
         for place in head.left:
             request = head.members[place]
@@ -419,19 +433,3 @@ class Engine:
         state = (flight.reroll, flight.running, flight.waiting, flight.kv_blocks_used)
         row = (self.replica, *flight.shape, *state, chunks, output_tokens)
         self.recorder.iteration(flight.start_s, flight.end_s, row, gaps)
-
-    def _diagnosis(self, now: float) -> str:
-        """Says why nothing can be scheduled although requests are left."""
-        scheduler = self.scheduler
-        head = next(iter(scheduler.waiting), None)
-        kv = scheduler.kv
-        lines = [
-            f"replica {self.replica} stands still at {now:.6f} s: {len(scheduler.running)} running, "
-            f"{len(scheduler.waiting)} waiting, {kv.free_blocks} of {kv.total_blocks} KV blocks free"
-        ]
-        if head is not None:
-            lines.append(
-                f"first in line: request {head.id} with {head.num_tokens} known tokens "
-                f"(prompt {head.prompt_tokens}, max_tokens {head.max_tokens})"
-            )
-        return "; ".join(lines)

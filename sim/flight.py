@@ -77,3 +77,19 @@ def shape_of(batch: Batch, passes: int, sliding_window: int) -> StepShape:
             pairs += prefill_pairs(n, end - n)
     chunk = total - decodes - drafts
     return StepShape(*shape_fields(decodes, drafts, kv, seen, rows - decodes, chunk, pairs, passes))
+
+
+def standstill(scheduler: Scheduler | SglangScheduler, replica: int, now: float) -> str:
+    """Says why nothing can be scheduled although requests are left."""
+    head = next(iter(scheduler.waiting), None)
+    kv = scheduler.kv
+    lines = [
+        f"replica {replica} stands still at {now:.6f} s: {len(scheduler.running)} running, "
+        f"{len(scheduler.waiting)} waiting, {kv.free_blocks} of {kv.total_blocks} KV blocks free"
+    ]
+    if head is not None:
+        lines.append(
+            f"first in line: request {head.id} with {head.num_tokens} known tokens "
+            f"(prompt {head.prompt_tokens}, max_tokens {head.max_tokens})"
+        )
+    return "; ".join(lines)

@@ -21,6 +21,7 @@ from specfleet.hardware.stepcost import StepCost, StepShape
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.engine import Engine, Flight
 from specfleet.sim.errors import Stall
+from specfleet.sim.flight import standstill
 from specfleet.sim.recorder import Recorder
 from specfleet.sim.sequence import Batch
 
@@ -129,7 +130,7 @@ class PipelineEngine(Engine):
         if flights:
             return flights[0].end_s
         if len(scheduler):
-            raise Stall(self._diagnosis(now))
+            raise Stall(standstill(scheduler, self.replica, now))
         scheduler.rest()
         return float("inf")
 

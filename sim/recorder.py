@@ -12,6 +12,8 @@ import numpy.typing as npt
 from specfleet.hardware.stepcost import StepShape
 
 Columns = dict[str, npt.NDArray[Any]]
+I64 = npt.NDArray[np.int64]
+FLOATS = npt.NDArray[np.float64]
 
 ITERATION_COLUMNS = (
     "replica",
@@ -106,6 +108,13 @@ class Recorder:
         self._odd_gap_end_s.append(end_s)
         self._odd_gap_s.append(gap_s)
         self._odd_gap_tokens.append(tokens)
+
+    def late_gaps(self, end_s: float, gap_s: FLOATS, tokens: I64, rows: I64) -> None:
+        """As `odd_gap`, of many chunks that are sent at once; `rows`: shape `(chunks, 5)`, with `counted`."""
+        self._odd_gap_rows.frombytes(rows.tobytes())
+        self._odd_gap_end_s.extend([end_s] * len(tokens))
+        self._odd_gap_s.frombytes(gap_s.tobytes())
+        self._odd_gap_tokens.frombytes(tokens.tobytes())
 
     def request(self, request_id: int, **values: float) -> None:
         """Sets columns of a request's row."""

@@ -375,6 +375,14 @@ class Batch:
         """Returns the rows that are no columns: here all of them."""
         return self
 
+    def heard(self, tail: list[int] | I64) -> I64:
+        """Returns the tokens that each row sampled, `tail` being those of rows that are no columns."""
+        return np.array(tail, dtype=np.int64)
+
+    def tokens(self, sampled: list[int]) -> list[int]:
+        """Returns what rows that are no columns sampled, of which `sampled` are those that never were."""
+        return [*(self.head.listed if self.head is not None else []), *sampled]
+
     def place(self, sequence: Sequence, num_tokens: int, num_drafts: int) -> None:
         """Adds a row."""
         self.sequences.append(sequence)

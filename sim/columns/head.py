@@ -102,6 +102,10 @@ class ColumnBatch(Batch):
         if self.notes is not None:
             self.notes.skip_luck(stay - np.searchsorted(head.left, stay))
 
+    def heard(self, tail: list[int] | I64) -> I64:
+        """As `Batch.heard`."""
+        return np.concatenate((self.head.new, np.array(tail, dtype=np.int64)))
+
     def kv_tokens(self) -> int:
         """As `Batch.kv_tokens`."""
         head = self.head

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from specfleet.sim.config import SglangConfig
 from specfleet.sim.sequence import FINISHED, Batch, Sequence
-from specfleet.sim.sglang.rules import expected
+from specfleet.sim.sglang.rules import CLIP_MAX_NEW_TOKENS, expected
 
 CUT, PREFILL, MIXED, DECODE = "C", "P", "M", "D"
 """Kinds of rows: a piece of a prompt with more to come, the last piece, a running request that rides in a
@@ -30,6 +32,11 @@ class SglangBatch(Batch):
         self.retracted: list[Sequence] = []
         self.displaced: list[Sequence] = []
 
+    @property
+    def tail(self) -> SglangBatch:
+        """As `Batch.tail`."""
+        return self
+
     def row(self, sequence: Sequence, kind: str, tokens: int, drafts: int) -> None:
         """Adds a row; computed tokens advance at once, every draft counted as accepted."""
         self.place(sequence, tokens, drafts)
@@ -53,6 +60,18 @@ class SglangBatch(Batch):
         return sequence.state == FINISHED or sequence.num_preemptions != self.stays[row]
 
 
+def lacking(looked_at: Mapping[int, int], waits: Sequence, left: float) -> float:
+    """Returns the KV tokens that one who waits lacks. A prompt that has not been tried yet counts nothing, as
+    in SGLang.
+
+    Args:
+        looked_at: tokens of prompts that were tried, less those found in the tree, by request.
+        waits: who needs room.
+        left: KV tokens that are not promised.
+    """
+    return looked_at.get(waits.id, 0) + min(waits.max_tokens, CLIP_MAX_NEW_TOKENS) - left
+
+
 def outranked(
     running: list[Sequence], waits: Sequence, config: SglangConfig, ratio: float, missing: float
 ) -> list[Sequence]:
@@ -66,7 +85,8 @@ def outranked(
     """
     sign = 1 if config.schedule_low_priority_values_first else -1
     victims: list[Sequence] = []
-    for other in sorted(running, key=lambda one: (-one.priority * sign, -one.arrival)):
+    there = [one for one in running if one.state != FINISHED]
+    for other in sorted(there, key=lambda one: (-one.priority * sign, -one.arrival)):
         if (other.priority - waits.priority) * sign <= config.priority_scheduling_preemption_threshold:
             break
         victims.append(other)

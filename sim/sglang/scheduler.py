@@ -8,124 +8,21 @@ replays. The scheduler knows no clock, no price and no luck.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence as Rows
 
-from specfleet.sim.config import EngineConfig
+from specfleet.sim.rules import I64
 from specfleet.sim.scheduler import Outcome
-from specfleet.sim.sequence import FINISHED, PREEMPTED, RUNNING, WAITING, AskedTokens, Batch, Sequence
+from specfleet.sim.sequence import FINISHED, PREEMPTED, RUNNING, WAITING, Batch, Sequence
 from specfleet.sim.sglang.adder import PrefillAdder, admit, may_try
-from specfleet.sim.sglang.batch import CUT, DECODE, MIXED, PREFILL, SglangBatch, outranked
-from specfleet.sim.sglang.pool import Match, TokenPool
-from specfleet.sim.sglang.queue import SglangQueue
-from specfleet.sim.sglang.rules import (
-    CLIP_MAX_NEW_TOKENS,
-    RETRACT_DECODE_STEPS,
-    NewTokenRatio,
-    SglangRules,
-    expected,
-    promised,
-)
-from specfleet.sim.speculation.policy import Policy
+from specfleet.sim.sglang.batch import CUT, DECODE, MIXED, PREFILL, SglangBatch, lacking, outranked
+from specfleet.sim.sglang.pool import Match
+from specfleet.sim.sglang.present import Present
+from specfleet.sim.sglang.rules import RETRACT_DECODE_STEPS, expected, promised
+from specfleet.sim.speculation.policy import Plan, plan_of
 
 
-class SglangScheduler:
-    """SGLang's scheduler for one engine.
-
-    Args:
-        config: limits and rules, with an `sglang` part.
-        policy: chooses the drafts of the next verification; None is always K.
-
-    Attributes:
-        running: those who decode, in order.
-        line: those who wait.
-        chunked: whose prompt is being cut, or None.
-        full: nobody is admitted until somebody leaves the running list.
-        ratio: share of its output that a running request is expected to write.
-        pool: the KV.
-        ending: requests that were aborted while they ran, and end with their next result.
-    """
-
-    def __init__(self, config: EngineConfig, policy: Policy | None = None) -> None:
-        assert config.sglang is not None
-        self.config = config
-        self.sglang = config.sglang
-        self.policy = policy
-        self.rules = SglangRules.of(config)
-        pool = config.usable_blocks, config.block_size, config.enable_prefix_caching, config.uses_eagle
-        self.pool = TokenPool(*pool)
-        self.line: SglangQueue[Sequence] = SglangQueue(self.sglang, self.pool)
-        self.running: list[Sequence] = []
-        self.chunked: Sequence | None = None
-        self.full = False
-        self.ratio = NewTokenRatio.of(self.sglang.schedule_conservativeness)
-        self._joining: tuple[list[Sequence], Sequence | None] | None = None
-        self._in_flight: deque[SglangBatch] = deque()
-        self._refused: set[int] = set()
-        self.ending: set[int] = set()
-        self._looked_at: dict[int, int] = {}
-        self._unfinished = 0
-
-    @property
-    def kv(self) -> TokenPool:
-        """The KV, as `Engine` asks for it."""
-        return self.pool
-
-    @property
-    def waiting(self) -> list[Sequence]:
-        """Those who wait, in the order in which they are tried."""
-        return self.line.queue
-
-    def present(self) -> list[Sequence]:
-        """Unfinished requests: running, on their way into the running list, being cut, waiting."""
-        joining = self._joining[0] if self._joining else []
-        seen: dict[int, Sequence] = {}
-        cut = [self.chunked] if self.chunked is not None else []
-        flying = [sequence for batch in self._in_flight for sequence in batch.sequences]
-        for sequence in (*self.running, *joining, *cut, *flying, *self.waiting):
-            if sequence.state != FINISHED:
-                seen[sequence.id] = sequence
-        return [*seen.values()]
-
-    def __len__(self) -> int:
-        """Unfinished requests."""
-        return self._unfinished
-
-    @property
-    def num_running(self) -> int:
-        """Requests that hold KV: they run, or their prompt has been begun."""
-        return len(self.pool.held)
-
-    def refusal(self, request: Sequence | AskedTokens) -> str | None:
-        """Returns why a request is refused, or None. Outputs that do not fit are cut, as SGLang does."""
-        return self.rules.refusal(request.prompt_tokens)
-
-    def add(self, sequence: Sequence, computed_tokens: int = 0) -> None:
-        """Puts a request into the queue. Its output is cut to what the pool holds.
-
-        A prompt that is too long is refused: it passes the queue as a prompt of one token.
-        """
-        assert not computed_tokens, "KV from elsewhere is not one of SGLang's rules here"
-        prompt, rules = sequence.prompt_tokens, self.rules
-        sequence.ignore_eos = sequence.ignore_eos or self.sglang.ignore_eos
-        sequence.max_tokens = rules.max_new_tokens(prompt, sequence.max_tokens)
-        if prompt >= rules.max_req_input_len:
-            self._refused.add(sequence.id)
-            sequence.prompt_tokens = sequence.num_tokens = 1
-            sequence.segments = (("refused", 1),)
-        self._unfinished += 1
-        self.line.add(sequence)
-
-    def abort(self, request_ids: Rows[int]) -> list[Sequence]:
-        """Takes those out of the queue who wait; who runs ends with the next result that it has, which counts
-        (SGLang's `abort_request`, `to_finish`). Returns those who are gone."""
-        gone = [sequence for sequence in self.waiting if sequence.id in request_ids]
-        self.line.take({sequence.id for sequence in gone})
-        self._unfinished -= len(gone)
-        for sequence in gone:
-            sequence.state = FINISHED
-        self.ending |= {sequence.id for sequence in self.present() if sequence.id in request_ids}
-        return gone
+class SglangScheduler(Present):
+    """SGLang's scheduler for one engine; arguments and attributes as of `Present`."""
 
     def schedule(self, now: float = 0.0) -> SglangBatch:
         """Decides one turn; a batch without rows is a turn without one.
@@ -140,23 +37,24 @@ class SglangScheduler:
         if not self._prefill(batch):
             self._decode(batch)
         batch.preempted = batch.retracted + batch.displaced
-        if batch.sequences:
-            self._in_flight.append(batch)
+        whole = self._whole(batch)
+        if whole.rows:
+            self._in_flight.append(whole)
             if self.policy is not None:
-                planned = self.policy.plan(batch, len(self.waiting), now)
-                rows = len(batch.sequences)
-                batch.planned_drafts = [planned] * rows if isinstance(planned, int) else planned
-                for sequence, drafts in zip(batch.sequences, batch.planned_drafts, strict=True):
-                    sequence.num_drafts = drafts
+                self._hand_out(whole, plan_of(self.policy, whole, len(self.waiting), now))
+        return whole
+
+    def _whole(self, batch: SglangBatch) -> SglangBatch:
+        """Returns a batch with all its rows: here they are all listed."""
         return batch
 
-    waits_for_others = False
-    """Its pools are not disaggregated here."""
-
-    def rest(self) -> None:
-        """A turn found nothing in flight and nothing to do: an idle engine expects long outputs again."""
-        if not len(self):
-            self.ratio.reset()
+    def _hand_out(self, batch: SglangBatch, planned: Plan | I64) -> None:
+        """Notes the drafts that a policy wants after a batch."""
+        rows = len(batch.sequences)
+        several = planned if isinstance(planned, (int, list)) else planned.tolist()
+        batch.planned_drafts = [several] * rows if isinstance(several, int) else several
+        for sequence, drafts in zip(batch.sequences, batch.planned_drafts, strict=True):
+            sequence.num_drafts = drafts
 
     def _let_go(self, sure: bool = False) -> None:
         """Drops those who have ended from the running list, and those `sure` to with what is in flight."""
@@ -200,9 +98,9 @@ class SglangScheduler:
                 return False
         self.line.sort()
         mixed = len(self.running) if self.sglang.enable_mixed_chunk else 0
-        ratio, running = self.ratio.now, self.running
+        ratio = self.ratio.now
         adder = PrefillAdder[Sequence](
-            self.rules, self.pool, lambda: running, promised(running, ratio), ratio, mixed
+            self.rules, self.pool, self._askers, self._promised(ratio), ratio, mixed
         )
         if self.chunked is not None:
             self.chunked = adder.go_on(self.chunked)
@@ -219,6 +117,14 @@ class SglangScheduler:
             self._ride_along(batch)
         self._joining = (batch.sequences[:], self.chunked)
         return True
+
+    def _askers(self) -> list[Sequence]:
+        """Returns those who run, as an admission asks for them."""
+        return self.running
+
+    def _promised(self, ratio: float) -> float:
+        """Returns the KV tokens that those who run are expected to write yet."""
+        return promised(self.running, ratio)
 
     def _admit(self, adder: PrefillAdder[Sequence], batch: SglangBatch) -> None:
         """Tries those who wait, in turn, until one does not fit."""
@@ -269,11 +175,8 @@ class SglangScheduler:
 
     def _displace(self, adder: PrefillAdder[Sequence], sequence: Sequence, batch: SglangBatch) -> bool:
         """Throws out running requests of much lower priority, if that makes room for one who waits."""
-        # a prompt that has not been tried yet counts nothing, as in SGLang
-        prompt = self._looked_at.get(sequence.id, 0)
-        missing = prompt + min(sequence.max_tokens, CLIP_MAX_NEW_TOKENS) - adder.left
-        there = [other for other in self.running if other.state != FINISHED]
-        victims = outranked(there, sequence, self.sglang, adder.ratio, missing)
+        missing = lacking(self._looked_at, sequence, adder.left)
+        victims = outranked(self.running, sequence, self.sglang, adder.ratio, missing)
         if not victims:
             return False
         for other in [s for s in self.running if s in victims]:
@@ -297,6 +200,10 @@ class SglangScheduler:
         else:
             self._retract(batch)
             self.full = False
+        self._give_rows(batch)
+
+    def _give_rows(self, batch: SglangBatch) -> None:
+        """Gives everybody who runs a row and the KV for it."""
         self._reserve(self.running)
         k = self.rules.num_speculative_tokens
         for sequence in self.running:
@@ -393,6 +300,10 @@ class SglangScheduler:
         """
         assert isinstance(batch, SglangBatch)
         self._in_flight.remove(batch)
+        return Outcome(*self._take_results(batch, sampled))
+
+    def _take_results(self, batch: SglangBatch, sampled: Rows[int]) -> tuple[list[int], list[Sequence]]:
+        """As `commit`, of rows that are listed; returns the tokens kept and who finished."""
         kept: list[int] = []
         finished: list[Sequence] = []
         for row, (sequence, new) in enumerate(zip(batch.sequences, sampled, strict=True)):
@@ -423,7 +334,7 @@ class SglangScheduler:
                 self.pool.keep(sequence, computed)
             elif kind == MIXED and self.rules.reserve:
                 holding.committed += 1
-        return Outcome(kept, finished)
+        return kept, finished
 
     def propose(self, batch: Batch, drafts: Rows[int]) -> None:
         """Hands over the drafts proposed after a committed batch, a count a row (without overlap).
@@ -433,13 +344,3 @@ class SglangScheduler:
         for sequence, count in zip(batch.sequences, drafts, strict=True):
             sequence.num_drafts = count
             sequence.drafts_are_void = self.policy is None and count == 0
-
-    def check(self) -> None:
-        """Proves that KV adds up and that no request is where it should not be.
-
-        Raises:
-            AssertionError: with the figures.
-        """
-        self.pool.check(self.present())
-        most = self.rules.max_running_requests
-        assert len(self.pool.held) <= most, f"{len(self.pool.held)} requests hold KV, {most} may run"

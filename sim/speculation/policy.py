@@ -139,13 +139,12 @@ def tell(policy: Policy, batch: Batch, heard: list[int] | I64, seconds: float) -
     if not observes(policy):
         return
     observe: object = type(policy).observe
-    head = batch.head
     if isinstance(policy, Columnwise) and observe is Columnwise.observe:
-        sampled = np.array(heard, dtype=np.int64)
-        policy.observe_rows(batch, sampled if head is None else np.concatenate((head.new, sampled)), seconds)
+        policy.observe_rows(batch, batch.heard(heard), seconds)
+    elif batch.head is None and isinstance(heard, list):
+        policy.observe(batch, heard, seconds)
     else:
-        rest = heard if isinstance(heard, list) else heard.tolist()
-        policy.observe(batch, rest if head is None else head.new.tolist() + rest, seconds)
+        policy.observe(batch, batch.heard(heard).tolist(), seconds)
 
 
 class ById:

@@ -16,8 +16,8 @@ from records import SGLANG_DETAIL_FIELDS, Differences, Step, Trace, differences
 
 from specfleet.sim.config import EngineConfig, SglangConfig, SpeculativeConfig
 from specfleet.sim.sequence import Sequence
+from specfleet.sim.sglang.aboard.scheduler import ColumnScheduler
 from specfleet.sim.sglang.batch import CUT, MIXED, PREFILL, SglangBatch
-from specfleet.sim.sglang.scheduler import SglangScheduler
 
 METHODS = {"EAGLE": "eagle", "EAGLE3": "eagle3", "STANDALONE": "draft_model", "NGRAM": "ngram"}
 SGLANG_FIELDS = [
@@ -82,7 +82,7 @@ class SglangReplay:
 
     def __post_init__(self) -> None:
         self.config = sglang_config(self.trace)
-        self.scheduler = SglangScheduler(self.config)
+        self.scheduler = ColumnScheduler(self.config)
         self.depth = self.trace["derived"]["max_accepted"] or 0
         self.accept = {r["id"]: r.get("accept") or [0] for r in self.trace["requests"]}
         self.verifications = dict.fromkeys(self.accept, 0)

@@ -15,7 +15,7 @@ from specfleet.sim.sglang.aboard.berths import BASE, FOUND, I64, Berths
 from specfleet.sim.sglang.aboard.head import BerthHead
 
 
-class Clock(Protocol):
+class EngineClock(Protocol):
     """Whoever counts iterations: an engine.
 
     Attributes:
@@ -39,7 +39,7 @@ class LuckNotes:
         uncounted: some of those aboard may not be measured. skips: luck was taken out of lives.
     """
 
-    def __init__(self, engine: Clock, columns: Berths) -> None:
+    def __init__(self, engine: EngineClock, columns: Berths) -> None:
         self.engine = engine
         self.columns = columns
         self.noted = 0

@@ -212,9 +212,12 @@ def _reaches(run: CalendarRun, limit: int | None) -> bool:
 
 
 def _misses_count(run: CalendarRun) -> bool:
-    """Whether a step whose look-up finds nothing is another step, or its rounds go by bursts."""
+    """Whether a step whose look-up finds nothing is another step, or its rounds go by bursts.
+
+    Under SGLang's rules such a row is verified in vain, at full width.
+    """
     bursts = any(spec.burst is not None for spec in run.scenario.acceptance.values())
-    return bursts or (not run.config.async_scheduling and run.drafting is None)
+    return bursts or not (run.config.async_scheduling or run.drafting is not None or run.verifies_in_vain)
 
 
 def _rerolls(run: CalendarRun) -> bool:
@@ -222,9 +225,8 @@ def _rerolls(run: CalendarRun) -> bool:
 
 
 def _slides_under_sglang(run: CalendarRun) -> bool:
-    window = run.config.sliding_window
-    longest = run.longest_tokens + 2 * (1 + run.config.num_speculative_tokens)
-    return run.config.sglang is not None and 0 < window < longest
+    """Whether rows of one batch would verify different drafts, of which a window sees some."""
+    return run.sglang_window > 0 and run.policy is not None
 
 
 def _writes_nothing(run: CalendarRun) -> bool:
@@ -254,7 +256,7 @@ REFUSED = (
         lambda run: run.config.reserves_max_tokens and run.shared,
         "prompts that share prefixes, where KV is reserved for max_tokens",
     ),
-    Refusal(EngineConfig, (), _slides_under_sglang, "SGLang's scheduler with a sliding window"),
+    Refusal(EngineConfig, (), _slides_under_sglang, "a sliding window under a policy in SGLang"),
     Refusal(RequestTable, (), _writes_nothing, "an output that SGLang's pool leaves no room for"),
     Refusal(
         Scenario,

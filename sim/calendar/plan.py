@@ -119,6 +119,19 @@ class CalendarRun:
         return self.policy is not None and self.plans() is None
 
     @property
+    def sglang_window(self) -> int:
+        """The sliding window under SGLang's rules, tokens; 0: nobody outgrows it."""
+        window = self.config.sliding_window if self.config.sglang is not None else 0
+        return window if window < self.longest_tokens + 2 * (1 + self.config.num_speculative_tokens) else 0
+
+    @property
+    def verifies_in_vain(self) -> bool:
+        """Whether rows whose look-ups found nothing are verified all the same, and are no verifications: in
+        SGLang without overlap and without a policy."""
+        vain = self.config.sglang is not None and not self.config.async_scheduling and self.policy is None
+        return vain and self.luck is not None and self.luck.by_rounds and not self.luck.every_step
+
+    @property
     def reads_kv(self) -> bool:
         """Whether the policy looks at the KV tokens of the batch."""
         return isinstance(self.policy, OneForAll) and self.policy.reads_kv

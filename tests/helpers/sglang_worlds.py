@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 from sim_toys import World, drafting
-from timeline_worlds import LUCK, policies, sharing, worlds
+from timeline_worlds import LOOKED_UP, LUCK, policies, sharing, worlds
 
 from specfleet.sim.config import SglangConfig
 from specfleet.sim.speculation.policy import PolicySpec
@@ -75,6 +75,15 @@ def planned_sglang_worlds(draw: st.DrawFn, loops: tuple[str, ...] = LOOPS) -> tu
     engine = drafting(3, engine=replace(world.engine, sglang=settings, enable_prefix_caching=True))
     by_count = policies().filter(lambda policy: policy.name in ("batch_size", "disable_above_queue"))
     return replace(world, engine=engine, classes=classes), draw(by_count)
+
+
+@st.composite
+def looking_sglang_worlds(draw: st.DrawFn, loops: tuple[str, ...] = LOOPS, replicas: int = 2) -> World:
+    """The same with look-ups that may find nothing, sometimes behind prompts that begin alike."""
+    kind = st.one_of(sglang_worlds(loops, replicas), sharing_sglang_worlds(loops, replicas))
+    world = draw(kind)
+    classes = {name: draw(st.sampled_from((*LOOKED_UP, LUCK[0]))) for name in ("a", "b", "")}
+    return replace(world, engine=drafting(4, "ngram", engine=world.engine), classes=classes)
 
 
 @st.composite

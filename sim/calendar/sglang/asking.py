@@ -121,14 +121,15 @@ class Prefilled:
     Attributes:
         members: its requests, but for one whose prompt goes on. size: where KV is counted alone, how many.
         at_once: those that end with their first token; pages: of their prompts.
-        sure: KV pages of those of them whose end is certain; ghosts, ghost_context, ghost_pages: of the
-            others, who decode once in vain.
+        sure: KV pages of those of them whose end is certain. ghosts, ghost_context, ghost_pages,
+            ghost_beyond: of the others, who decode once in vain.
         left: what an admission expects of its requests on top of what it will expect once their first token
             is known.
     """
 
     __slots__ = (
         "at_once",
+        "ghost_beyond",
         "ghost_context",
         "ghost_pages",
         "ghosts",
@@ -141,7 +142,7 @@ class Prefilled:
 
     def __init__(self) -> None:
         self.at_once = self.pages = self.sure = self.size = 0
-        self.ghosts = self.ghost_context = self.ghost_pages = 0
+        self.ghosts = self.ghost_context = self.ghost_pages = self.ghost_beyond = 0
         self.left = 0
         self.members: list[Asking] = []
 
@@ -160,6 +161,7 @@ class Prefilled:
             self.ghosts += sign
             self.ghost_context += sign * (leave.ghost[j] & context_mask)
             self.ghost_pages += sign * leave.ghost_pages[j]
+            self.ghost_beyond += sign * leave.ghost_beyond[j]
 
 
 NOTHING = Prefilled()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -136,6 +137,11 @@ class SglangColumns:
             return pauses.columns()
         return LatePauses(pauses.columns, pauses.alike(self._each))
 
+    @cached_property
+    def missed(self) -> I64:
+        """Rounds that are no verifications, a row a place of `place`."""
+        return self.lane.lives.missed(self.place)
+
     @property
     def place(self) -> I64:
         """The requests, in order of their first tokens."""
@@ -162,7 +168,7 @@ class SglangColumns:
             yield "draft_tokens", found.by_stay(found.drafts, count)
             yield "accepted_tokens", found.by_stay(found.drawn.astype(np.int64) - 1, count)
         elif k := lane.rules.num_speculative_tokens:
-            verified = lane.lives.rounds[place].astype(np.int64)
+            verified = lane.lives.rounds[place].astype(np.int64) - self.missed
             yield "verifications", verified
             yield "draft_tokens", verified * k
             yield "accepted_tokens", lane.lives.accepted[place]

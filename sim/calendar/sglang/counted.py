@@ -18,6 +18,7 @@ from specfleet.sim.calendar.sglang.lane import SglangLane
 from specfleet.sim.calendar.sglang.line import AsTheyCame
 from specfleet.sim.calendar.sglang.lives import SglangLives, SglangTrajectories
 from specfleet.sim.errors import Unsuited
+from specfleet.sim.rules import NEVER
 from specfleet.sim.sglang.adder import admit_counted
 from specfleet.sim.sglang.rules import NewTokenRatio, SglangRules
 
@@ -105,7 +106,8 @@ class CountedLane(SglangLane):
             The batch as `_note` takes it.
         """
         rules, waiting, begun = self.rules, self.waiting, self.cut
-        ones = ones_context = pairs = rank = start = 0
+        ones = ones_context = ones_seen = pairs = rank = start = 0
+        window = self.lives.window or NEVER
         self.cut, self.chunk_pages, batch = None, 0, Prefilled()
         last = len(counts) - cut
         for index, count in enumerate(counts):
@@ -117,7 +119,7 @@ class CountedLane(SglangLane):
                 (place, start, admitted), begun = begun, None
             end = start + count
             if count == 1:
-                ones, ones_context = ones + 1, ones_context + end
+                ones, ones_context, ones_seen = ones + 1, ones_context + end, ones_seen + min(end, window)
             else:
                 pairs += prefill_pairs(count, start)
             if index < last:
@@ -136,7 +138,7 @@ class CountedLane(SglangLane):
         if cut or not running or (batch.at_once and not self.lag):
             self.full = False
         rows, tokens = len(counts), sum(counts)
-        shape = tokens, ones, rows - ones, rows, 0, ones_context, ones_context, pairs, self.passes[1]
+        shape = tokens, ones, rows - ones, rows, 0, ones_context, ones_seen, pairs, self.passes[1]
         return (*shape, running + rows, used)
 
     def _begin(self, place: int, rank: int, admitted: int, batch: Prefilled) -> None:

@@ -24,6 +24,7 @@ from specfleet.sim.calendar.sglang.retraction import displace, retract
 from specfleet.sim.calendar.sglang.sums import (
     BEFORE,
     GHOST,
+    GHOST_BEYOND,
     GHOST_PAGES,
     GONE,
     SURE,
@@ -33,6 +34,7 @@ from specfleet.sim.calendar.trajectories import NOT_YET
 from specfleet.sim.config import SglangConfig
 from specfleet.sim.errors import Breach, Unsuited
 from specfleet.sim.laws.names import ONE_BATCH
+from specfleet.sim.rules import NEVER
 from specfleet.sim.sglang.adder import PrefillAdder, PrefillRow, admit, may_try
 from specfleet.sim.sglang.rules import NewTokenRatio, SglangRules, promised
 
@@ -167,7 +169,8 @@ class SglangLane(SglangPosition):
     def _goes_on(self) -> bool:
         """Whether this turn is a decode in which nothing is new: with overlap it follows another, and so it
         does where a tree is kept; no turn tries those who wait though the list is full."""
-        if self.decode_flies != self.lag or (self.displaces is not None and self.waiting.count):
+        tries = self.displaces is not None and self.waiting.count > 0
+        if tries or self.decode_flies != self.lag or self.lives.window:
             return False
         return self.shared is None or (len(self.rows) > 0 and self.rows[-1] > 0)
 
@@ -271,7 +274,8 @@ class SglangLane(SglangPosition):
     def _compute(self, pieces: list[PrefillRow[Asking]], running: int) -> tuple[int, ...]:
         """Gives the admitted their KV; returns the batch as `_note` takes it."""
         rules, page = self.rules, self.rules.page
-        ones = ones_context = pairs = tokens = rank = 0
+        ones = ones_context = ones_seen = pairs = tokens = rank = 0
+        window = self.lives.window or NEVER
         batch = Prefilled()
         for asking, start, count, cut, match in pieces:
             end = start + count
@@ -287,7 +291,7 @@ class SglangLane(SglangPosition):
                     asking.admitted = self.iterations
                     self.stays.note_cached(asking.place, start)
             if count == 1:
-                ones, ones_context = ones + 1, ones_context + end
+                ones, ones_context, ones_seen = ones + 1, ones_context + end, ones_seen + min(end, window)
             else:
                 pairs += prefill_pairs(count, start)
             if cut:
@@ -307,7 +311,7 @@ class SglangLane(SglangPosition):
             self._learn()
         rows = len(pieces)
         chunk = tokens - ones
-        numbers = shape_fields(ones, 0, ones_context, ones_context, rows - ones, chunk, pairs, self.passes[1])
+        numbers = shape_fields(ones, 0, ones_context, ones_seen, rows - ones, chunk, pairs, self.passes[1])
         return (*numbers, running + rows, used)
 
     def _join(self, asking: Asking, batch: Prefilled, pages: int, rank: int) -> None:
@@ -355,7 +359,7 @@ class SglangLane(SglangPosition):
         used -= self.kv.saved
         if self.shared is not None:
             self.shared.decodes(rows, self.held, used, self._slack())
-        behind = self.decode_flies
+        behind, outside = self.decode_flies, self._outside()
         drafts = rows * self.k + self.more
         if not behind:
             drafts += self.prefilled.ghosts * (self.prefill_k - self.k)
@@ -363,17 +367,28 @@ class SglangLane(SglangPosition):
         self._learn(True)
         ahead = self.sum + self.calendar.at[self.entry]
         self.sum, self.reach = ahead, self.reach + self.calendar.reach_at[self.entry]
+        self.beyond += self.calendar.beyond_at[self.entry]
         self.entry, self.decodes = self.entry + 1, self.decodes + 1
         self.old_pages, self.new_pages, self.behind, self.decode_flies = pages, 0, behind, True
         if not self.lag:
             self._learn()
         tokens, passes = context + drafts, self.passes[0]
+        seen = tokens - outside
         if plans := self.by_rows(self.waiting.count):
             passes = self.rules.passes(plans[rows], False)
             if plans[rows] != self.k:
                 self.change(plans[rows])
-        numbers = shape_fields(rows, drafts, tokens, tokens, 0, 0, 0, passes)
+        numbers = shape_fields(rows, drafts, tokens, seen, 0, 0, 0, passes)
         return (*numbers, running, used)
+
+    def _outside(self) -> int:
+        """Returns what the next decode reads and a sliding window does not see, tokens."""
+        if not self.lives.window:
+            return 0
+        entry, vain = self.entry, self.prefilled.ghost_beyond
+        if self.decode_flies:
+            vain = self.calendar.gone_at[GHOST_BEYOND][entry]
+        return self.beyond + self.calendar.beyond_at[entry] + vain
 
     def _next(self) -> tuple[int, int, int, int, int]:
         """Returns the decode that may be next: its rows, their context, the KV pages held when its outcome is

@@ -18,7 +18,8 @@ import numpy as np
 from specfleet.sim.calendar.footprints import differences
 from specfleet.sim.calendar.luck import I64, U8, Luck
 from specfleet.sim.calendar.trajectories import BLOCK, LifeBatch, Trajectories
-from specfleet.sim.rules import reaches_max_tokens
+from specfleet.sim.errors import Unsuited
+from specfleet.sim.rules import NEVER, reaches_max_tokens
 from specfleet.sim.sglang.rules import CLIP_MAX_NEW_TOKENS, SglangRules
 from specfleet.workloads.requests import RequestTable
 
@@ -63,7 +64,8 @@ class Leave(NamedTuple):
             behind.
         sure, sure_before: the same of those whose end is certain a batch ahead.
         ghost: count and context of a row computed in vain, of those whose end is not. ghost_pages: its pages
-            without speculation, where they grow whatever is accepted.
+            without speculation, where they grow whatever is accepted. ghost_beyond: of its context, what lies
+            outside a sliding window.
     """
 
     pages: list[int]
@@ -72,6 +74,7 @@ class Leave(NamedTuple):
     sure_before: list[int]
     ghost: list[int]
     ghost_pages: list[int]
+    ghost_beyond: list[int]
 
 
 class Rounds(NamedTuple):
@@ -96,6 +99,7 @@ class SglangLives(LifeBatch):
     Attributes:
         reach: of each, context and the output that an admission expects it to write, in any of its decodes.
         clipped: as `row`, of what an estimate does not count of that output; None: it counts all.
+        beyond: as `row`, of what a decode reads and a sliding window does not see; None: it sees all.
         held: KV tokens that a request has when it begins each decode, flat.
         leave: what is noted where it is gone.
         query: tokens that a decode computes.
@@ -103,6 +107,7 @@ class SglangLives(LifeBatch):
 
     reach: list[int]
     clipped: I64 | None
+    beyond: I64 | None
     held: I64
     leave: Leave
     query: int
@@ -111,14 +116,15 @@ class SglangLives(LifeBatch):
         """Returns the KV tokens that a request has when it begins its n-th decode, from 0."""
         return int(self.held[self.start[j] + decode])
 
-    def word(self, j: int, decodes: int) -> tuple[int, int]:
-        """Returns what a request contributes in the last of so many decodes: packed, and `reach`."""
+    def word(self, j: int, decodes: int) -> tuple[int, int, int]:
+        """Returns what a request contributes in the last of so many decodes: packed, `reach`, `beyond`."""
         low = self.start[j]
         high = low + decodes
         reach = self.reach[j] if decodes else 0
         if self.clipped is not None:
             reach -= int(np.add.reduce(self.clipped[low:high]))
-        return int(np.add.reduce(self.row[low:high])), reach
+        beyond = 0 if self.beyond is None else int(np.add.reduce(self.beyond[low:high]))
+        return int(np.add.reduce(self.row[low:high])), reach, beyond
 
     def largest(self, j: int) -> int:
         """Returns the most KV tokens that a request reads or holds, but for its reserve and its last page."""
@@ -147,12 +153,16 @@ class SglangTrajectories(Trajectories):
         table: all requests, their outputs cut as SGLang cuts them.
         order, luck: as `Trajectories`.
         rules, packing: of the engine.
+
+    Attributes:
+        misses: rounds whose look-ups found nothing are no verifications.
+        window: keys that windowed layers see; 0: nobody outgrows it.
     """
 
     def __init__(
         self, table: RequestTable, order: I64, rules: SglangRules, packing: SglangPacking, luck: Luck | None
     ) -> None:
-        self.sglang, self.layout = rules, packing
+        self.sglang, self.layout, self.misses, self.window = rules, packing, False, 0
         super().__init__(table, order, None, luck, False)  # type: ignore[arg-type]
         self.gains: list[U8] = []
 
@@ -168,6 +178,20 @@ class SglangTrajectories(Trajectories):
     def asked_each(self) -> tuple[memoryview, memoryview]:
         """Returns the prompts and max_tokens of all, by place."""
         return self._prompt[self.order].data, self._most[self.order].data
+
+    def missed(self, places: I64) -> I64:
+        """Returns the rounds of requests that are no verifications, since their look-ups found nothing."""
+        missed = np.zeros(len(places), dtype=np.int64)
+        if not self.misses or self.luck is None:
+            return missed
+        for low in range(0, len(places), BLOCK):
+            some = places[low : low + BLOCK]
+            rounds = self.rounds[some].astype(np.int64)
+            hashes = (rounds + 2) // 2
+            starts = 2 * (np.cumsum(hashes) - hashes)
+            hits = np.concatenate(([0], np.cumsum(self.luck.found(self.order[some], hashes))))
+            missed[low : low + BLOCK] = rounds - (hits[starts + rounds] - hits[starts])
+        return missed
 
     def _draw(self, number: int) -> SglangLives:
         low = number * BLOCK
@@ -185,6 +209,8 @@ class SglangTrajectories(Trajectories):
             written: its output tokens then.
             verified: its rounds so far, thrown away or not.
         """
+        if self.misses:  # the prefill takes a look-up, too
+            raise Unsuited("look-ups that may miss, of a request that is computed again")
         columns = self._requests(place // BLOCK * BLOCK)
         ids, prompt, output, most = (column[place % BLOCK :][:1] for column in columns)
         wanted, drawn = output - written - 1, None
@@ -220,6 +246,7 @@ class SglangTrajectories(Trajectories):
         held = before[:-1] + np.repeat(known - base, lengths)
         pages = rules.pages_to_decode(held)
         last = starts + np.maximum(rounds - 1, 0)
+        beyond = self._beyond(held, starts, ends)
         leave = self._leave(rounds, starts, before, base, most, pages, held[ends] + 1)
         word = pages << pack.pages
         word += held
@@ -258,10 +285,21 @@ class SglangTrajectories(Trajectories):
             rows=[],
             reach=(reach + 1).tolist(),
             clipped=clipped,
+            beyond=beyond,
             held=held,
             leave=leave,
             query=query,
         )
+
+    def _beyond(self, held: I64, starts: I64, ends: I64) -> I64 | None:
+        """Returns what decodes read outside the window, as differences; arguments as in `_lives`."""
+        if not self.window:
+            return None
+        over = np.maximum(held + (1 + self.sglang.num_speculative_tokens - self.window), 0)
+        over[ends] = 0
+        found = differences(over, 0)
+        found[starts] = over[starts]
+        return found
 
     def _leave(
         self,
@@ -280,6 +318,7 @@ class SglangTrajectories(Trajectories):
         sure = reaches_max_tokens(known, 1, most)
         one = np.where(sure, 1 << pack.pages, 0)
         ghosts = np.where(sure, 0, (1 << pack.count) + in_vain)
+        outside = in_vain + (self.sglang.num_speculative_tokens - (self.window or NEVER))
         # of one that ends with its first token, the row in vain would have been its first decode
         grown = pages[starts + rounds]
         return Leave(
@@ -289,4 +328,5 @@ class SglangTrajectories(Trajectories):
             np.where(sure, pages[earlier], 0).tolist(),
             ghosts.tolist(),
             np.where(sure, 0, grown).tolist(),
+            np.where(sure, 0, np.maximum(outside, 0)).tolist(),
         )

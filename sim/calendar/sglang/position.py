@@ -35,7 +35,7 @@ class SglangPosition:
         iterations: batches so far. decodes: number of the next decode batch, from 1; entry: its place.
         now: time of the next turn. last_end: when the last batch ends, or ended. flying: it is in flight
             (overlap).
-        sum, reach: running sums, up to the last decode.
+        sum, reach, beyond: running sums, up to the last decode.
         full: nobody is admitted until somebody leaves the running list.
         old_pages, new_pages: KV pages of those in the last decode, and of the prompts computed since.
         behind: the last decode was decided before the result of the one before it was known.
@@ -48,6 +48,7 @@ class SglangPosition:
 
     __slots__ = (
         "behind",
+        "beyond",
         "calendar",
         "chunk_pages",
         "decode_flies",
@@ -103,7 +104,7 @@ class SglangPosition:
         self.iterations, self.decodes, self.entry = 0, 1, 1
         self.now = self.last_end = 0.0
         self.flying = self.behind = self.full = False
-        self.sum = self.reach = 0
+        self.sum = self.reach = self.beyond = 0
         self.lives, self.lag, self.pack = lives, rules.in_flight > 0, lives.layout
         self.calendar = SglangCalendar(lives.longest_row, self.lag)
         self.stays = SglangStays()

@@ -130,7 +130,7 @@ class SglangQuiet:
             lane.shared,
             lane.waiting.count,
         )
-        at, (gone, _, sure, sure_before, ghosts, ghost_pages) = calendar.at, calendar.gone_at
+        at, (gone, _, sure, sure_before, ghosts, ghost_pages, _) = calendar.at, calendar.gone_at
         reach_at, reserves, seconds = calendar.reach_at, lane.rules.reserve > 0, cost.seconds
         page_bit, page_mask, count_bit, low = pack.pages, pack.pages_mask, pack.count, pack.context_mask
         entry, decodes, now, acc, reach = lane.entry, lane.decodes, lane.now, lane.sum, lane.reach

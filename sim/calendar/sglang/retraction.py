@@ -153,9 +153,10 @@ def _take_out(lane: SglangPosition, victims: list[Runner]) -> None:
         block, j = told.block, told.j
         if block.rounds[j]:
             lane.calendar.remove(block, j, lane.entry, done)
-            word, reach = block.word(j, done)
+            word, reach, beyond = block.word(j, done)
             lane.sum -= word
             lane.reach -= reach
+            lane.beyond -= beyond
         heard = -1 if told.place in fresh else done - flying
         stays.noted[NUMBERS * told.stay + ROUNDS] = heard
         if block.gains is not None:

@@ -57,6 +57,7 @@ class SglangFleet:
         self.planned = run.policy is not None
         make = PlannedTrajectories if self.planned else SglangTrajectories
         self.lives = make(outputs_cut(run.table, self.rules), rows, self.rules, packing, run.luck)
+        self.lives.misses, self.lives.window = run.verifies_in_vain, run.sglang_window
         self.ledger: Ledger | None = None
         self._gains: list[npt.NDArray[np.uint8]] = []
         self._begins = np.zeros(len(rows), dtype=np.int64)
@@ -222,6 +223,7 @@ class SglangHarvest:
             for name, values in part.requests():
                 self.columns[name][rows] = values
             self.columns["replica"][rows] = lane.replica
+            self._rounds[1] -= part.missed[self._counted[rows]].sum()
             self._add_chunks(part, rows)
             if part.rounds is not None:
                 self._rounds += part.rounds.accepted(part.counted, len(self._rounds))

@@ -9,7 +9,7 @@ from specfleet.sim.calendar.sglang.lives import Leave, SglangLives
 LONGEST_WINDOW = 1024
 """Decode batches that are worked out at once, at most."""
 SHORTEST_CALENDAR = 1 << 14
-GONE, BEFORE, SURE, SURE_BEFORE, GHOST, GHOST_PAGES = range(6)
+GONE, BEFORE, SURE, SURE_BEFORE, GHOST, GHOST_PAGES, GHOST_BEYOND = range(7)
 """Columns of what stands where requests are gone, as the fields of `Leave`."""
 
 
@@ -22,7 +22,8 @@ class SglangCalendar:
 
     Attributes:
         row: differences of the packed sum. reach: of context and output that an admission expects.
-        gone: shape `(6, entries)`, the columns above.
+        beyond: differences of what lies outside a sliding window.
+        gone: shape `(7, entries)`, the columns above.
         edge: the entry from which it has to be moved to the front.
     """
 
@@ -30,9 +31,10 @@ class SglangCalendar:
         entries = max(SHORTEST_CALENDAR, 4 * longest_row) + longest_row + LONGEST_WINDOW
         self.row = np.zeros(entries, dtype=np.int64)
         self.reach = np.zeros(entries, dtype=np.int64)
-        self.gone = np.zeros((6, entries), dtype=np.int64)
+        self.beyond = np.zeros(entries, dtype=np.int64)
+        self.gone = np.zeros((7, entries), dtype=np.int64)
         self.edge = entries - longest_row - LONGEST_WINDOW - 4
-        self.at, self.reach_at = self.row.data, self.reach.data
+        self.at, self.reach_at, self.beyond_at = self.row.data, self.reach.data, self.beyond.data
         self.gone_at = [column.data for column in self.gone]
         self.lag = lag
 
@@ -50,6 +52,8 @@ class SglangCalendar:
             self._count(block.leave, j, after, 1)
         if block.clipped is not None:
             self.reach[entry : after + 1] -= block.clipped[low:high]
+        if block.beyond is not None:
+            self.beyond[entry : after + 1] += block.beyond[low:high]
 
     def add_rest(self, block: SglangLives, j: int, entry: int) -> None:
         """Adds a request that is in the decode before `entry` already, its first one in `block`."""
@@ -73,6 +77,7 @@ class SglangCalendar:
         else:
             gone[GHOST][after] += sign * leave.ghost[j]
             gone[GHOST_PAGES][after] += sign * leave.ghost_pages[j]
+            gone[GHOST_BEYOND][after] += sign * leave.ghost_beyond[j]
 
     def remove(self, block: SglangLives, j: int, entry: int, done: int) -> None:
         """Takes a request out from `entry` on, where it would decode for the time after the first `done`."""
@@ -87,10 +92,12 @@ class SglangCalendar:
             self._count(block.leave, j, after, -1)
         if block.clipped is not None:
             self.reach[entry : after + 1] += block.clipped[low:high]
+        if block.beyond is not None:
+            self.beyond[entry : after + 1] -= block.beyond[low:high]
 
     def move_to_front(self, entry: int) -> None:
         """Makes `entry` the second one; the one before it is kept."""
-        for table in (self.row, self.reach, *self.gone):
+        for table in (self.row, self.reach, self.beyond, *self.gone):
             future = table[entry - 1 :].copy()
             table[: len(future)] = future
             table[len(future) :] = 0

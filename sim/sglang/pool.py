@@ -202,7 +202,7 @@ def protect(tree: RadixTree, path: Path, text: Text, tokens: int) -> int:
         KV tokens that it gives back, since they were there already.
     """
     units = tree.units(tokens)
-    node, found = tree.insert(tokens_of(text, tokens), text.prompt_tokens)
+    node, found = tree.insert(tokens_of(text, tokens), text.prompt_tokens, _way(path))
     spare = max(found - path.protected, 0)
     tree.touch(node)
     if path.node is not None:
@@ -212,10 +212,15 @@ def protect(tree: RadixTree, path: Path, text: Text, tokens: int) -> int:
     return spare
 
 
+def _way(path: Path) -> tuple[Node, int] | None:
+    """Returns where the path of a request ends, and its units, if it has one."""
+    return None if path.node is None else (path.node, path.protected)
+
+
 def leave(tree: RadixTree, path: Path, text: Text, tokens: int) -> int:
     """Leaves the first tokens of a request that ends in the tree; returns how many were not there."""
     units = tree.units(tokens)
-    _, found = tree.insert(tokens_of(text, tokens), text.prompt_tokens)
+    _, found = tree.insert(tokens_of(text, tokens), text.prompt_tokens, _way(path))
     if path.node is not None:
         tree.unlock(path.node)
     return max(units - max(found, path.protected), 0)

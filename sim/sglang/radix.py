@@ -112,7 +112,9 @@ class RadixTree:
         return self._clock
 
     def _first_page(self, key: Key) -> Key:
-        return cut(key, 0, self.page + self.extra)
+        stream, low, high = key[0]
+        end = low + self.page + self.extra
+        return ((stream, low, end),) if end <= high else cut(key, 0, self.page + self.extra)
 
     def _shared(self, node: Node, key: Key) -> int:
         """Returns the units that a node and a key share."""
@@ -147,17 +149,25 @@ class RadixTree:
             assert node.parent is not None
             node = node.parent
 
-    def insert(self, key: Key, prompt: int) -> tuple[Node, int]:
+    def insert(self, key: Key, prompt: int, path: tuple[Node, int] | None = None) -> tuple[Node, int]:
         """Adds a key, touching what is there.
 
         Args:
             key: its tokens.
             prompt: of which prompt: new outputs are a node of their own, so that they can go first.
+            path: a node that is kept, and the units to its end, with which the key begins.
 
         Returns:
             The node where it ends, and the units of it that were there before.
         """
         node, found, left = self.root, 0, self.units(length(key))
+        if path is not None and path[1] <= left:
+            node, found = path
+            left -= found
+            for passed in self._down_to(node):
+                passed.used = self._tick()
+            if left:
+                key = after(key, found)
         while left:
             first = self._first_page(key)
             child = node.children.get(first)
@@ -180,6 +190,16 @@ class RadixTree:
                 self._split(leaf, self.units(prompt) - found)
             node = leaf
         return node, found
+
+    def _down_to(self, node: Node) -> list[Node]:
+        """Returns the nodes from the root's child down to one."""
+        way = []
+        at: Node | None = node
+        while at is not None and at is not self.root:
+            way.append(at)
+            at = at.parent
+        way.reverse()
+        return way
 
     def _split(self, child: Node, units: int) -> Node:
         """Splits a node after so many units; returns the upper half. Both count as just looked at."""

@@ -87,6 +87,14 @@ def looking_sglang_worlds(draw: st.DrawFn, loops: tuple[str, ...] = LOOPS, repli
 
 
 @st.composite
+def sliding_sglang_worlds(draw: st.DrawFn, loops: tuple[str, ...] = LOOPS) -> World:
+    """Any of these with layers that see a window of keys, which most contexts outgrow."""
+    kinds = sglang_worlds, sharing_sglang_worlds, retracting_sglang_worlds, displacing_sglang_worlds
+    world = draw(st.one_of(*(kind(loops, 2) for kind in kinds)))
+    return replace(world, engine=replace(world.engine, sliding_window=draw(st.sampled_from([5, 20, 40]))))
+
+
+@st.composite
 def sharing_sglang_worlds(draw: st.DrawFn, loops: tuple[str, ...] = LOOPS, replicas: int = 2) -> World:
     """The same with prompts that begin alike, in a pool that holds little more than is needed at once."""
     world = draw(sharing(loops, replicas))

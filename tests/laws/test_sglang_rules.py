@@ -14,7 +14,7 @@ from specfleet.sim.sequence import FINISHED, Sequence
 from specfleet.sim.sglang.adder import PrefillAdder, admit, admit_counted
 from specfleet.sim.sglang.batch import CUT, DECODE, MIXED, PREFILL, SglangBatch
 from specfleet.sim.sglang.pool import Match
-from specfleet.sim.sglang.radix import Key, RadixTree, common, cut, length
+from specfleet.sim.sglang.radix import Key, Node, RadixTree, common, cut, length
 from specfleet.sim.sglang.rules import NewTokenRatio, SglangRules, expected, left_to_write, reserve_per_decode
 from specfleet.sim.sglang.scheduler import SglangScheduler
 
@@ -206,6 +206,37 @@ def test_the_tree_finds_what_was_put_in_and_counts_what_it_holds(
             freed = tree.evict(number)
             assert freed >= min(number, held)
         tree.check()
+
+
+def nodes(node: Node) -> list[object]:
+    """A node and all below it, with all that is known of them."""
+    below = [nodes(child) for child in node.children.values()]
+    return [node.key, node.units, node.locks, node.used, *below]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(streams, streams, st.integers(1, 30)), min_size=1, max_size=12),
+    st.sampled_from([1, 2, 4]),
+    st.booleans(),
+)
+def test_a_text_that_goes_on_is_added_from_where_it_is_kept_as_from_the_root(
+    texts: list[tuple[list[tuple[str, int]], list[tuple[str, int]], int]], page: int, by_pairs: bool
+) -> None:
+    whole, short = RadixTree(page, by_pairs), RadixTree(page, by_pairs)
+    for first, more, prompt in texts:
+        begun, key = key_of(first), key_of(first + more)
+        for tree in (whole, short):
+            node, _ = tree.insert(begun, prompt)
+            tree.lock(node)
+            path = (node, tree.units(length(begun))) if tree is short else None
+            _, found = tree.insert(key, prompt, path)
+            _, again = tree.insert(key, prompt, path)
+            assert (found, again) <= (again, tree.units(length(key)))
+            tree.unlock(node)
+            tree.evict(prompt)
+            tree.check()
+        assert nodes(whole.root) == nodes(short.root)
 
 
 worlds = st.fixed_dictionaries(

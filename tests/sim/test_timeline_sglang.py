@@ -12,14 +12,16 @@ from hypothesis import strategies as st
 from sglang_worlds import (
     LOOPS,
     displacing_sglang_worlds,
+    looking_sglang_worlds,
     planned_sglang_worlds,
     retracting_sglang_worlds,
     sglang_worlds,
     sharing_sglang_worlds,
+    sliding_sglang_worlds,
 )
 from sim_toys import ENGINE, World, drafting
 from test_timeline import HUNT, LAWS, SEEDS, plant, prove, small_windows_and_blocks
-from timeline_worlds import LUCK, both, differences, requests
+from timeline_worlds import LOOKED_UP, LUCK, both, differences, requests
 
 from specfleet.sim.calendar.sglang import (
     asking,
@@ -34,6 +36,7 @@ from specfleet.sim.calendar.sglang import (
     quiet,
     retraction,
     runs,
+    sums,
 )
 from specfleet.sim.config import SglangConfig
 from specfleet.sim.errors import Breach, Stall
@@ -74,6 +77,42 @@ def test_requests_that_are_retracted_equal_stepping(world: World, seed: int) -> 
 @given(displacing_sglang_worlds(), SEEDS)
 def test_requests_that_others_displace_equal_stepping(world: World, seed: int) -> None:
     prove(world, seed)
+
+
+@LAWS
+@given(looking_sglang_worlds(), SEEDS)
+def test_look_ups_that_may_miss_under_sglang_equal_stepping(world: World, seed: int) -> None:
+    prove(world, seed)
+
+
+@LAWS
+@given(sliding_sglang_worlds(), SEEDS)
+def test_windows_of_attention_under_sglang_equal_stepping(world: World, seed: int) -> None:
+    prove(world, seed)
+
+
+def test_most_worlds_with_windows_or_look_ups_are_on_the_calendar_and_have_both() -> None:
+    seen = Counter[str]()
+
+    @settings(HUNT, max_examples=80)
+    @given(st.one_of(looking_sglang_worlds(), sliding_sglang_worlds()), SEEDS)
+    def look(world: World, seed: int) -> None:
+        try:
+            ours = simulate(world.scenario(world.classes or {}), requests(world), seed)
+        except Stall:
+            return
+        seen["all"] += 1
+        if ours.stepped_because:
+            return
+        rows, k = ours.iterations, world.engine.num_speculative_tokens
+        seen["on the calendar"] += 1
+        seen["keys outside a window"] += bool((rows["kv_tokens_in_window"] < rows["kv_tokens"]).any())
+        verified = int(ours.requests["draft_tokens"].sum())
+        seen["rows in vain"] += bool(k and verified < int(rows["draft_tokens"].sum()) - k)
+
+    look()
+    assert seen["on the calendar"] > 0.7 * seen["all"], seen
+    assert min(seen.values()) >= 10, seen
 
 
 @LAWS
@@ -155,8 +194,32 @@ PLANNED = (
     "a part ends as the whole life would",
 )
 DISPLACED = ("the first come are displaced",)
+LOOKING = ("a look-up that misses is a verification",)
+SLIDING = (
+    "a window sees every key",
+    "a row in vain sees every key",
+    "a first row in vain sees every key",
+    "who is thrown out stays outside",
+)
 """Faults that show where prefixes are shared, requests are retracted or displaced, and where K changes."""
 FAULTS = {
+    "a look-up that misses is a verification": (
+        lives,
+        "rounds - (hits[starts + rounds] - hits[starts])",
+        "0 * rounds",
+    ),
+    "a window sees every key": (lane, "seen = tokens - outside", "seen = tokens"),
+    "a row in vain sees every key": (
+        sums,
+        "gone[GHOST_BEYOND][after] += sign * leave.ghost_beyond[j]",
+        "pass",
+    ),
+    "a first row in vain sees every key": (
+        asking,
+        "self.ghost_beyond += sign * leave.ghost_beyond[j]",
+        "pass",
+    ),
+    "who is thrown out stays outside": (retraction, "lane.beyond -= beyond", "pass"),
     "luck is drawn again from the start": (planned, "already + done * (drafts > 0)", "already"),
     "newcomers draft as the others do": (planned, "self.more += self.prefill_k - self.k", "pass"),
     "ends stay where they were": (ends, "(last[ended.place], [])", "(decode + 1, [])"),
@@ -244,6 +307,10 @@ def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -
         drawn = retracting_sglang_worlds()
     elif fault in DISPLACED:
         drawn = displacing_sglang_worlds()
+    elif fault in LOOKING:
+        drawn = looking_sglang_worlds()
+    elif fault in SLIDING:
+        drawn = sliding_sglang_worlds()
 
     with_policy = planned_sglang_worlds() if fault in PLANNED else st.tuples(drawn, st.none())
 
@@ -286,9 +353,11 @@ def test_what_is_stepped_says_why() -> None:
         drafting(3, engine=SGLANG), num_gpu_blocks=151, sglang=replace(bold(), speculative_eagle_topk=8)
     )
     given_up = replace(CROWD, prompt=[111], output=[30], arrival_s=[0.0], engine=alone, classes={"": LUCK[0]})
+    looks = replace(drafting(3, "ngram", engine=SGLANG), num_gpu_blocks=600, sglang=bold())
+    again = replace(CROWD, engine=looks, classes={"": LOOKED_UP[0]})
     cases = {
         "SGLang's mixed batches": under(enable_mixed_chunk=True),
-        "SGLang's scheduler with a sliding window": replace(CROWD, engine=replace(SGLANG, sliding_window=20)),
+        "look-ups that may miss, of a request that is computed again": again,
         "SGLang gives a request up, for which alone there is not enough KV": given_up,
     }
     for because, world in cases.items():
@@ -317,6 +386,9 @@ def test_a_policy_that_learns_is_stepped_under_sglang_and_k_by_the_queue_is_not(
     world = replace(CROWD, engine=drafting(3, engine=SGLANG), classes={"": LUCK[0]})
     ours, _ = both(world, 0, PolicySpec("goodput"))
     assert ours.stepped_because == "SGLang's scheduler under a draft policy"
+    sliding = replace(world, engine=replace(world.engine, sliding_window=20))
+    ours, _ = both(sliding, 0, PolicySpec("disable_above_queue", {"queue": 2}))
+    assert ours.stepped_because == "a sliding window under a policy in SGLang"
     ours, theirs = both(world, 0, PolicySpec("disable_above_queue", {"queue": 2}))
     assert (ours.stepped_share, differences(ours, theirs)) == (0.0, [])
     drafts = set((ours.iterations["draft_tokens"] > 0).tolist())

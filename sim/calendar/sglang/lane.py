@@ -7,8 +7,9 @@ sums. Whose KV is found by others, and who is retracted, is known one by one (`k
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from functools import partial
+from itertools import takewhile
 from math import inf
 
 from specfleet.hardware.stepcost import StepCost, StepShape, prefill_pairs, shape_fields
@@ -419,10 +420,16 @@ class SglangLane(SglangPosition):
         """Returns the tokens from the prompts of those who decode for the first time to whole pages."""
         if self.rules.page == 1 or not self.rules.reserve:
             return 0
-        fresh = [one for one in self.running if one.since == self.decodes]
+        fresh = [one for one in self._last_joined() if one.since == self.decodes]
         at_once = [one for one in self.prefilled.members if one.last < one.since]
         fresh += [one for one in at_once if not one.block.leave.sure[one.j]]
         return sum([self.rules.ceil_page(one.num_tokens) - one.num_tokens for one in fresh])
+
+    def _last_joined(self) -> Iterable[Asking]:
+        """Returns those on the running list among whom all are that decode for the first time."""
+        if self.stays.retractions:  # they stand in another order than they came in
+            return self.running
+        return takewhile(lambda one: one.since == self.decodes, reversed(self.running))
 
     def _somebody_ends(self) -> bool:
         """Whether a result in flight is sure to end a request."""

@@ -44,6 +44,8 @@ def _differences(ours: RunResult, theirs: RunResult) -> Iterator[tuple[str, int 
         for name in a:
             if len(a[name]) != len(b[name]):
                 yield f"{table}.{name}: {len(a[name])} rows, not {len(b[name])}", None, None
+            elif a[name].shape != b[name].shape:
+                yield f"{table}.{name}: of shape {a[name].shape}, not {b[name].shape}", None, None
             elif not np.array_equal(a[name], b[name], equal_nan=a[name].dtype.kind == "f"):
                 wrong = np.flatnonzero(_unequal(a[name], b[name]))
                 said = f"{table}.{name}: rows {wrong[:3]} are {a[name][wrong[:3]]}, not {b[name][wrong[:3]]}"

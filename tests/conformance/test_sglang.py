@@ -189,7 +189,7 @@ def pairs_are_not_asked_for(patch: pytest.MonkeyPatch) -> None:
 
 def outputs_are_not_apart(patch: pytest.MonkeyPatch) -> None:
     original = RadixTree.insert
-    patch.setattr(RadixTree, "insert", lambda self, key, prompt: original(self, key, 1 << 40))
+    patch.setattr(RadixTree, "insert", lambda self, key, prompt, path: original(self, key, 1 << 40, path))
 
 
 def the_queue_is_never_looked_at(patch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ class Crew(SglangScheduler):
         """Writes back what those aboard have."""
         if not self.aboard:
             return
-        self.catch_up()
+        landed = {sequence for sequence, _ in self._landed}  # they are up to date, their berths are not
         tokens, rows = (found.tolist() for found in self._flying())
         there = self.running if self._riders is None else self._riders
         seen = dict(zip(there, self._order.tolist(), strict=True))
@@ -100,6 +100,8 @@ class Crew(SglangScheduler):
             if isinstance(head, BerthHead):
                 seen.update(zip(head.members, head.berths.tolist(), strict=True))
         for sequence, berth in seen.items():
+            if sequence in landed:
+                continue
             if sequence.state != FINISHED:
                 self._refresh(sequence, berth, tokens[berth], rows[berth])
             else:  # with a row in vain
@@ -132,6 +134,7 @@ class Crew(SglangScheduler):
         if self.notes is not None:
             self.notes.clear()
         self._pending.clear()
+        self._landed.clear()
         self._order = self._order[:0]
         self._riders = None
         self.aboard = self._somebody_ended = False

@@ -110,8 +110,9 @@ class LuckNotes:
         request.accepted_tokens = values[5]
         request.chunks = values[8] + self.noted
         request.last_iteration = values[9]
-        if self.skips:
-            request.accepted = self.luck.bytes[base : base + len(request.accepted)].tobytes()
+        if self.skips and not request.by_output_position:
+            places = min(len(request.accepted), request.max_tokens + SPARE)
+            request.accepted = self.luck.bytes[base : base + places].tobytes()
 
     def luck_after(self, rounds: I64, berths: I64) -> I64:
         """As `BerthNotes.luck_after`."""

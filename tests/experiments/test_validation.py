@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Mapping
@@ -13,27 +12,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from measured_rows import write
 
-from specfleet.experiments.run.progress import Reporter
 from specfleet.experiments.schema.faults import InputFaults
 from specfleet.experiments.validate import profiles
 from specfleet.experiments.validate.acceptance import predicted_acceptance
-from specfleet.experiments.validate.bench import read_bench, read_benches
 from specfleet.experiments.validate.columns import CsvRow, bench_point
 from specfleet.experiments.validate.command import validate_command
 from specfleet.experiments.validate.points import (
     METRICS,
     MeasuredPoint,
-    Readout,
     Unusable,
-    pool_tokens,
-    scenario,
 )
 from specfleet.experiments.validate.runs import Scored, closed_form, in_mode, predict, without_drafter
 from specfleet.experiments.validate.sample import drawn_by_position, levelled_requests, matched
 from specfleet.experiments.validate.score import block, by_load, ratios
-from specfleet.experiments.validate.tables import read_csv
-from specfleet.experiments.validate.validation import PUBLISHED, Validation, read_points, validate
 from specfleet.hardware import catalog
 from specfleet.hardware.placement import Placement
 from specfleet.sim.speculation.depth import CountedAt, known
@@ -339,16 +332,6 @@ def test_the_closed_form_refuses_an_open_loop() -> None:
     assert "closed loop" in predict(row, 1, "closed_form").failure
 
 
-def write(path: Path, rows: list[Mapping[str, str]]) -> Path:
-    """A CSV of rows."""
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, restval="")
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
-
-
 def test_the_json_has_the_documented_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "points.csv", [PLAIN, DRAFTED, PLAIN | {"quality_flag": "bad"}])
     figure = tmp_path / "figure.svg"
@@ -390,190 +373,3 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
         validate_command([path], quiet=True)
     with pytest.raises(InputFaults, match="--mode"):
         validate_command([path], mode="guessed")
-
-
-BENCH = {
-    "completed": 16,
-    "failed": 0,
-    "total_input_tokens": 2400,
-    "total_output_tokens": 1600,
-    "max_concurrency": 4,
-    "request_rate": "inf",
-    "mean_tpot_ms": 34.5,
-    "mean_itl_ms": 34.5,
-    "output_throughput": 110.0,
-}
-ARGS = """
-serve:
-  model: Qwen/Qwen3-32B
-  gpu: h100-94gb
-  speculative_config: {method: eagle3, model: RedHatAI/Qwen3-32B-speculator.eagle3, num_speculative_tokens: 3}
-"""
-
-
-def test_a_benchmark_result_with_the_servers_arguments_is_a_point(tmp_path: Path) -> None:
-    serve = tmp_path / "args.yaml"
-    serve.write_text(ARGS, encoding="utf-8")
-    path = tmp_path / "bench.json"
-    path.write_text(json.dumps(BENCH), encoding="utf-8")
-    with pytest.raises(InputFaults, match="drafts without an acceptance"):
-        read_bench(path, serve)
-    plain_server = tmp_path / "plain.yaml"
-    plain_server.write_text(ARGS.split("  speculative_config")[0], encoding="utf-8")
-    plain = read_bench(path, plain_server)
-    assert (plain.k, plain.max_concurrency, plain.workload.num_prompts) == (0, 4, 16)
-    assert (plain.workload.input.mean, plain.workload.output.mean) == (150, 100)
-    rates = {"spec_decode_per_position_acceptance_rates": [0.7, 0.5], "spec_decode_num_drafts": 500}
-    lengths = {"input_lens": list(range(100, 200)), "output_lens": list(range(50, 150))}
-    path.write_text(json.dumps(BENCH | rates | lengths), encoding="utf-8")
-    drafted = read_bench(path, serve)
-    assert drafted.k == 2
-    assert drafted.acceptance is not None
-    assert drafted.acceptance.by_position == (0.7, 0.5)
-    assert drafted.workload.input.mean == pytest.approx(149.5, abs=1)
-    assert validate_command([path], serve=serve, seeds=1, jobs=1, quiet=True) == 0
-
-
-def test_a_result_without_counters_keeps_the_drafter_and_acceptance_of_the_file(tmp_path: Path) -> None:
-    serve, path = tmp_path / "args.yaml", tmp_path / "bench.json"
-    serve.write_text(f"{ARGS}acceptance: {{by_position: [0.7, 0.5, 0.3], concentration: 18}}\n")
-    path.write_text(json.dumps(BENCH), encoding="utf-8")
-    kept = read_bench(path, serve)
-    assert kept.k == 3 and kept.acceptance is not None and kept.acceptance.by_position == (0.7, 0.5, 0.3)
-    assert any("drafter and acceptance are those of args.yaml" in text for text in kept.assumptions)
-    path.write_text(json.dumps(BENCH | {"spec_decode_num_drafts": 0}), encoding="utf-8")
-    assert read_bench(path, serve).k == 0
-
-
-def test_beside_results_with_counters_one_without_is_of_a_plain_server(tmp_path: Path) -> None:
-    serve, paths = tmp_path / "args.yaml", [tmp_path / "plain.json", tmp_path / "drafting.json"]
-    serve.write_text(ARGS, encoding="utf-8")
-    counters = {"spec_decode_per_position_acceptance_rates": [0.7, 0.5], "spec_decode_num_drafts": 500}
-    paths[0].write_text(json.dumps(BENCH), encoding="utf-8")
-    paths[1].write_text(json.dumps(BENCH | counters), encoding="utf-8")
-    benches = read_benches(paths, serve)
-    assert [point.k for point in benches.points] == [0, 2]
-    assert any("does not draft" in text for text in benches.points[0].assumptions)
-    assert "read as vllm bench serve, 1 result (--format vllm-bench)" in benches.said[0]
-
-
-def test_what_a_result_does_not_state_and_the_file_neither_is_asked_for(tmp_path: Path) -> None:
-    serve, path = tmp_path / "args.yaml", tmp_path / "log.txt"
-    serve.write_text(ARGS.split("  speculative_config")[0], encoding="utf-8")
-    path.write_text(
-        "INFO Engine 000: Avg prompt throughput: 10.0 tokens/s, Avg generation throughput: 400.0 tokens/s, "
-        "Running: 8 reqs, Waiting: 0 reqs, GPU KV cache usage: 3.0%\n"
-    )
-    with pytest.raises(InputFaults) as caught:
-        read_bench(path, serve)
-    said = caught.value.render()
-    assert "add workload.num_prompts to" in said and "add workload.input_len and workload.output_len" in said
-    with serve.open("a") as file:
-        file.write("workload: {num_prompts: 40, input_len: 100, output_len: 50}\n")
-    point = read_bench(path, serve)
-    assert point.max_concurrency == 8 and point.measured["tpot_mean_ms"] == pytest.approx(20.0)
-
-
-def test_a_point_with_data_parallel_attention_needs_arguments_with_ranks(tmp_path: Path) -> None:
-    serve, path = tmp_path / "args.yaml", tmp_path / "agg.json"
-    serve.write_text(ARGS.split("  speculative_config")[0], encoding="utf-8")
-    point = {"hw": "h200", "tp": 8, "dp_attention": "true", "conc": 4, "isl": 1024, "osl": 128}
-    path.write_text(json.dumps(point | {"tput_per_gpu": 5.0, "median_tpot": 0.02}))
-    with pytest.raises(InputFaults, match="dp_attention: is true: its attention is data-parallel, and"):
-        read_bench(path, serve)
-
-
-def test_a_result_without_arguments_or_keys_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "bench.json"
-    path.write_text("{}", encoding="utf-8")
-    with pytest.raises(InputFaults, match="--serve"):
-        validate_command([path], quiet=True)
-    with pytest.raises(InputFaults, match="JSON of no tool that can be read"):
-        validate_command([path], serve=path, quiet=True)
-    path.write_text(json.dumps(BENCH | {"total_output_tokens": "many"}), encoding="utf-8")
-    with pytest.raises(InputFaults, match="lacks total_output_tokens"):
-        validate_command([path], serve=path, quiet=True)
-
-
-def test_the_shipped_table_is_small_complete_and_names_its_sources() -> None:
-    with PUBLISHED.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    servers: dict[str, int] = {}
-    for row in rows:
-        servers[row["config_id"]] = servers.get(row["config_id"], 0) + 1
-        assert row["source"]
-    assert len(rows) <= 60
-    assert max(servers.values()) <= 3
-    found = read_csv(PUBLISHED, frozen=False)
-    assert len(found.points) == len(rows)
-    for one in found.points:
-        assert scenario(one).engine.num_gpu_blocks > 1
-
-
-def test_served_points_take_the_closed_form_and_say_what_they_assume(tmp_path: Path) -> None:
-    row = {
-        "system": "h100_sxm", "backend": "vllm", "model": "llama-3.3-70b", "dtype": "fp8",
-        "tensor_parallel_size": "4", "max_concurrency": "8", "input_len": "1024", "output_len": "1024",
-        "measured_tpot_ms": "12.5", "measured_ttft_ms": "200",
-    }  # fmt: skip
-    found = read_csv(write(tmp_path / "served.csv", [row]), frozen=False)
-    (one,) = found.points
-    assert one.closed_form
-    assert one.assumptions
-    assert set(predict(one, 1, None).predicted) == {"tpot_mean_ms"}
-
-
-FIXED = (
-    *(f"q32lrz-ic-nosd-c{c}" for c in (1, 16, 128)),
-    *(f"q32lrz-ic-e3-k{k}-c{c}" for k in (1, 3, 6) for c in (1, 16, 64)),
-    *(f"q32lrz-ic-dm1.7b-k{k}-c{c}" for k in (1, 4) for c in (4, 64)),
-    *(f"q32lrz-mt-dm1.7b-k3-c{c}" for c in (2, 16)),
-    *(f"l70tp2-ic-nosd-c{c}" for c in (2, 32)),
-    *(f"l70tp2-ic-e3-k{k}-c{c}" for k in (3, 7) for c in (4,)),
-    *(f"l70tp2-ic-dm1b-k{k}-c{c}" for k in (3, 6) for c in (16,)),
-)
-"""The rows scored on every change: each server, small and large loads."""
-
-
-@pytest.fixture
-def subset(shared: Path) -> Readout:
-    """The fixed rows."""
-    readout = read_points([shared / "validation" / "h100_vllm_specdec.csv"], None, frozen=False)
-    chosen = [one for one in readout.points if one.name in FIXED]
-    return Readout(chosen, readout.skipped, readout.errors)
-
-
-def test_the_fixed_rows_are_predicted_within_their_bars(subset: Readout) -> None:
-    assert len(subset.points) == len(FIXED) == 24
-    found = validate(subset, seeds=1, jobs=2, mode="given", method=None, reporter=Reporter(24, quiet=True))
-    assert isinstance(found, Validation)
-    assert not found.errors
-    errors = block(found.scored)
-    for metric, mean, worst in (
-        ("tpot_mean_ms", 3.0, 8.0),
-        ("itl_mean_ms", 3.0, 8.0),
-        ("output_throughput", 4.0, 12.0),
-        ("tpot_p99_ms", 8.0, 25.0),
-        ("ttft_mean_ms", 5.0, 25.0),
-        ("kv_pool_tokens", 2.0, 2.0),
-        ("ttft_steps", 0.1, 0.3),
-    ):
-        assert errors[metric]["mean_abs_pct"] <= mean, metric
-        assert errors[metric]["worst_abs_pct"] <= worst, metric
-
-
-def test_every_pool_of_the_shared_file_is_within_two_percent(shared: Path) -> None:
-    readout = read_points([shared / "validation" / "h100_vllm_specdec.csv"], None, frozen=False)
-    assert len(readout.points) == 218
-    for one in readout.points:
-        assert pool_tokens(one.placement) == pytest.approx(one.measured["kv_pool_tokens"], rel=0.02), one.name
-
-
-def test_served_groups_are_within_seven_percent(shared: Path) -> None:
-    readout = read_points([shared / "validation" / "served_tpot.csv"], None, frozen=False)
-    assert len(readout.points) == 241
-    found = validate(readout, seeds=1, jobs=1, mode="given", method=None, reporter=Reporter(0, quiet=True))
-    campaigns = {one.point.campaign for one in found.scored}
-    for campaign in campaigns:
-        group = block(one for one in found.scored if one.point.campaign == campaign)
-        assert group["tpot_mean_ms"]["mean_abs_pct"] <= 7.0, campaign

@@ -1,158 +1,43 @@
-"""For every key of the schema: what stands around it, a value, and where the difference is seen.
-
-In the figures of a run; in the resolved file alone (words, names, what is drawn); in a refusal (fields that
-are not modelled); in the refusal of the rest without it (needed); or nowhere, as it is the only value.
-"""
+"""For every key of the schema: what stands around it, a value, and where the difference is seen."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple
-
-BASE = """\
-serve:
-  model: meta-llama/Llama-3.1-8B-Instruct
-  gpu: h100-sxm
-  max_model_len: 1024
-  max_num_seqs: 8
-  speculative_config:
-    {model: yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, method: eagle3, num_speculative_tokens: 3}
-acceptance: {conditional_acceptance: 0.7, concentration: 18}
-workload:
-  input: {uniform: {low: 40, high: 90}}
-  output: {uniform: {low: 8, high: 24}}
-  num_prompts: 24
-  max_concurrency: 6
-"""
-
-Around = Mapping[str, Any]
-NOTHING: Around = MappingProxyType({})
-FIGURES, RESOLVED, REFUSED, NEEDED, ONLY = "figures", "resolved", "refused", "needed", "only"
-
-
-class Case(NamedTuple):
-    """A key's value, what else is set, and where the difference is seen."""
-
-    value: Any
-    around: Around = NOTHING
-    seen: str = FIGURES
-
-
-SC, WL, AC, DP = "serve.speculative_config", "workload", "acceptance", "serve.draft_policy"
-PLAIN: Around = {SC: None, AC: None}
-MIXTURE: Around = {"serve.model": "Qwen/Qwen3-30B-A3B"}
-OPEN: Around = {f"{WL}.max_concurrency": None, f"{WL}.request_rate": 300.0}
-SCHEDULE: Around = {**OPEN, f"{WL}.arrivals": {"schedule": {"every_s": 0.05, "requests_per_s": [1.0, 9.0]}}}
-DIURNAL: Around = {**OPEN, f"{WL}.arrivals": {"diurnal": {"peak_to_trough": 3.0, "period_s": 0.1}}}
-RAMP: Around = {
-    **OPEN,
-    f"{WL}.arrivals": {"ramp": {"from_per_s": 10.0, "to_per_s": 300.0, "over_s": 0.1}},
-}
-SPIKE: Around = {**OPEN, f"{WL}.arrivals": {"spike": {"at_s": 0.02, "for_s": 0.03, "factor": 4.0}}}
-BUSY: Around = {f"{WL}.num_prompts": 60, f"{WL}.max_concurrency": 30, "serve.max_num_seqs": 4}
-NGRAM: Around = {SC: {"method": "ngram", "num_speculative_tokens": 3}}
-TIGHT: Around = {"serve.num_gpu_blocks_override": 34, "serve.max_model_len": 256}
-SGLANG: Around = {
-    "serve.engine": "sglang",
-    "serve.num_gpu_blocks_override": 520,
-    "serve.max_model_len": 256,
-    f"{WL}.num_prompts": 60,
-    f"{WL}.max_concurrency": 30,
-}
-SCALED: Around = {
-    f"{WL}.max_concurrency": None,
-    f"{WL}.request_rate": 200.0,
-    f"{WL}.num_prompts": 260,
-    f"{WL}.arrivals": {"spike": {"at_s": 0.1, "for_s": 0.2, "factor": 3.0}},
-    "deployment.autoscale": {
-        **{"metric": "concurrency", "target": 12.0, "min": 1, "max": 7, "start": 2, "every_s": 0.05},
-        **{"window_s": 0.05, "tolerance": 0.1, "provision_s": 0.05, "load_s": 0.05, "down_after_s": 0.1},
-        "up_most": 2,
-    },
-}
-SCALING: Around = {
-    **{"metric": "ttft", "target": 30.0, "max": 4, "start": 1, "every_s": 0.03, "window_s": 0.3},
-    **{"tolerance": 5.0, "provision_s": 0.2, "load_s": 0.2, "up_most": 1, "down_after_s": 0.5},
-}
-HOT: Around = {f"{WL}.temperature": 1.2}
-LONG: Around = {f"{WL}.output": {"fixed": 60}}
-SYNTHETIC: Around = {AC: None, f"{SC}.rejection_sample_method": "synthetic"}
-LATENT: Around = {AC: {"conditional_acceptance": 0.6, "concentration": 18, "overlap": {}}, **HOT}
-COLD: Around = {
-    **NGRAM,
-    AC: {
-        "conditional_acceptance": 0.5,
-        "concentration": 18,
-        "hot_cold": {"stay": 0.8, "enter": 0.3, "accept_hot": 0.8},
-    },
-}
-TREE: Around = {f"{SC}.num_speculative_tokens": None}
-SHORT: Around = {"input_len": 60, "output_len": 9}
-MIX: Around = {f"{WL}.mix": {"a": {"share": 0.5}, "b": {"share": 0.5, **SHORT}}}
-OF_TRACE: Around = {f"{WL}.mix": {"a": {"share": 0.5, "trace": "rows.csv"}, "b": 0.5}}
-PHASES: Around = {
-    f"{WL}.num_prompts": None,
-    f"{WL}.max_concurrency": None,
-    f"{WL}.phases": [{"num_prompts": 12, "request_rate": 100.0}, {"num_prompts": 12, "request_rate": 200.0}],
-}
-SLO: Around = {"slo": {"ttft_ms": 20.0, "tpot_ms": 6.0, "e2el_ms": 100.0}}
-CLAIM = {
-    "statement": "s",
-    "source": "w",
-    "expect": [{"figure": "output_throughput", "where": {f"{WL}.max_concurrency": 2}, "between": [0.0, 9e9]}],
-}
-ASKED = {"figure": "output_throughput", "where": {f"{WL}.max_concurrency": 2}}
-MEASURED = {**CLAIM, "expect": [{**ASKED, "measured": 100.0}]}
-ASKED_FOR = {**CLAIM, "expect": [{**ASKED}]}
-SWEPT: Around = {"sweep": {"axes": {f"{WL}.max_concurrency": [2, 4]}}}
-PLAN: Around = {
-    f"{WL}.max_concurrency": None,
-    f"{WL}.request_rate": 5.0,
-    "slo": {"p99_ttft_ms": 500.0},
-    "plan": {"candidates": {"gpu": ["h100-sxm", "h200-sxm"]}},
-}
-ON_A_DAY: Around = {**PLAN, f"{WL}.request_rate": None, "plan": {"day": {"preset": "azure-conv-2024"}}}
-LISTED: Around = {
-    **PLAN,
-    "plan.candidates.drafting": [
-        {
-            "speculative_config": {
-                "model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B",
-                "num_speculative_tokens": 3,
-            }
-        }
-    ],
-}
-TRACE: Around = {
-    f"{WL}.input": None,
-    f"{WL}.output": None,
-    f"{WL}.trace": "rows.csv",
-    f"{WL}.num_prompts": None,
-}
-
-TR = f"{WL}.trace"
-MAPPED: Around = {
-    **{key: value for key, value in TRACE.items() if key != TR},
-    f"{TR}.file": "rows.csv",
-    f"{TR}.columns.arrival_s": "TIMESTAMP",
-    f"{TR}.columns.input_tokens": "ContextTokens",
-    f"{TR}.columns.output_tokens": "GeneratedTokens",
-    f"{TR}.time_unit": "iso",
-}
-UNTIMED: Around = {
-    **{key: value for key, value in MAPPED.items() if not key.endswith("arrival_s")},
-    f"{WL}.request_rate": 5.0,
-    f"{WL}.max_concurrency": None,
-}
-OF_USERS: Around = {**MAPPED, f"{TR}.columns.session": "User"}
-WAITING: Around = {**OF_USERS, f"{TR}.turns": "after_answer"}
-
-
-def unmodelled(value: Any) -> Case:
-    """A field whose value would change the prediction and is refused by name."""
-    return Case(value, seen=REFUSED)
-
+from key_cases_of_traffic import SESSIONS, WORKLOAD_CASES
+from key_worlds import (
+    AC,
+    ASKED_FOR,
+    BUSY,
+    CLAIM,
+    COLD,
+    DP,
+    FIGURES,
+    HOT,
+    LATENT,
+    LISTED,
+    LONG,
+    MEASURED,
+    MIX,
+    MIXTURE,
+    NEEDED,
+    NGRAM,
+    ON_A_DAY,
+    OPEN,
+    PLAIN,
+    PLAN,
+    RESOLVED,
+    SC,
+    SCALED,
+    SCALING,
+    SGLANG,
+    SLO,
+    SWEPT,
+    SYNTHETIC,
+    TIGHT,
+    TREE,
+    WL,
+    Case,
+    unmodelled,
+)
 
 SERVE_CASES = {
     "engine": Case("vllm-0.15", PLAIN),
@@ -323,8 +208,6 @@ SPECULATIVE_CASES = {
     "code_revision": Case("x", seen=RESOLVED),
     "draft_load_config": Case({"a": 1}, seen=RESOLVED),
 }
-SS = f"{WL}.sessions"
-SESSIONS: Around = {f"{SS}.turns": {"fixed": 3}, f"{SS}.think_time_s": {"fixed": 0.3}}
 ACCEPTANCE_CASES = {
     "source": Case("x", seen=RESOLVED),
     "by_position": Case([0.9, 0.2, 0.1], {AC: {"by_position": [0.7, 0.5, 0.3], "concentration": 18}}),
@@ -363,179 +246,6 @@ ACCEPTANCE_CASES = {
     "scale": Case(0.5),
     "proposal_probability": Case(0.3, NGRAM),
     "proposal_persistence": Case(0.9, {**NGRAM, f"{AC}.proposal_probability": 0.5}),
-}
-TOOL: Around = {
-    **SESSIONS,
-    f"{SS}.tool": {
-        "probability": 0.5,
-        "pause_s": {"fixed": 0.1},
-        "result": {"fixed": 20},
-        "call": {"fixed": 3},
-    },
-}
-LAWS_OF_TURNS = (
-    ("fixed", 4, {"fixed": 2}),
-    ("uniform.low", 1, {"uniform": {"low": 4, "high": 5}}),
-    ("uniform.high", 6, {"uniform": {"low": 2, "high": 3}}),
-    ("lognormal.mu", 0.5, {"lognormal": {"mu": 1.5, "sigma": 0.5, "max": 6}}),
-    ("lognormal.sigma", 0.1, {"lognormal": {"mu": 1.0, "sigma": 2.0, "max": 6}}),
-    ("lognormal.min", 4, {"lognormal": {"mu": 1.0, "sigma": 1.0, "max": 6}}),
-    ("lognormal.max", 2, {"lognormal": {"mu": 1.0, "sigma": 1.0, "max": 6}}),
-    ("quantiles", [[0, 1], [100, 2]], {"quantiles": [[0, 2], [100, 6]]}),
-)
-LAWS_OF_PAUSES = (
-    ("fixed", 0.5, {"fixed": 0.1}),
-    ("uniform.low", 0.1, {"uniform": {"low": 0.5, "high": 0.6}}),
-    ("uniform.high", 0.9, {"uniform": {"low": 0.1, "high": 0.2}}),
-    ("exponential", 0.2, {"exponential": 1.0}),
-    ("lognormal.median", 0.1, {"lognormal": {"median": 0.5, "sigma": 1.0, "max": 5.0}}),
-    ("lognormal.sigma", 0.1, {"lognormal": {"median": 0.5, "sigma": 1.0, "max": 5.0}}),
-    ("lognormal.max", 0.6, {"lognormal": {"median": 0.5, "sigma": 1.0, "max": 5.0}}),
-    ("quantiles", [[0, 0.1], [100, 0.2]], {"quantiles": [[0, 0.5], [100, 0.6]]}),
-)
-SESSION_CASES = {
-    **{
-        f"sessions.{at}.{law}": Case(value, {**around, f"{SS}.{at}": given})
-        for at, laws, around in (
-            ("turns", LAWS_OF_TURNS, SESSIONS),
-            ("first_input", LAWS_OF_TURNS, SESSIONS),
-            ("think_time_s", LAWS_OF_PAUSES, SESSIONS),
-            ("tool.pause_s", LAWS_OF_PAUSES, TOOL),
-            ("tool.result", LAWS_OF_TURNS, TOOL),
-            ("tool.call", LAWS_OF_TURNS, TOOL),
-        )
-        for law, value, given in laws
-    },
-    **{
-        f"sessions.context.{how}.{key}": Case(
-            value, {**SESSIONS, f"{SS}.context": {how: {"above_tokens": 200, "to_tokens": 60}}}
-        )
-        for how in ("trim", "compact")
-        for key, value in (("above_tokens", 150), ("to_tokens", 120 if how == "trim" else 20))
-    },
-    "sessions.system_prompt.tokens": Case(100, {**SESSIONS, f"{SS}.system_prompt": {"tokens": 40}}),
-    "sessions.system_prompt.pools": Case(9, {**SESSIONS, f"{SS}.system_prompt": {"tokens": 320}}),
-    "sessions.tool.probability": Case(1.0, TOOL),
-    "sessions.reasoning_share": Case(0.8, {**SESSIONS, **LONG}),
-    **{
-        f"think_time_s.{law}": Case(value, {f"{WL}.think_time_s": given})
-        for law, value, given in LAWS_OF_PAUSES
-    },
-    "sessions.on_full": Case("end", {**SESSIONS, f"{SS}.turns": {"fixed": 20}}, NEEDED),
-}
-WORKLOAD_CASES = {
-    "preset": Case("mt-bench", {f"{WL}.input": None, f"{WL}.output": None, f"{WL}.preset": "instructcoder"}),
-    "input_len": Case(50, {f"{WL}.input": None, f"{WL}.input_len": 90}),
-    "output_len": Case(9, {f"{WL}.output": None, f"{WL}.output_len": 20}),
-    **{
-        f"{side}.{law}": Case(value, {f"{WL}.{side}": around})
-        for side in ("input", "output")
-        for law, value, around in (
-            ("fixed", 30, {"fixed": 60}),
-            ("uniform.low", 3, {"uniform": {"low": 20, "high": 60}}),
-            ("uniform.high", 90, {"uniform": {"low": 20, "high": 60}}),
-            ("lognormal.mu", 2.0, {"lognormal": {"mu": 4.0, "sigma": 1.0, "max": 200}}),
-            ("lognormal.sigma", 0.2, {"lognormal": {"mu": 4.0, "sigma": 1.0, "max": 200}}),
-            ("lognormal.min", 50, {"lognormal": {"mu": 4.0, "sigma": 1.0, "max": 200}}),
-            ("lognormal.max", 60, {"lognormal": {"mu": 4.0, "sigma": 1.0, "max": 200}}),
-            ("quantiles", [[0, 1], [100, 90]], {"quantiles": [[0, 30], [50, 40], [100, 90]]}),
-        )
-    },
-    "rank_correlation": Case(0.9),
-    "trace.file": Case("other.csv", MAPPED),
-    "trace.columns.arrival_s": Case("TIMESTAMP", UNTIMED, RESOLVED),
-    "trace.columns.input_tokens": Case("GeneratedTokens", MAPPED),
-    "trace.columns.output_tokens": Case("ContextTokens", MAPPED),
-    "trace.columns.session": Case("ContextTokens", MAPPED, RESOLVED),
-    **{
-        f"trace.columns.{name}": Case("ContextTokens", MAPPED, RESOLVED)
-        for name in ("turn", "think_s", "end_s", "duration_s")
-    },
-    "trace.turns": Case("after_answer", {**OF_USERS, f"{TR}.columns.end_s": "Done"}),
-    "trace.pause_s": Case(9.0, WAITING, NEEDED),
-    "trace.context": Case(
-        "accumulate", {**WAITING, f"{TR}.pause_s": 0.5, f"{TR}.columns.output_tokens": "User"}
-    ),
-    "trace.columns.traffic_class": Case("ContextTokens", MAPPED, RESOLVED),
-    "trace.columns.hash_ids": Case("ContextTokens", {**MAPPED, f"{TR}.block_size": 16}, RESOLVED),
-    "trace.time_unit": Case("iso", {**MAPPED, f"{TR}.time_unit": None}, NEEDED),
-    "trace.block_size": Case(16, MAPPED, RESOLVED),
-    "trace.characters_per_token": Case(4.0, MAPPED, RESOLVED),
-    "trace.rate_scale": Case(0.5, MAPPED),
-    "trace.window": Case([2.0, 9.0], MAPPED),
-    "trace.where": Case({"ContextTokens": "33"}, MAPPED),
-    "trace.on_reset": Case("sort", MAPPED, RESOLVED),
-    "trace.on_zero": Case("clip1", MAPPED, RESOLVED),
-    "trace.ties": Case("spread", MAPPED, RESOLVED),
-    "trace_format": Case("azure", TRACE, ONLY),
-    "speed": Case(50.0, {**TRACE, f"{WL}.max_concurrency": None}),
-    "limit": Case(5, TRACE),
-    "on_too_long": Case("drop", {**TRACE, f"{WL}.trace": "long.csv"}, NEEDED),
-    "max_concurrency": Case(2),
-    "request_rate": Case(20.0, OPEN),
-    "burstiness": Case(0.2, OPEN),
-    "cv": Case(2.0, OPEN),
-    "arrivals.schedule.every_s": Case(0.01, SCHEDULE),
-    "arrivals.schedule.requests_per_s": Case([9.0, 1.0], SCHEDULE),
-    "arrivals.schedule.repeats": Case(False, SCHEDULE),
-    "arrivals.diurnal.peak_to_trough": Case(9.0, DIURNAL),
-    "arrivals.diurnal.peak_at_s": Case(0.05, DIURNAL),
-    "arrivals.diurnal.period_s": Case(0.03, DIURNAL),
-    "arrivals.ramp.from_per_s": Case(200.0, RAMP),
-    "arrivals.ramp.to_per_s": Case(20.0, RAMP),
-    "arrivals.ramp.over_s": Case(0.01, RAMP),
-    "arrivals.spike.at_s": Case(0.0, SPIKE),
-    "arrivals.spike.for_s": Case(0.005, SPIKE),
-    "arrivals.spike.factor": Case(9.0, SPIKE),
-    "arrivals.preset": Case("azure-conv-2023", OPEN),
-    "num_prompts.per_concurrency": Case(3, {f"{WL}.num_prompts": {"per_concurrency": 5}}),
-    "num_prompts.min": Case(50, {f"{WL}.num_prompts": {"per_concurrency": 5}}),
-    "num_warmups.per_concurrency": Case(1, {f"{WL}.num_warmups": {"per_concurrency": 2}}),
-    "num_warmups.min": Case(20, {f"{WL}.num_warmups": {"per_concurrency": 1}}),
-    "max_tokens": Case(9),
-    "output_cap": Case(9),
-    "ignore_eos": Case(True),
-    "mix.share": Case(0.25, {f"{WL}.mix": {"a": {}, "b": {"share": 0.75, **SHORT}}}, NEEDED),
-    "mix.request_rate": Case(80.0, {**OPEN, f"{WL}.mix": {"a": {}, "b": {"request_rate": 40.0}}}, NEEDED),
-    "mix.burstiness": Case(
-        0.2,
-        {**OPEN, f"{WL}.mix": {"a": {"request_rate": 80.0}, "b": {"request_rate": 40.0}}},
-    ),
-    "mix.cv": Case(2.0, {**OPEN, f"{WL}.mix": {"a": {"request_rate": 80.0}, "b": {"request_rate": 40.0}}}),
-    "mix.preset": Case("mt-bench", {f"{WL}.mix": {"a": {"share": 0.5}, "b": 0.5}}),
-    "mix.input_len": Case(70, {f"{WL}.mix": {"a": {"share": 0.5, "output_len": 9}, "b": 0.5}}, NEEDED),
-    "mix.output_len": Case(9, {f"{WL}.mix": {"a": {"share": 0.5, "input_len": 70}, "b": 0.5}}, NEEDED),
-    "mix.rank_correlation": Case(0.9, MIX),
-    "mix.trace_format": Case("azure", OF_TRACE, ONLY),
-    "mix.limit": Case(5, OF_TRACE),
-    "mix.speed": Case(
-        50.0,
-        {f"{WL}.max_concurrency": None, f"{WL}.mix": {"a": {"trace": "rows.csv"}, "b": {"request_rate": 9}}},
-    ),
-    "mix.on_too_long": Case(
-        "drop", {f"{WL}.mix": {"a": {"share": 0.5, "trace": "long.csv"}, "b": 0.5}}, NEEDED
-    ),
-    "mix.max_tokens": Case(9, MIX),
-    "mix.output_cap": Case(9, MIX),
-    "mix.ignore_eos": Case(True, MIX),
-    "mix.temperature": Case(1.2, {**MIX, AC: LATENT[AC]}),
-    "mix.priority": Case(1, {**MIX, **BUSY, "serve.scheduling_policy": "priority"}),
-    "phases.num_prompts": Case(20, PHASES),
-    "phases.request_rate": Case(9.0, PHASES),
-    "phases.traffic_class": Case(
-        "b",
-        {
-            **PHASES,
-            AC: {
-                "default": {"conditional_acceptance": 0.7, "concentration": 18},
-                "b": {"conditional_acceptance": 0.2, "concentration": 18},
-            },
-        },
-    ),
-    "prefix.tokens": Case(200, {f"{WL}.prefix": {"tokens": 20}}),
-    "prefix.groups": Case(9, {f"{WL}.prefix": {"tokens": 320}}),
-    **SESSION_CASES,
-    "temperature": Case(1.2, {AC: LATENT[AC]}),
 }
 OTHER_CASES = {
     "name": Case("y", seen=RESOLVED),

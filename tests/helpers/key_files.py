@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from key_cases import BASE, Around, Case
+from key_worlds import BASE, Around, Case
 
 CLASS = "workload.mix."
 """Where classes stand, by name; cases are about the class `a`."""

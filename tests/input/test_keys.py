@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from key_cases import CASES, ELSEWHERE, FIGURES, NEEDED, ONLY, REFUSED
+from key_cases import CASES, ELSEWHERE
 from key_files import overrides, with_key, written
+from key_worlds import FIGURES, NEEDED, ONLY, REFUSED
 
 from specfleet.experiments.load.config import load, load_experiment, resolved
 from specfleet.experiments.load.sweep import expand

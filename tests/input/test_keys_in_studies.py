@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from key_cases import CASES, NGRAM, PLAN, REFUSED, SC, TR, WL, Around, Case
+from key_cases import CASES
 from key_files import overrides, with_key, written
+from key_worlds import NGRAM, PLAN, REFUSED, SC, TR, WL, Around, Case
 
 from specfleet.experiments.breakeven.cell import search
 from specfleet.experiments.breakeven.question import Breakeven

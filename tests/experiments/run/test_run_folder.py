@@ -5,24 +5,20 @@ from __future__ import annotations
 import errno
 import json
 import os
-import resource
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from run_folders import FILE, in_an_empty_folder, refused, run, specfleet
 
-from specfleet.experiments.cli.main import app
 from specfleet.experiments.load.config import load_experiment
 from specfleet.experiments.plan.traffic import Trial
 from specfleet.experiments.plan.trials import trial_key
-from specfleet.experiments.run.files import FolderFault, write_whole
+from specfleet.experiments.run.files import FolderFault
 from specfleet.experiments.run.folder import located, manifest_of
 from specfleet.experiments.run.inputs import changed_files, input_files
 from specfleet.experiments.run.lock import NAME as LOCK
@@ -30,18 +26,6 @@ from specfleet.experiments.run.lock import Lock, LockHolder, holder
 from specfleet.experiments.run.results import read_results
 
 ROOT = Path(__file__).parents[3]
-FILE = """
-name: x
-serve:
-  model: llama-3.1-8b-instruct
-  gpu: h100-sxm
-  max_model_len: 4096
-  num_gpu_blocks_override: 20000
-  speculative_config: {method: eagle3, model: yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, num_speculative_tokens: 3}
-acceptance: {by_position: [0.7, 0.5, 0.35], concentration: 18}
-workload: {input_len: 300, output_len: 20, max_concurrency: 8, num_prompts: 20}
-sweep: {axes: {serve.max_num_seqs: [16, 64]}}
-"""
 TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
     f"2023-11-16 18:15:{second:02d}.0000000,{{}},{{}}\n" for second in range(10)
 )
@@ -52,29 +36,7 @@ STAY = ("summary.csv", "resolved.yaml", "experiment.yaml", "points/*/*")
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working folder with the experiment x.yaml."""
-    monkeypatch.chdir(tmp_path)
-    Path("x.yaml").write_text(FILE)
-    return tmp_path
-
-
-def specfleet(*words: str) -> Result:
-    """Runs a command; whatever happens is said without a traceback."""
-    done = CliRunner().invoke(app, list(words))
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exc_info
-    return done
-
-
-def run(*words: str) -> Result:
-    """Runs x.yaml, or another file, without figures."""
-    file = [] if words and words[0].endswith(".yaml") else ["x.yaml"]
-    return specfleet("run", *file, *words, "-q", "--no-plots", "--jobs", "1")
-
-
-def refused(done: Result, said: str, code: int = 2) -> None:
-    """Checks that a command ended in one sentence with this in it."""
-    assert done.exit_code == code, done.output
-    assert said in done.stderr, done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    return in_an_empty_folder(tmp_path, monkeypatch)
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -391,68 +353,6 @@ def test_runs_of_other_output_lengths_are_not_compared() -> None:
 
 
 # Fault 9: a file system that does not play along
-
-
-def test_a_file_in_the_folders_place_is_named() -> None:
-    Path("results").write_text("mine")
-    refused(run(), "results: is a file where a results folder has to be")
-    refused(specfleet("breakeven", "x.yaml", "sweep={}", "-q"), "results: is a file")
-    refused(run("--out", "x.yaml"), "x.yaml: is a file")
-
-
-def test_a_finders_file_among_the_points_does_no_harm() -> None:
-    run("--out", "mine")
-    Path("mine/points/.DS_Store").write_bytes(b"\0")
-    assert run("--out", "mine", "--resume").exit_code == 0
-    assert run("--out", "mine").exit_code == 0
-    assert specfleet("report", "mine").exit_code == 0
-
-
-@pytest.fixture
-def small_files() -> Iterator[None]:
-    """Lets no file be larger than 3,200 bytes, as a disk that is full."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3200, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, handler)
-
-
-def test_a_full_disk_is_named_and_leaves_no_run(small_files: None) -> None:
-    done = run("--out", "mine", "workload.num_prompts=100")
-    assert done.exit_code == 1 and "2 of 2 simulations failed: OSError" in done.stderr
-    assert "File too large: 'mine/points/" in done.stderr
-    refused(specfleet("report", "mine"), "is not whole: 0 of 2 simulations are there")
-
-
-def test_a_disk_that_fills_up_leaves_the_old_content_or_the_new(small_files: None) -> None:
-    path = Path("f")
-    path.write_text("old")
-    with pytest.raises(OSError, match="f'"):
-        write_whole(path, lambda beside: beside.write_text("x" * 4000))
-    assert path.read_text() == "old" and sorted(path.name for path in Path().iterdir()) == ["f", "x.yaml"]
-
-
-# Fault 10: damaged folders
-
-
-@pytest.mark.parametrize("damage", [b"", b"{", b"[1]", b"\xff\xfe", b"null"])
-@pytest.mark.parametrize("name", ["manifest.json", "points/max_num_seqs=16,seed=0/engine.json"])
-def test_damaged_json_is_one_sentence_with_the_file(name: str, damage: bytes) -> None:
-    run()
-    Path("results/x/1", name).write_bytes(damage)
-    for done in (specfleet("report", "results/x"), run("--resume")):
-        assert done.exit_code == 2 and f"results/x/1/{name}: is damaged" in done.stderr, done.output
-
-
-@pytest.mark.parametrize("damage", [b"", b"\xff\xfe\n\xff", b'a,b\n1,2,3\n"'])
-def test_damaged_requests_are_one_sentence_with_the_file(damage: bytes) -> None:
-    run()
-    name = "results/x/1/points/max_num_seqs=16,seed=0/requests.csv"
-    Path(name).write_bytes(damage)
-    done = specfleet("compare", "results/x", "results/x")
-    assert done.exit_code == 2 and f"{name}: is damaged" in done.stderr, done.output
 
 
 # Break-even and plans

@@ -80,7 +80,8 @@ class Fleet:
                 other.first = self.lives.first
         self._prompts: Prompts | None = None
         if plan.shared:
-            self._prompts = Prompts(table, rows, rules.block_size, rules.scheduler.hash_lookahead)
+            ahead = rules.scheduler.hash_lookahead
+            self._prompts = Prompts(table, rows, rules.block_size, ahead, plan.repeats)
         warmups = plan.scenario.load.num_warmups
         most_rows = plan.config.max_num_seqs
         ahead = plan.config.async_scheduling

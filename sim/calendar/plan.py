@@ -166,7 +166,8 @@ class CalendarRun:
     @property
     def shared(self) -> bool:
         """Whether prompts may be found in a prefix cache."""
-        return self.config.enable_prefix_caching and self.table.segment_offset is not None
+        begin_alike = self.table.segment_offset is not None or self.repeats is not None
+        return self.config.enable_prefix_caching and begin_alike
 
     def rules(self) -> Footprints | None:
         """Returns what the engine makes of a sequence; None where its counts do not fit the packing."""
@@ -204,10 +205,12 @@ class CalendarRun:
         return bool(self.scenario.load.patience)
 
     @property
-    def finds_itself(self) -> bool:
-        """Whether a request that is sent again may find its own prompt in a prefix cache."""
-        retries = any(config.retries for config in self.scenario.load.patience.values())
-        return retries and self.config.enable_prefix_caching
+    def repeats(self) -> npt.NDArray[np.bool_] | None:
+        """Whether the client of each request may send it again; None where none does."""
+        patience = self.scenario.load.patience
+        configs = [patience.get(name, patience.get("")) for name in self.table.class_names]
+        again = np.array([config is not None and config.retries > 0 for config in configs])
+        return again[self.table.class_id] if again.any() else None
 
     @property
     def may_step(self) -> bool:

@@ -35,12 +35,14 @@ def may_be_given_up(scenario: Scenario, table: RequestTable, seed: int, lives: L
     caches, changes = run.config.enable_prefix_caching, run.policy is not None or run.reaches
     if rules is not None and table.output_stream is not None:
         return caches  # contexts grow from turn to turn
+    if run.patient and run.over_budget:
+        return True
     own = rules is not None and run.drafting is not None
     if rules is not None and (own or run.reaches) and run.over_budget:
         return True
     if rules is None or run.never_short(rules):
         return False
-    return caches and (own or changes)
+    return caches and (own or changes or run.repeats is not None)
 
 
 def taken(

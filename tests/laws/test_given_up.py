@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from patient_worlds import PATIENT, impatient
-from sim_toys import ENGINE, ToyCost, World
+from sim_toys import ENGINE, ToyCost, World, drafting
 from test_timeline import HUNT, LAWS, SEEDS, plant, small_windows_and_blocks
-from timeline_worlds import both, differences, requests, sharing, worlds
+from timeline_worlds import LUCK, both, differences, requests, sharing, worlds
 
 from specfleet.sim import scheduler
 from specfleet.sim.calendar import watch
@@ -23,13 +23,13 @@ from specfleet.sim.calendar.patience import harvest, lanes, leaving
 from specfleet.sim.calendar.patience.lanes import PatientLanes
 from specfleet.sim.calendar.patience.leaving import Leaving
 from specfleet.sim.calendar.patience.refused import GIVEN_UP
-from specfleet.sim.calendar.runs import on_the_calendar
 from specfleet.sim.calendar.stay import StayRef
-from specfleet.sim.errors import Breach, Stall, Unsuited
+from specfleet.sim.errors import Breach, Stall
 from specfleet.sim.fleet.patience import PatienceConfig
 from specfleet.sim.recorder import GAVE_UP, Columns
 from specfleet.sim.scenario import RunResult
 from specfleet.sim.simulation import simulate
+from specfleet.sim.speculation.policy import PolicySpec
 from specfleet.workloads.pauses import FixedPause
 
 __all__ = ["small_windows_and_blocks"]
@@ -88,7 +88,7 @@ def test_who_gives_up_with_a_prompt_in_pieces_leaves_as_when_stepped(
 def test_what_somebody_shared_who_gives_up_stays_with_the_others(
     world: World, patience: PatienceConfig, seed: int
 ) -> None:
-    prove(world, replace(patience, retries=0), seed)
+    prove(world, patience, seed)
 
 
 def test_these_worlds_give_up_a_third_and_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,11 @@ FAULTS: dict[str, tuple[ModuleType, str, str]] = {
         "self._turn_s, until = now, nextafter(now, inf)",
         "self._turn_s = now",
     ),
-    "who ended too late is forgotten": (lanes, "if self._attempts[row]:", "if False:"),
+    "it leaves at once": (
+        harvest,
+        'columns["finished_s"][places] = [left_s for _, left_s in left]',
+        'columns["finished_s"][places] = 0.0',
+    ),
     "wasted tokens are output": (harvest, '+ columns["accepted_tokens"][places]', ""),
 }
 """What goes wrong, where, what stands there, and what is planted."""
@@ -208,7 +212,7 @@ def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -
     @HUNT
     @given(sharing(LOOPS, 2) if caches else ANY, PATIENT, SEEDS)
     def hunt(world: World, patience: PatienceConfig, seed: int) -> None:
-        prove(world, replace(patience, retries=0) if caches else patience, seed)
+        prove(world, patience, seed)
 
     with pytest.raises((AssertionError, Breach, KeyError, ValueError, IndexError)):
         hunt()
@@ -226,15 +230,24 @@ def test_who_leaves_makes_room_in_the_same_turn_for_who_waits() -> None:
     assert patient.run().requests["chunks"].tolist() == [30, 0]
 
 
+def test_who_is_sent_again_finds_what_was_computed_of_its_prompt() -> None:
+    world = World([64] * 4, [30] * 4, arrival_s=[0.0] * 4, cost=ToyCost(0.01))
+    caches = replace(world, engine=replace(ENGINE, enable_prefix_caching=True, block_size=16))
+    patience = PatienceConfig(timeout_s=FixedPause(0.035), retries=1, backoff_s=0.0)
+    run = prove(caches, patience, 0)
+    assert run is not None
+    assert run.stepped_share == 0.0
+    assert run.attempts["cached_tokens"].tolist() == [0] * 4 + [48] * 4
+
+
 def test_what_is_stepped_where_clients_give_up_says_so() -> None:
-    world = World([20] * 4, [30] * 4, arrival_s=[0.0] * 4, cost=ToyCost(0.01))
-    caches = replace(world, engine=replace(ENGINE, enable_prefix_caching=True))
-    again = impatient(caches, PatienceConfig(timeout_s=FixedPause(0.035), retries=1))
-    assert again.run().stepped_because.startswith(GIVEN_UP)
-    once = impatient(caches, PatienceConfig(timeout_s=FixedPause(0.035)))
-    assert once.run().stepped_share == 0.0
-    with pytest.raises(Unsuited, match=GIVEN_UP):
-        on_the_calendar(again.scenario({}), requests(again), 0, None)
+    world = World([20] * 4, [30] * 4, arrival_s=[0.0] * 4, engine=drafting(3), cost=ToyCost(0.01))
+    world = impatient(world, PatienceConfig(timeout_s=FixedPause(0.035)))
+    world = replace(world, classes={"": LUCK[0]})
+    assert both(world, 0)[0].stepped_share == 0.0
+    ours, theirs = both(world, 0, PolicySpec("goodput"))
+    assert ours.stepped_because.startswith(GIVEN_UP)
+    assert not differences(ours, theirs)
 
 
 def test_limits_that_nobody_reaches_change_nothing_of_what_is_known_of_a_run() -> None:

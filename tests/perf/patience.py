@@ -3,7 +3,7 @@
     python tests/perf/patience.py
 
 The preset `impatient` at 20 requests a second with K = 3, medians of three: with limits that nobody reaches,
-and with its own.
+with its own, and where users are sent again who left (they find what was computed of their prompts).
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ def main() -> None:
         return time.process_time() - begin, int((result.requests["status"] == GAVE_UP).sum())
 
     own, patient = scenario.load, PatienceConfig(FixedPause(1e6))
+    again = replace(own, patience={name: replace(one, retries=3) for name, one in own.patience.items()})
     plain = replace(own, patience={})
     cpu_s(plain)
-    for name, load in (("nobody gives up", replace(own, patience={"": patient})), ("some give up", own)):
+    nobody = replace(own, patience={"": patient})
+    for name, load in (("nobody gives up", nobody), ("some give up", own), ("and come again", again)):
         ratios, gone = [], 0
         for _ in range(ROUNDS):
             base_s, _ = cpu_s(plain)

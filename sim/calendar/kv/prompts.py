@@ -10,6 +10,7 @@ Blocks that no other prompt can ask for get none: they need no identity.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from specfleet.sim.calendar.luck import I64
 from specfleet.workloads.requests import RequestTable
@@ -23,25 +24,35 @@ class Prompts:
     """Prompts by their block keys.
 
     Args:
-        table: the requests, with segments. Who asks for an output comes after the request that wrote it.
+        table: the requests. Who asks for an output comes after the request that wrote it.
         rows: those that are served.
         block_size: tokens a block.
         ahead: tokens past a block that its key covers.
+        repeats: whether each request may come again, with the same prompt and answer; None: none may.
 
     Attributes:
         shareable: blocks at the beginning of each prompt, and of its output behind it, that another prompt
             may begin with, by row. with_outputs: it may be one of an output.
     """
 
-    def __init__(self, table: RequestTable, rows: I64, block_size: int, ahead: int) -> None:
+    def __init__(
+        self,
+        table: RequestTable,
+        rows: I64,
+        block_size: int,
+        ahead: int,
+        repeats: npt.NDArray[np.bool_] | None = None,
+    ) -> None:
         self._size = block_size
         self._ahead = ahead
         self._chains: dict[tuple[int, int, int], Chain] = {}
         self._num_keys = 0
         self._last: tuple[int, list[int]] = (-1, NO_KEYS)
-        self.with_outputs = table.output_stream is not None
+        self.with_outputs = table.output_stream is not None or repeats is not None
         offset, streams, tokens = _with_outputs(table)
         shared = _shared_tokens(len(table), rows, offset, streams, tokens)
+        if repeats is not None:
+            shared = np.where(repeats, np.maximum(shared, table.prompt_tokens), shared)
         blocks = np.maximum(shared - ahead, 0) // block_size
         self.shareable, self._offset = blocks.data, offset.data
         self._streams, self._tokens = streams.data, tokens.data
@@ -80,7 +91,8 @@ class Prompts:
 
 def _with_outputs(table: RequestTable) -> tuple[I64, I64, I64]:
     """Returns (offset, stream, tokens) of prompts, each with the output that others may ask for behind it."""
-    assert table.segment_offset is not None
+    if table.segment_offset is None:  # each has a prompt of its own
+        return np.arange(len(table) + 1), np.arange(len(table)), table.prompt_tokens
     assert table.segment_stream is not None
     assert table.segment_tokens is not None
     offset, streams, tokens = table.segment_offset, table.segment_stream, table.segment_tokens

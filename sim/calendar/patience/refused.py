@@ -28,9 +28,5 @@ IMPATIENT: tuple[tuple[Callable[[CalendarRun], bool], str], ...] = (
     (_where(lambda run: run.by_rows), f"{GIVEN_UP}, under a policy that looks at all rows of a step"),
     (_where(_changes_k), f"{GIVEN_UP}, where K changes"),
     (_where(_rerolls), f"{GIVEN_UP}, with reroll_on_reject"),
-    (
-        _where(lambda run: run.finds_itself),
-        f"{GIVEN_UP} and that find their own prompts in a prefix cache when they are sent again",
-    ),
 )
 """What applies and is stepped, and why, in the order in which it is asked."""

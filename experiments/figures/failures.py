@@ -16,6 +16,7 @@ from specfleet.experiments.figures.overtime import (
     columns_of,
     draw_tail,
     first_seed,
+    over_s,
     point_label,
 )
 from specfleet.experiments.figures.scaling import fleets_of
@@ -99,11 +100,10 @@ class AroundFailures:
         return cls(point_label(shown, row), fixed, engine["outages"], requests, fleets)
 
     def draw(self, axes: Sequence[Axes], colour: str) -> float:
-        """Draws it in four panels; returns when the last answer came, s."""
+        """Draws it in four panels; returns when the last request ended, s."""
         well, inside, output, tail = axes
-        last_s = self.requests["last_chunk_ms"] / 1e3
-        sent, ended = np.sort(self.requests["sent_ms"] / 1e3), np.sort(last_s[np.isfinite(last_s)])
-        end_s = float(ended[-1]) if len(ended) else float(sent[-1])
+        sent, ended = np.sort(self.requests["sent_ms"] / 1e3), np.sort(over_s(self.requests))
+        end_s = float(ended[-1])
         edges = np.linspace(0.0, end_s, STEPS + 1)
         well.step(*self.well(end_s), where="post", color=colour, linewidth=1.4, label=self.label)
         there = np.searchsorted(sent, edges, "right") - np.searchsorted(ended, edges, "right")

@@ -52,6 +52,15 @@ def draw_tail(ax: Axes, requests: dict[str, F64], colour: str) -> None:
     ax.plot(middle, high, color=colour, linewidth=1.4)
 
 
+def over_s(requests: dict[str, F64]) -> F64:
+    """Returns when each request was answered, given up by its client, or ended otherwise, seconds."""
+    over = np.full(len(requests["sent_ms"]), np.nan)
+    for name in ("last_chunk_ms", "gave_up_ms", "finished_ms", "arrived_ms", "sent_ms"):
+        if name in requests:
+            over = np.where(np.isfinite(over), over, requests[name])
+    return over / 1e3
+
+
 def columns_of(path: Path) -> dict[str, F64]:
     """Returns the columns of a CSV file of numbers; nan is an empty cell."""
     with path.open(encoding="utf-8") as file:

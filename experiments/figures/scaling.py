@@ -18,6 +18,7 @@ from specfleet.experiments.figures.overtime import (
     columns_of,
     draw_tail,
     first_seed,
+    over_s,
     point_label,
 )
 from specfleet.experiments.figures.style import COLOURS, GREY, caption, panels
@@ -102,9 +103,9 @@ class ComingAndGoing:
 
     @property
     def end_s(self) -> float:
-        """When the last request was answered or replica changed."""
+        """When the last request ended or replica changed."""
         last_s = [float(fleet["time_s"][-1]) for fleet in self.fleets.values()]
-        return max(float(np.nanmax(self.requests["last_chunk_ms"])) / 1e3, *last_s)
+        return max(float(over_s(self.requests).max()), *last_s)
 
     @property
     def said(self) -> list[tuple[str, str]]:

@@ -62,6 +62,10 @@ class TableCell:
     value: float | None = None
 
 
+MOST_ROWS = 1000
+"""Rows of a table: a browser takes seconds to lay out ten times as many, and nobody reads them."""
+
+
 def table(
     caption: str, headings: Sequence[str], rows: Sequence[Sequence[TableCell]], row_headings: int = 1
 ) -> Html:
@@ -72,7 +76,12 @@ def table(
         headings: one a column.
         rows: as many cells each.
         row_headings: the first so many cells of a row name it.
+
+    Of more than `MOST_ROWS` rows the first are shown, and the caption says where the others are.
     """
+    if len(rows) > MOST_ROWS:
+        caption = f"{caption}; the first {MOST_ROWS:,} of {len(rows):,} rows, summary.csv has every point"
+        rows = rows[:MOST_ROWS]
     numbers = [bool(rows) and all(row[i].value is not None for row in rows) for i in range(len(headings))]
     head = tag(
         "tr",

@@ -22,7 +22,9 @@ from specfleet.experiments.run.results import Row, is_number, number
 from specfleet.experiments.words.backing import backing
 from specfleet.experiments.words.band import assumed, banded
 from specfleet.experiments.words.claims import Verdict, judge
+from specfleet.experiments.words.costs.outages import failures_said
 from specfleet.experiments.words.costs.patience import patience_said
+from specfleet.experiments.words.costs.scaling import scaling_said
 from specfleet.experiments.words.names import noun
 from specfleet.experiments.words.pace import stepped_sentences
 from specfleet.experiments.words.saturation import saturation
@@ -64,9 +66,16 @@ def answer(run: Finished) -> Html:
     met = tag("p", _unbroken(slo)) if slo else None
     joules = (tag("p", _unbroken(said)) for said in energy(run))
     handed = (tag("p", _unbroken(said)) for said in handover(run))
-    left = (tag("p", _unbroken(said)) for said in patience_said(run.rows, run.shown.axes))
+    left = (tag("p", _unbroken(said)) for said in _gone(run))
     parts = [lead, *crowded, met, *_verdicts(run), *left, *joules, *handed, *_claim(run)]
     return tag("section", *parts, id="answer", aria_label="Answer")
+
+
+def _gone(run: Finished) -> list[str]:
+    """Replicas that came, went and failed, and requests that were given up: as the printed answer says it."""
+    rows, axes = run.rows, run.shown.axes
+    scaled = scaling_said(rows, axes, run.shown.baseline)
+    return [*scaled, *failures_said(rows, axes), *patience_said(rows, axes)]
 
 
 def _unbroken(said: str) -> str:

@@ -18,7 +18,8 @@ WORDS = {
     "verify_ms": "verification",
     "draft_ms": "drafting",
     "host_ms": "host time",
-    "paused_ms": "steps it had no part in (preempted, left out of a batch, or waiting for a stage)",
+    "paused_ms": "steps it had no part in (preempted, left out of a batch, waiting for a stage, or lost with "
+    "a replica)",
 }
 
 Split = Mapping[str, Mapping[str, float]]

@@ -18,6 +18,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def on_average(number: float, noun: str) -> str:
+    """Returns a mean with its noun: `1 failure` of a whole number, else `1.3 failures on average`."""
+    whole = round(number)
+    return counted(whole, noun) if abs(number - whole) < 0.05 else f"{number:.1f} {noun}s on average"
+
+
 def rounded(number: float, digits: int = 3) -> str:
     """A number of so many significant digits, never with an exponent where it is a thousand or more."""
     return f"{float(f'{number:.{digits}g}'):,.12g}"

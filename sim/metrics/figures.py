@@ -116,8 +116,8 @@ class Figures:
         total_input_tokens, total_output_tokens: of those completed.
         request_throughput, request_goodput: requests a second, and of them those within all limits (None
             without limits).
-        slo_attainment: share of the completed requests within all limits; None without limits or
-            requests. Not among vLLM's.
+        slo_attainment: share of the requests within all limits, of those that were completed or could have
+            been (`RequestSums.missed`); None without limits or requests. Not among vLLM's.
         output_throughput, total_token_throughput: tokens a second.
         max_output_tokens_per_s: most chunks (not tokens, as in vLLM) streamed in one second.
         max_concurrent_requests: most requests present in one second.
@@ -278,8 +278,8 @@ class ClassFigures:
     """Client-side latencies and tokens of the completed requests of one traffic class.
 
     `acceptance_length` is over all its requests, warm-ups included; 1 where nothing was verified.
-    `slo_attainment` is the share of the completed ones and those given up within the limits of the class, and
-    None without any; `gave_up` of its clients is None where none can.
+    `slo_attainment` is the share within the limits of the class, of those as in `Figures`, and None without
+    any; `gave_up` of its clients is None where none can.
     """
 
     completed: float

@@ -33,7 +33,8 @@ class PoolFigures:
         mean_running, mean_waiting: requests a replica, over that time.
         peak_kv_usage: of a replica's pool at the fullest.
         preemptions: of counted requests.
-        slo_attainment: share of those completed within the limits; None without limits or requests.
+        slo_attainment: share within the limits, of those completed, or begun or lost here without an answer;
+            None without limits or requests.
     """
 
     pool: str

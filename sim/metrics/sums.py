@@ -12,7 +12,16 @@ import numpy.typing as npt
 
 from specfleet.sim.config import Slo
 from specfleet.sim.metrics.samples import F64, dot
-from specfleet.sim.recorder import FINISHED, GAVE_UP, Columns, alone_s
+from specfleet.sim.recorder import (
+    ABORTED,
+    FINISHED,
+    GAVE_UP,
+    LOST,
+    REJECTED,
+    TIMED_OUT,
+    Columns,
+    alone_s,
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +74,16 @@ class Counted:
 
 
 SUMMED = (
-    *("counted", "completed", "given_up", "prompt_tokens", "output_tokens", "asked_tokens", "cached_tokens"),
+    *(
+        "counted",
+        "completed",
+        "given_up",
+        "missed",
+        "prompt_tokens",
+        "output_tokens",
+        "asked_tokens",
+        "cached_tokens",
+    ),
     *("draft_tokens", "preemptions", "verifications", "accepted", "queue_s", "engine_ttft_s"),
 )
 """Of `RequestSums`, what is added up."""
@@ -74,6 +92,14 @@ SUMMED = (
 def _chosen(rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | slice:
     """Returns what picks these rows out of a column; where that is all, nothing is copied."""
     return slice(None) if rows.all() else rows
+
+
+def _missed(columns: Columns) -> npt.NDArray[np.bool_]:
+    """Returns which requests ended without an answer, and not for their length."""
+    missed: npt.NDArray[np.bool_] = np.isin(columns["status"], (ABORTED, TIMED_OUT, LOST, GAVE_UP))
+    if "turned_away" in columns:
+        missed |= (columns["status"] == REJECTED) & (columns["turned_away"] > 0)
+    return missed
 
 
 class RequestSums:
@@ -85,6 +111,8 @@ class RequestSums:
     Attributes:
         counted, completed, given_up: requests that are measured; those of them that finished, and those that
             their clients gave up. impatient: clients may give up.
+        missed: that could have been served and ended without an answer: turned away or held for too long at a
+            gateway, lost with a replica, begun and ended with an error, given up.
         attained: of those completed, how many met the limits; None without limits.
         prompt_tokens, output_tokens: of those completed.
         asked_tokens, cached_tokens: prompt tokens of those counted, and what of them was in the prefix cache.
@@ -96,7 +124,7 @@ class RequestSums:
 
     def __init__(self, slo: Slo | None = None) -> None:
         self._slo = slo
-        self.counted = self.completed = self.given_up = 0
+        self.counted = self.completed = self.given_up = self.missed = 0
         self.impatient = False
         self.attained = None if slo is None else 0
         self.prompt_tokens = self.output_tokens = self.asked_tokens = self.cached_tokens = 0
@@ -125,6 +153,8 @@ class RequestSums:
         if "gave_up_s" in columns:
             self.impatient = True
             self.given_up += int((columns["status"][measured] == GAVE_UP).sum())
+        if len(counted.sent_s) < int(mine.sum()):
+            self.missed += int(_missed(columns)[mine].sum())
         self.prompt_tokens += int(counted.prompt_tokens.sum())
         self.output_tokens += int(counted.output_tokens.sum())
         self.asked_tokens += int(columns["prompt_tokens"][measured].sum())
@@ -163,8 +193,8 @@ class RequestSums:
 
     @property
     def attainment(self) -> float | None:
-        """Share of those completed or given up that met the limits; None without limits or requests."""
-        ended = self.completed + self.given_up
+        """Share of those completed or missed that met the limits; None without limits or requests."""
+        ended = self.completed + self.missed
         return None if self.attained is None or not ended else self.attained / ended
 
 

@@ -14,10 +14,11 @@ from sglang_worlds import sglang_worlds
 from sim_toys import SplitCost, ToyCost, World, worlds
 from timeline_worlds import requests as requests_of
 
-from specfleet.sim.config import ClientConfig, DeploymentConfig, GatewayConfig, LoadConfig
+from specfleet.sim.config import ClientConfig, DeploymentConfig, GatewayConfig, LoadConfig, Slo
 from specfleet.sim.errors import Stall
 from specfleet.sim.fleet.failing import DIES, FailureConfig, FailuresConfig
 from specfleet.sim.fleet.patience import PatienceConfig
+from specfleet.sim.metrics.columns import benchmark
 from specfleet.sim.metrics.latency import latency_split
 from specfleet.sim.metrics.patience import patience_figures
 from specfleet.sim.metrics.tasks import due_s
@@ -112,6 +113,37 @@ def test_what_an_attempt_wrote_is_wasted_though_the_next_one_waits_at_the_gatewa
     (part,) = run.parts
     assert run.requests["status"].tolist() == [FINISHED, TIMED_OUT, FINISHED]
     assert run.requests["wasted_tokens"].tolist() == [0, *part.attempts["output_tokens"], 0] == [0, 9, 0]
+
+
+@UNHURRIED
+@given(
+    worlds(),
+    st.none() | PATIENT.map(lambda one: replace(one, retries=0)),
+    st.integers(0, 99),
+    GATEWAYS | st.none(),
+    FAILING | st.none(),
+)
+def test_whoever_ends_without_an_answer_misses_the_slo_but_for_those_refused_for_their_length(
+    world: World,
+    patience: PatienceConfig | None,
+    seed: int,
+    gateway: GatewayConfig | None,
+    failures: FailuresConfig | None,
+) -> None:
+    deployment = DeploymentConfig(2, "round_robin", gateway=gateway, failures=failures)
+    table = RequestTable.of(
+        world.prompt, world.output, max_tokens=world.max_tokens, arrival_s=world.arrival_s
+    )
+    run = simulate(behind(world, patience, deployment), table, seed)
+    requests, counted = run.requests, run.requests["counted"] == 1
+    refused = requests["status"] == REJECTED
+    if gateway is not None:
+        refused &= requests["turned_away"] == 0
+    good = counted & (requests["status"] == FINISHED)
+    good &= requests["first_chunk_s"] - requests["sent_s"] <= 0.2
+    those = int((counted & ~refused).sum())
+    share = benchmark(run, Slo(ttft_s=0.2)).slo_attainment
+    assert share == (pytest.approx(good.sum() / those) if those else None)
 
 
 @UNHURRIED

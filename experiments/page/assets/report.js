@@ -76,8 +76,10 @@ function loadScale() {
     return { type: "point", domain: values, label, padding: 0.5, tickRotate: long ? -30 : 0 };
   }
   const scale = { label, labelAnchor: "center", labelArrow: "none", labelOffset: 34, tickFormat: written, inset: 8 };
-  const places = ticks.map(Number);
-  return log ? { ...scale, type: "log", base: 2, ticks: places } : { ...scale, ticks: places };
+  const places = ticks.map(Number), tested = values.map(Number);
+  // of all that was tested: where a panel lacks some, its ticks would fall on each other
+  const domain = values.length > 1 ? { domain: [Math.min(...tested), Math.max(...tested)] } : {};
+  return log ? { ...scale, ...domain, type: "log", base: 2, ticks: places } : { ...scale, ...domain, ticks: places };
 }
 
 function metricScale(key, points) {

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from specfleet.experiments.run.costs.paid import RATIO
 from specfleet.experiments.run.costs.ratio import FIRST, HOURS, LATER, STARTING_TTFT, TAIL
 from specfleet.experiments.run.results import Row, is_number, number
-from specfleet.experiments.words.values import counted, named, same
+from specfleet.experiments.words.values import named, on_average, same
 
 
 def scaling_said(rows: Sequence[Row], axes: Sequence[str], baseline: Mapping[str, object]) -> list[str]:
@@ -33,11 +33,11 @@ def _did(row: Row) -> str:
         if number(row, "scale_outs"):
             return f"in some seeds replicas were added; {paid}"
         return paid if is_number(row.get(RATIO)) else f"no replica was added; {paid}"
-    outs = counted(round(number(row, "scale_outs")), "scale-out")
+    outs = on_average(number(row, "scale_outs"), "decision")
     tail = ""
     if is_number(row.get(STARTING_TTFT)):
         tail = f"; P99 TTFT while replicas start {number(row, STARTING_TTFT):,.0f} ms"
-    return f"{outs}, the first at {number(row, FIRST):g} s; {paid}{tail}"
+    return f"replicas added in {outs}, the first at {number(row, FIRST):g} s; {paid}{tail}"
 
 
 def _by_pool(row: Row) -> str:

@@ -98,7 +98,9 @@ def test_a_run_says_when_it_scaled_draws_it_and_gives_the_same_bytes_again(tmp_p
     swept += "sweep: {axes: {serve.speculative_config.num_speculative_tokens: [0, 3]}}\n"
     ran = finished(written(tmp_path, swept), tmp_path / "run", 1)
     said = run_text(ran, ran.summary())
-    assert "K = 3: 1 scale-out, the first at" in said or "K = 3: 2 scale-outs, the first at" in said
+    assert (
+        "K = 3: replicas added in 1 decision, the first at" in said or "in 2 decisions, the first at" in said
+    )
     assert "Against the baseline K = 3 orders the next replica" in said
     drawn = [path.name for path in draw_run(ran.folder)]
     assert "scaling.png" in drawn

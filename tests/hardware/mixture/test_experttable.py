@@ -75,6 +75,15 @@ def test_of_several_releases_the_first_that_is_not_older_stands() -> None:
         "the same chip has the older release"
     )
     assert version("vllm", "0.33", "h100_sxm") == ("0.24.0", "h100_sxm")
+    assert version("sglang", "0.5.6")[0] == "0.5.10" and version("sglang", "")[0] == "0.5.14"
+
+
+@pytest.mark.parametrize(
+    ("engine", "release"),
+    [("sglang-0.4", "0.5.10"), ("sglang-2025", "0.5.10"), ("sglang", "0.5.14"), ("vllm-0.11", "0.19.0")],
+)
+def test_a_profile_takes_the_kernels_of_its_time(engine: str, release: str) -> None:
+    assert f" {release} on h200_sxm" in placed("qwen3-30b-a3b", "h200", engine).expert_kernels
 
 
 def test_a_mixture_without_a_line_takes_the_nearest_of_its_split() -> None:

@@ -102,10 +102,11 @@ class Lanes:
     ) -> None:
         self._run, self._rules = run, rules
         replicas = run.scenario.deployment.replicas
-        if run.by_rows and self.kinds is not USUAL:
+        usual = self.kinds is USUAL
+        if run.by_rows and run.looks_at_requests and not usual:
             raise Unsuited("drafts that depend on other rows, where KV is handed over")
         self._fleet: Fleet | RowFleet
-        if run.by_rows:
+        if run.by_rows and usual:
             self._fleet = RowFleet(run, rules, run.served)
         else:
             self._fleet = Fleet(run, rules, run.served if order is None else order, replicas, self.kinds)

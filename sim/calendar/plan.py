@@ -21,12 +21,13 @@ from specfleet.sim.sequence import Sequence
 from specfleet.sim.sglang.rules import CLIP_MAX_NEW_TOKENS, SglangRules
 from specfleet.sim.speculation.lives import Lives
 from specfleet.sim.speculation.policies import make_policy
-from specfleet.sim.speculation.policies_learning import AdaptiveVerification, SloBudget
+from specfleet.sim.speculation.policies_learning import AdaptiveVerification, Bandit, SloBudget
 from specfleet.sim.speculation.policy import OneForAll, Policy
 from specfleet.workloads.requests import RequestTable
 
-ROW_BY_ROW = (SloBudget, AdaptiveVerification)
-"""Policies by which what a row drafts depends on the other rows of its step, or on the time."""
+ROW_BY_ROW = (SloBudget, AdaptiveVerification, Bandit)
+"""Policies by which what a row drafts depends on the other rows of its step, or on the time; and one that
+goes from one K to another so often that nobody is worth drawing ahead."""
 
 
 class CalendarRun:

@@ -341,6 +341,7 @@ class Bandit(OneForAll):
     learns = True
 
     def __init__(self, k: int, exploration: float = 0.3) -> None:
+        self.k = k
         self.arms = list(range(k + 1))
         self.exploration = exploration
         self._pulls: dict[int, list[int]] = {}

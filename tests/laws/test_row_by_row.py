@@ -30,6 +30,7 @@ def of_all_rows(draw: st.DrawFn) -> PolicySpec:
             "budget": draw(st.integers(0, 12)),
         },
         "adaptive_verification": {},
+        "bandit": {},
     }
     name = draw(st.sampled_from(sorted(each)))
     return PolicySpec(name, each[name])
@@ -59,7 +60,7 @@ def many(ahead: bool, **engine: object) -> World:
     return World([30] * 60, [90] * 60, engine=replace(config, **engine), classes={"": LUCK[3]})
 
 
-POLICIES = {"slo_budget": {"tpot_s": 0.004, "budget": 40}, "adaptive_verification": {}}
+POLICIES = {"slo_budget": {"tpot_s": 0.004, "budget": 40}, "adaptive_verification": {}, "bandit": {}}
 
 
 @pytest.mark.parametrize("ahead", [False, True])

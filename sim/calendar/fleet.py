@@ -15,6 +15,7 @@ from specfleet.sim.calendar.books.terms import TermBooks
 from specfleet.sim.calendar.crowd import CalendarCrowd, DrawnLives
 from specfleet.sim.calendar.ends import Ends
 from specfleet.sim.calendar.footprints import Footprints
+from specfleet.sim.calendar.gate import RANKED
 from specfleet.sim.calendar.kv.counted import CountedKV
 from specfleet.sim.calendar.kv.private import PrivateKV
 from specfleet.sim.calendar.kv.prompts import Prompts
@@ -26,10 +27,11 @@ from specfleet.sim.calendar.plans import Learner, Plans, WithinReach
 from specfleet.sim.calendar.stepper import Stepper
 from specfleet.sim.calendar.sums import Calendar
 from specfleet.sim.calendar.trajectories import Trajectories
-from specfleet.sim.calendar.waiting import WaitingLine
+from specfleet.sim.calendar.waiting import PriorityLine, WaitingLine
 from specfleet.sim.calendar.watch import Watch
 from specfleet.sim.config import EngineConfig
 from specfleet.sim.engine import Request
+from specfleet.sim.errors import Unsuited
 from specfleet.sim.requests import RequestMaker
 
 
@@ -121,7 +123,7 @@ class Fleet:
             books = TermBooks(by_k, lane, log, members)
         elif plan.drafting is not None:
             books = OwnBooks(self.lives, self.ledger, lane, log, plan.drafting)
-        waiting, ends = self._kinds.line(inbox, arrived_s), Ends(watch, stops, runs_ahead)
+        waiting, ends = self._line(inbox, arrived_s), Ends(watch, stops, runs_ahead)
         made = lane_of(plan.config, cost, by_k, waiting, books, ends, replica, plans, self._kinds)
         if self._kinds is not USUAL:
             return made
@@ -133,6 +135,14 @@ class Fleet:
             policy = plans.policy if isinstance(plans, Learner) else plan.make_policy()
             made.stepper = Stepper(made.crowd, cost, replica, self._request, plans, policy, members)
         return made
+
+    def _line(self, inbox: array[int] | range, arrived_s: array[float]) -> WaitingLine:
+        """Returns a queue; raises `Unsuited` for priorities where KV comes from elsewhere."""
+        if self.plan.config.policy == "fcfs":
+            return self._kinds.line(inbox, arrived_s)
+        if self._kinds is not USUAL:
+            raise Unsuited(RANKED)
+        return PriorityLine(inbox, arrived_s, self.plan.table.priority[self.lives.order])
 
     def _request(self, place: int) -> Request:
         return self._maker.request(int(self.lives.order[place]))

@@ -170,6 +170,7 @@ UNDERSTOOD_PROCESSES = (Acceptance, BurstAcceptance, HotColdAcceptance, ReplayAc
 
 
 FALLIBLE = "replicas that fail, with requests that begin anew elsewhere"
+RANKED = "priority scheduling"
 """Why those are stepped."""
 
 
@@ -313,7 +314,7 @@ REFUSED = (
         lambda run: run.config.pipeline_parallel_size > 1,
         "batches of a pipeline overlap",
     ),
-    Refusal(EngineConfig, ("policy",), lambda run: run.config.policy != "fcfs", "priority scheduling"),
+    Refusal(EngineConfig, ("policy",), lambda run: run.config.policy != "fcfs" and not run.ranks, RANKED),
     Refusal(
         EngineConfig,
         ("long_prefill_token_threshold",),

@@ -214,6 +214,13 @@ class CalendarRun:
         return again[self.table.class_id] if again.any() else None
 
     @property
+    def ranks(self) -> bool:
+        """Whether priorities only say who is let in next: nobody is thrown out or stepped in their order."""
+        if self.config.sglang is not None or self.may_step or (rules := self.rules()) is None:
+            return False
+        return self.never_short(rules)
+
+    @property
     def may_step(self) -> bool:
         """Whether a step may come up that the calendar cannot take."""
         if self.drafting is not None:

@@ -10,6 +10,8 @@ from array import array
 from contextlib import suppress
 from math import inf
 
+import numpy as np
+
 from specfleet.sim.calendar.fleet import Fleet
 from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.harvest import Harvest
@@ -124,6 +126,6 @@ def apart(run: CalendarRun, rules: Footprints | None, times: tuple[F64, F64], ch
             walk.send(inf)
         fleet.lives.settle()
         del due, walk
-        harvest.add(lane, slice(None))
+        harvest.add(lane, slice(None) if isinstance(lane.inbox, range) else np.array(lane.inbox))
         harvest.add_rounds(fleet.ledger)
     return harvest.ran()

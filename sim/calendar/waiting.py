@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from math import inf
 
+from specfleet.sim.calendar.luck import I64
 from specfleet.sim.calendar.stay import Stay
 
 
@@ -27,6 +29,11 @@ class WaitingLine:
         self.arrived_s = arrived_s
         self.head = self.visible = self.ending = self.lacks = 0
         self.preempted: list[Stay] = []
+
+    @property
+    def first(self) -> int:
+        """The place of the first newcomer who waits; -1 if none does."""
+        return self.inbox[self.head] if self.head < self.visible else -1
 
     @property
     def stop_s(self) -> float:
@@ -60,3 +67,40 @@ class WaitingLine:
         if self.visible < len(self.arrived_s):
             return min(until, self.arrived_s[self.visible])
         return until
+
+
+class PriorityLine(WaitingLine):
+    """Lower priority number first, and of equal ones whoever has arrived first. Nobody is thrown out.
+
+    Whoever has arrived stands in `inbox` in that order: it is the order of admission, as the books want it.
+
+    Args:
+        inbox, arrived_s: as in `WaitingLine`.
+        priority: by place.
+    """
+
+    def __init__(self, inbox: array[int] | range, arrived_s: array[float], priority: I64) -> None:
+        super().__init__(array("q", inbox), arrived_s)
+        self._priority = priority
+        self._ranks: list[int] = []
+
+    def see(self, now: float) -> None:
+        """As `WaitingLine.see`."""
+        first = self.visible
+        super().see(now)
+        for index in range(first, self.visible):
+            self._rank(index)
+
+    def _rank(self, index: int) -> None:
+        """Moves who has arrived, and stands at an index of `inbox`, to where it waits."""
+        inbox, ranks = self.inbox, self._ranks
+        assert not isinstance(inbox, range)
+        place = inbox[index]
+        rank = self._priority.item(place)
+        goal = bisect_right(ranks, rank, self.head)
+        ranks.insert(goal, rank)
+        if goal < index:
+            del inbox[index]
+            inbox.insert(goal, place)
+        if goal == self.head:
+            self.lacks = 0

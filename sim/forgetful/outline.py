@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specfleet.sim.calendar.gate import stranger, why_not
+from specfleet.sim.calendar.gate import RANKED, stranger, why_not
 from specfleet.sim.calendar.plan import CalendarRun
 from specfleet.sim.router import ROUTERS, Blind, Counting
 from specfleet.sim.scenario import Scenario
@@ -71,6 +71,8 @@ def _refused(scenario: Scenario, segments: bool) -> str | None:
     deployment = scenario.deployment
     if scenario.engine.sglang is not None:
         return "SGLang's scheduler"
+    if scenario.engine.policy != "fcfs":
+        return RANKED
     if scenario.load.max_concurrency is not None:
         return "max_concurrency: an answer lets the next request go"
     if scenario.load.patience:

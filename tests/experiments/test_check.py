@@ -165,11 +165,11 @@ LOOKED_UP = "acceptance: {conditional_acceptance: 0.6, proposal_probability: 0.4
 
 
 def test_what_will_be_stepped_is_said_before_it_runs_and_is(tmp_path: Path) -> None:
-    text, _ = check(tmp_path, f"{SERVE}, scheduling_policy: priority, {SUFFIX}", more=LOOKED_UP)
-    said = "will be stepped, 2 to 25 times as long: priority scheduling"
+    text, _ = check(tmp_path, f"{SERVE}, long_prefill_token_threshold: 256, {SUFFIX}", more=LOOKED_UP)
+    said = "will be stepped, 2 to 25 times as long: long_prefill_token_threshold"
     assert said in text
     found = checked(tmp_path / "experiment.yaml", ())
-    assert found.points[0].facts()["stepped_because"] == "priority scheduling"
+    assert found.points[0].facts()["stepped_because"] == "long_prefill_token_threshold"
     config = found.points[0].point.config
     ran = simulate(build(config).scenario, requests(config, seed=0), 0)
     assert (ran.stepped_because, ran.stepped_share) == (found.points[0].stepped_because, 1.0)

@@ -245,7 +245,9 @@ def test_counts_that_do_not_fit_in_one_integer_are_stepped() -> None:
 
 def test_it_says_what_it_cannot_do_and_steps() -> None:
     cases = {
-        "priority scheduling": World([5], [5], engine=replace(ENGINE, policy="priority")),
+        "priority scheduling": World(
+            [5, 5], [5, 5], engine=replace(ENGINE, policy="priority", num_gpu_blocks=2)
+        ),
         "long_prefill_token_threshold": World(
             [5], [5], engine=replace(ENGINE, long_prefill_token_threshold=9)
         ),

@@ -54,7 +54,7 @@ class SharedKV(CountedKV):
         """As in `CountedKV`: each begins where what it finds ends."""
         waiting, pool, rules, lives = self.crowd.waiting, self.pool, self.crowd.rules, self.crowd.lives
         used, leave = rules.usable_blocks - step.free_blocks, pool.next_leave
-        if used and it < leave and self._blocked == (waiting.head, len(waiting.preempted), leave):
+        if used and it < leave and self._blocked == (waiting.first, len(waiting.preempted), leave):
             return
         pool.advance(it, used, self.crowd.log.blocks_used)
         while waiting.preempted:
@@ -90,7 +90,7 @@ class SharedKV(CountedKV):
     def refused(self, step: Step) -> None:
         """As in `CountedKV`: nobody looks again before blocks come back."""
         waiting = self.crowd.waiting
-        self._blocked = waiting.head, len(waiting.preempted), self.pool.next_leave
+        self._blocked = waiting.first, len(waiting.preempted), self.pool.next_leave
 
     def padded(self, stay: Stay, drafts: int) -> Stay:
         """As in `CountedKV`."""

@@ -216,9 +216,10 @@ class CalendarRun:
     @property
     def ranks(self) -> bool:
         """Whether priorities only say who is let in next: nobody is thrown out or stepped in their order."""
-        if self.config.sglang is not None or self.may_step or (rules := self.rules()) is None:
+        if self.config.sglang is not None or self.may_step or self.patient:
             return False
-        return self.never_short(rules)
+        rules = self.rules()
+        return rules is not None and self.never_short(rules)
 
     @property
     def may_step(self) -> bool:

@@ -9,14 +9,18 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patient_worlds import impatient
 from sim_toys import World, drafting
 from test_timeline import DRAFTS_OF_REQUESTS, HUNT, LAWS, SEEDS, plant, prove, small_windows_and_blocks
 from timeline_worlds import LUCK, both, differences, requests, sharing, worlds
 
 from specfleet.sim.calendar import waiting
 from specfleet.sim.errors import Breach, Stall
+from specfleet.sim.fleet.patience import PatienceConfig
+from specfleet.sim.recorder import GAVE_UP
 from specfleet.sim.simulation import simulate
 from specfleet.sim.speculation.policy import PolicySpec
+from specfleet.workloads.pauses import FixedPause
 
 __all__ = ["small_windows_and_blocks"]
 
@@ -78,6 +82,14 @@ def test_who_matters_more_is_let_in_first_without_a_step(ahead: bool) -> None:
 def test_where_kv_may_be_short_priorities_are_stepped() -> None:
     ours, theirs = both(busy(12, num_gpu_blocks=40), 0)
     assert ours.requests["preemptions"].sum() > 0
+    assert ours.stepped_because == "priority scheduling"
+    assert not differences(ours, theirs)
+
+
+def test_a_queue_in_order_of_priorities_that_clients_may_leave_is_stepped() -> None:
+    patient = PatienceConfig(ttft_timeout_s=FixedPause(0.05))
+    ours, theirs = both(impatient(busy(4), patient), 0)
+    assert (ours.requests["status"] == GAVE_UP).any()
     assert ours.stepped_because == "priority scheduling"
     assert not differences(ours, theirs)
 

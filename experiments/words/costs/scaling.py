@@ -28,7 +28,8 @@ def _name(row: Row, axes: Sequence[str]) -> str:
 
 def _did(row: Row) -> str:
     mean, peak, hours = (number(row, key) for key in ("mean_replicas", "peak_replicas", "gpu_hours"))
-    paid = f"{mean:.2f} replicas paid for on average, {peak:.2g} at most, {hours:.2f} GPU-hours"
+    most = f"{peak:,.1f}".removesuffix(".0")
+    paid = f"{mean:.2f} replicas paid for on average, {most} at most, {hours:.2f} GPU-hours"
     if not is_number(row.get(FIRST)):
         if number(row, "scale_outs"):
             return f"in some seeds replicas were added; {paid}"
@@ -79,7 +80,9 @@ def _against(row: Row, plain: Row, axes: Sequence[str]) -> str:
     else:
         when = f"orders the next replica {_later(*_ends(row, LATER))}"
     hours = _share(*_ends(row, HOURS))
-    said = f"Against the baseline {name} {when}, and pays for {hours} of its GPU-hours"
+    fixed = is_number(row.get(RATIO)) and not number(row, "scale_outs") and not number(plain, "scale_outs")
+    needs = "" if fixed else f" {when}, and"
+    said = f"Against the baseline {name}{needs} pays for {hours} of its GPU-hours"
     if is_number(row.get(f"{TAIL}_low")):
         low, high = _ends(row, TAIL)
         said += f"; meanwhile P99 TTFT is {_share(low, high)} of its"

@@ -23,6 +23,7 @@ from specfleet.sim.fleet.failing import FailuresConfig
 from specfleet.sim.fleet.patience import PatienceConfig
 from specfleet.sim.laws.everywhere import differences
 from specfleet.sim.recorder import ABORTED, FINISHED, GAVE_UP, LOST, REJECTED, TIMED_OUT
+from specfleet.sim.router import ROUTERS
 from specfleet.sim.scenario import RunResult, Scenario
 from specfleet.sim.simulation import simulate
 from specfleet.workloads.pauses import ExponentialPause, FixedPause, PauseLaw
@@ -60,7 +61,7 @@ def check(run: RunResult, patience: PatienceConfig) -> None:
 
 
 @UNHURRIED
-@given(worlds(), PATIENT, st.integers(0, 99), st.sampled_from(USABLE), GATEWAYS)
+@given(worlds(), PATIENT, st.integers(0, 99), st.sampled_from(sorted(ROUTERS)), GATEWAYS)
 def test_every_request_ends_exactly_once_whoever_gives_up(
     world: World, patience: PatienceConfig, seed: int, router: str, gateway: GatewayConfig | None
 ) -> None:
@@ -104,7 +105,7 @@ def test_under_sglang_every_request_ends_exactly_once(
 
 
 @UNHURRIED
-@given(worlds(), worlds(), PATIENT, st.integers(0, 99), st.sampled_from(["round_robin", "least_outstanding"]))
+@given(worlds(), worlds(), PATIENT, st.integers(0, 99), st.sampled_from(sorted(ROUTERS)))
 def test_a_further_attempt_may_be_at_another_pool(
     world: World, other: World, patience: PatienceConfig, seed: int, router: str
 ) -> None:

@@ -44,6 +44,6 @@ def _said(row: Row, axes: Sequence[str]) -> str:
     if is_number(during) and is_number(otherwise):
         tail = number(row, "p99_ttft_recovering_ms"), number(row, "p99_ttft_otherwise_ms")
         said.append(f"P99 TTFT {tail[0]:,.0f} ms while the fleet recovered, {tail[1]:,.0f} ms otherwise")
-    elif number(row, "recovering_requests"):
+    elif row.get("recovering_requests"):
         said.append("in some seeds nothing was sent while the fleet recovered, or all then: no P99 of either")
     return "; ".join(said) + "."

@@ -277,5 +277,10 @@ def test_a_sentence_says_what_was_taken_and_nothing_where_nothing_was() -> None:
     row |= {"lost": 0, "recomputed_tokens": 4000, "wasted_tokens": 0}
     (said,) = failures_said([row], [])
     assert said.startswith("Replicas: 4 spot instances taken, 75% of them empty by then, 90.00% of")
+    assert "no P99 of either" not in said
+    (said,) = failures_said([row | {"recovering_requests": 2.3}], [])
+    assert said.endswith(
+        "; in some seeds nothing was sent while the fleet recovered, or all then: no P99 of either."
+    )
     row |= {"interruptions": 0}
     assert failures_said([row], []) == ["Replicas: no replica failed, and none was taken."]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,17 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clusters import OPTIONS, SMALL, command, content, hired, without_workers
 
-pytest.importorskip("distributed", reason="distributed is not installed: pip install -e '.[cluster]'")
-
-from distributed import LocalCluster
-
-from specfleet.experiments.cli.main import main
 from specfleet.experiments.run.cluster import connect, workers
 from specfleet.experiments.run.cluster.alike import Likeness, likeness
-from specfleet.experiments.run.cluster.workers import ClusterWorkers
 from specfleet.experiments.run.processes import WorkerLost, WorkersGone
 from specfleet.experiments.schema.faults import InputFaults
+
+pytest.importorskip("distributed", reason="distributed is not installed: pip install -e '.[cluster]'")
 
 ROOT = Path(__file__).parents[3]
 
@@ -58,17 +53,6 @@ deployment: {replicas: 2, router: last}
 workload: {trace: trace.csv}
 sweep: {axes: {serve.max_num_seqs: [4, 8, 16]}}
 """
-SMALL = """
-name: x
-serve:
-  model: llama-3.1-8b-instruct
-  gpu: h100-sxm
-  max_model_len: 4096
-  speculative_config: {method: eagle3, model: yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, num_speculative_tokens: 3,
-    max_model_len: 4096}
-acceptance: {by_position: [0.7, 0.5, 0.35], concentration: 18}
-workload: {input_len: 300, output_len: 20, max_concurrency: 8, num_prompts: 40}
-"""
 GOES_ON = """
 name: x
 serve: {model: llama-3.1-8b-instruct, gpu: h100-sxm, max_model_len: 4096}
@@ -85,17 +69,11 @@ plan: {candidates: {gpu: [h100-sxm], tensor_parallel_size: [1]}}
 """
 
 
-OPTIONS: dict[str, Any] = {
-    "threads_per_worker": 1,
-    "memory_limit": 0,
-    "dashboard_address": "127.0.0.1:0",
-    "silence_logs": logging.CRITICAL,
-}
-
-
 @pytest.fixture(scope="session")
 def two_workers() -> Iterator[Any]:
     """A scheduler on loopback with two workers, each a process that a nanny starts again when it dies."""
+    from distributed import LocalCluster
+
     with LocalCluster(n_workers=2, processes=True, **OPTIONS) as cluster:
         yield cluster
 
@@ -103,26 +81,8 @@ def two_workers() -> Iterator[Any]:
 @pytest.fixture
 def small_cluster() -> Iterator[Any]:
     """A scheduler in this process, without workers; some can be added, a thread each."""
-    with LocalCluster(n_workers=0, processes=False, protocol="tcp", host="127.0.0.1", **OPTIONS) as cluster:
+    with without_workers() as cluster:
         yield cluster
-
-
-def command(*words: object) -> int:
-    """The exit code of a command."""
-    with pytest.raises(SystemExit) as ended:
-        main([*map(str, words)])
-    return int(ended.value.code or 0)
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    """Every file of a results folder."""
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
-def hired(cluster: Any, said: list[str] | None = None) -> ClusterWorkers:
-    """The workers of a cluster."""
-    heard = [] if said is None else said
-    return ClusterWorkers(cluster.scheduler_address, 1, heard.append)
 
 
 @pytest.fixture
@@ -330,76 +290,6 @@ def test_another_processor_is_a_note(two_workers: Any, monkeypatch: pytest.Monke
     said: list[str] = []
     with hired(two_workers, said):
         assert any("other instructions" in one and "last digits" in one for one in said)
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "sentence"),
-    [
-        (("127.0.0.1:9",), 1, "127.0.0.1:9: no scheduler answers there within 0.5 s; start one with"),
-        (("nowhere",), 2, "--cluster: 'nowhere' is no address of a scheduler (missing port number"),
-        (("http://x:1",), 2, "is no address of a scheduler (unknown address scheme 'http'"),
-        (("127.0.0.1:many",), 2, "is no address of a scheduler"),
-        (("127.0.0.1:9", "--jobs", "2"), 2, "--jobs: counts processes of this machine; the workers of"),
-    ],
-)
-def test_an_address_that_is_none_or_answers_nothing_is_said_in_seconds_and_leaves_no_folder(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    options: Sequence[str],
-    code: int,
-    sentence: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(connect, "REACH_S", 0.5)
-    (tmp_path / "x.yaml").write_text(SMALL)
-    for study in ("run", "breakeven"):
-        assert command(study, "x.yaml", "--cluster", *options) == code
-        said = capfd.readouterr().err
-        assert sentence in said and "Traceback" not in said
-    assert not (tmp_path / "results").exists()
-
-
-def test_somebody_else_who_answers_is_no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
-    import socket
-
-    monkeypatch.setattr(connect, "REACH_S", 1.0)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def answer() -> None:
-            other, _ = server.accept()
-            other.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 20)
-            other.close()
-
-        threading.Thread(target=answer, daemon=True).start()
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(WorkersGone, match=r"no scheduler answers|no Dask scheduler"):
-            connect.reached(address)
-
-
-def test_without_dask_it_is_said_how_to_install_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "x.yaml").write_text(SMALL)
-    monkeypatch.setattr(connect, "find_spec", lambda name: None)
-    assert command("run", tmp_path / "x.yaml", "--cluster", "local", "--out", tmp_path / "out") == 2
-    said = capsys.readouterr().err
-    assert "needs Dask, which is not installed; pip install 'specfleet[cluster]'" in said
-    assert not (tmp_path / "out").exists()
-
-
-def test_nobody_to_work_is_waited_for_with_a_word_and_not_for_ever(
-    small_cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connect, "WAIT_S", 0.3)
-    said: list[str] = []
-    with pytest.raises(WorkersGone, match=r"no worker came within 0\.3 s"):
-        hired(small_cluster, said).__enter__()
-    assert len(said) == 1 and "has no workers yet; waiting" in said[0]
-    monkeypatch.setattr(connect, "WAIT_S", 30.0)
-    threading.Timer(0.2, small_cluster.scale, (1,)).start()
-    with hired(small_cluster) as crew:
-        assert list(crew.in_order(_inverse, [4])) == [0.25]
 
 
 def _after(seconds: float) -> float:

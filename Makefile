@@ -14,7 +14,7 @@ demo: $(PRODUCT)
 
 WORLDS ?= 0.2
 test: $(TOOLS)
-	@echo 'about five minutes on two idle cores, with $(WORLDS) times the random worlds that tests name; WORLDS=1 draws all'
+	@echo 'about seven minutes on two idle cores with all random worlds that tests name (WORLDS=1), less with $(WORLDS) of them'
 	PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest -n auto --dist worksteal -rs --worlds $(WORLDS)
 
 lint: $(TOOLS)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specfleet.sim.fleet.scaling import ScalingLog
-from specfleet.sim.recorder import Columns
+from specfleet.sim.recorder import REJECTED, TIMED_OUT, Columns
 
 BLOCK = 16_384
 """Rows that are text at one time."""
@@ -29,7 +29,10 @@ DECIMALS, MILLION = 6, 1_000_000
 
 
 def write_requests(path: Path, columns: Columns) -> None:
-    """Writes a row a request: counts as they are, times in milliseconds, empty where there is none."""
+    """Writes a row a request: counts as they are, times in milliseconds, empty where there is none.
+
+    The replica of one that ended at none is -1.
+    """
     order = ["request_id", "class_id", "counted", "status", "replica", "prompt_tokens", "max_tokens"]
     times = [name for name in columns if name.endswith("_s")]
     counts = [name for name in columns if name not in order and name not in times]
@@ -37,7 +40,11 @@ def write_requests(path: Path, columns: Columns) -> None:
         file.write(",".join([*order, *counts, *(f"{name[:-2]}_ms" for name in times)]).encode() + b"\n")
         for start in range(0, len(columns["request_id"]), BLOCK):
             block = slice(start, start + BLOCK)
-            cells = [whole_cells(columns[name][block].astype(np.int64)) for name in (*order, *counts)]
+            counted = {name: columns[name][block].astype(np.int64) for name in (*order, *counts)}
+            nowhere = np.isin(counted["status"], (REJECTED, TIMED_OUT))
+            nowhere |= counted.get("pool", counted["status"]) < 0
+            counted["replica"] = np.where(nowhere, -1, counted["replica"])
+            cells = [*map(whole_cells, counted.values())]
             cells += [decimal_cells(1e3 * columns[name][block]) for name in times]
             file.write(lines(cells))
 

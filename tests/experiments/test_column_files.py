@@ -67,6 +67,7 @@ def columns(rows: int, seed: int = 0) -> dict[str, np.ndarray]:
     }
     found |= {name: rng.exponential(1e3, rows) for name in ("sent_s", "first_chunk_s")}
     found["first_chunk_s"][found["status"] == 1] = np.nan
+    found["replica"][found["status"] == 1] = -1
     return found
 
 
@@ -141,3 +142,16 @@ def test_columns_in_json_are_the_lists_that_json_writes(
     listed = [("inf" if v > 0 else "-inf") if math.isinf(v) else v for v in values.tolist()]
     whole = other | {"rate": "inf", "column": listed, "last": 1}
     assert path.read_text(encoding="utf-8") == json.dumps(whole, indent=1) + "\n"
+
+
+def test_the_replica_of_a_request_that_ended_at_none_is_minus_one(tmp_path: Path) -> None:
+    column = {
+        name: np.zeros(6, dtype=np.int64) for name in ("class_id", "counted", "prompt_tokens", "max_tokens")
+    }
+    found = column | {"request_id": np.arange(6), "status": np.arange(6), "replica": np.full(6, 2)}
+    write_requests(tmp_path / "alone.csv", found)
+    write_requests(tmp_path / "pools.csv", found | {"pool": np.array([0, -1, 0, -1, 0, -1])})
+    for name, expected in (("alone", [2, -1, 2, -1, 2, 2]), ("pools", [2, -1, 2, -1, 2, -1])):
+        lines = (tmp_path / f"{name}.csv").read_text().splitlines()
+        at = lines[0].split(",").index("replica")
+        assert [int(line.split(",")[at]) for line in lines[1:]] == expected, "statuses 1 and 3 are refusals"

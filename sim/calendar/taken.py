@@ -32,6 +32,8 @@ def may_be_given_up(scenario: Scenario, table: RequestTable, seed: int, lives: L
     drafts differ from request to request, or behind a short drafter.
     """
     run, rules = taken(scenario, table, seed, lives)
+    if run.by_rows:
+        return False  # it looks at whoever it throws out
     caches, changes = run.config.enable_prefix_caching, run.policy is not None or run.reaches
     if rules is not None and table.output_stream is not None:
         return caches  # contexts grow from turn to turn

@@ -81,7 +81,7 @@ def planned_sglang_worlds(draw: st.DrawFn, loops: tuple[str, ...] = LOOPS) -> tu
 def looking_sglang_worlds(draw: st.DrawFn, loops: tuple[str, ...] = LOOPS, replicas: int = 2) -> World:
     """The same with look-ups that may find nothing, sometimes behind prompts that begin alike."""
     kind = st.one_of(sglang_worlds(loops, replicas), sharing_sglang_worlds(loops, replicas))
-    world = draw(kind)
+    world: World = draw(kind)
     classes = {name: draw(st.sampled_from((*LOOKED_UP, LUCK[0]))) for name in ("a", "b", "")}
     return replace(world, engine=drafting(4, "ngram", engine=world.engine), classes=classes)
 

@@ -21,6 +21,7 @@ class Crew(SglangScheduler):
     Attributes:
         columns: their counts.
         aboard: those who run are columns.
+        some_certain: the output length of one of them may be known.
         notes: keeps the rest of them.
     """
 
@@ -30,6 +31,8 @@ class Crew(SglangScheduler):
         self.aboard = False
         self.notes: BerthNotes | None = None
         self._order: I64 = np.zeros(0, dtype=np.int64)
+        self._wanted: tuple[I64, I64, I64] | None = None
+        self.some_certain = False
         self._pending: dict[Sequence, int] = {}
         self._landed: list[tuple[Sequence, int]] = []
         self._riders: list[Sequence] | None = None
@@ -54,6 +57,7 @@ class Crew(SglangScheduler):
         berth = self.columns.take()
         own = NO_LUCK if self.notes is None else self.notes.enter(sequence, berth)
         self.columns.load(sequence, self.pool.held[sequence.id], berth, own)
+        self.some_certain |= sequence.ignore_eos
         if sequence.num_output_placeholders:
             self._pending[sequence] = berth
         return berth

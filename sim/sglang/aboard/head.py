@@ -159,7 +159,7 @@ class SglangColumnBatch(SglangBatch):
         """As `Batch.voids`."""
         head = self.head
         own = np.zeros(head.n, dtype=np.bool_) if head.voids is None else head.voids
-        return np.concatenate((self._tail.voids(), own))
+        return np.concatenate((self._tail.voids(), own)) if self._tail.sequences else own
 
     def written(self) -> I64:
         """As `Batch.written`."""
@@ -197,7 +197,7 @@ class SglangColumnBatch(SglangBatch):
 
     def heard(self, tail: list[int] | I64) -> I64:
         """As `ColumnBatch.heard`."""
-        return np.concatenate((np.array(tail, dtype=np.int64), self.head.new))
+        return np.concatenate((np.array(tail, dtype=np.int64), self.head.new)) if len(tail) else self.head.new
 
     def tokens(self, sampled: list[int]) -> list[int]:
         """As `Batch.tokens`."""

@@ -7,6 +7,7 @@ from itertools import compress
 
 import numpy as np
 
+from specfleet.sim.recorder import FLOATS
 from specfleet.sim.scheduler import Outcome
 from specfleet.sim.sequence import FINISHED, Batch, Sequence
 from specfleet.sim.sglang.aboard.berths import I64
@@ -30,6 +31,7 @@ class ColumnScheduler(Crew):
     def schedule(self, now: float = 0.0) -> SglangBatch:
         """As `SglangScheduler.schedule`."""
         self.catch_up()
+        self._wanted = None
         return super().schedule(now)
 
     def _take_in_prefilled(self) -> None:
@@ -88,7 +90,9 @@ class ColumnScheduler(Crew):
             return super()._promised(ratio)
         columns, order = self.columns, self._order
         left = np.minimum(columns.most.take(order) - columns.written.take(order), CLIP_MAX_NEW_TOKENS)
-        shares = np.where(columns.certain.take(order) > 0, 1.0, ratio)
+        shares: float | FLOATS = ratio
+        if self.some_certain:
+            shares = np.where(columns.certain.take(order) > 0, 1.0, ratio)
         one_by_one: list[float] = (left * shares).tolist()  # as the scheduler does: rounding decides, too
         return sum(one_by_one)
 
@@ -116,14 +120,12 @@ class ColumnScheduler(Crew):
     def _decode_fits(self, sequences: list[Sequence]) -> bool:
         if not self.aboard:
             return super()._decode_fits(sequences)
-        columns, order, rules = self.columns, self._order, self.rules
-        committed = columns.committed.take(order)
-        if not rules.reserve:
-            missing = rules.page * int(np.count_nonzero(committed % rules.page == 0))
+        self._wanted = wanted = self._kv_wanted()
+        committed, held, ends = wanted
+        if not self.rules.reserve:
+            missing = self.rules.page * int(np.count_nonzero(committed % self.rules.page == 0))
         else:
-            held = rules.ceil_page(columns.allocated.take(order))
-            more = rules.tokens_to_decode(committed) - held
-            missing = int(np.add.reduce(np.maximum(more, 0)))
+            missing = self.rules.page * int(np.add.reduce(ends - held))
         self.pool.make_free(missing)
         return self.pool.free >= missing
 
@@ -178,27 +180,38 @@ class ColumnScheduler(Crew):
         assumed: I64 = self.columns.assumed.take(self._order)
         return assumed
 
+    def _kv_wanted(self) -> tuple[I64, I64, I64]:
+        """Returns of each who runs the KV tokens committed, the pages held, and those of the next batch."""
+        rules, committed = self.rules, self.columns.committed.take(self._order)
+        held = rules.pages(self.columns.allocated.take(self._order))
+        return committed, held, np.maximum(rules.pages_to_decode(committed), held)
+
     def _reserve_together(self) -> bool:
         """As `_reserve`, for all who run; False, with nothing given, where the pool is too small."""
         columns, order, rules, pool = self.columns, self._order, self.rules, self.pool
         page, n = rules.page, len(order)
-        committed, allocated = columns.committed.take(order), columns.allocated.take(order)
+        committed, held, ends = self._wanted or self._kv_wanted()
+        self._wanted = None
+        total = page * int(np.add.reduce(ends - held))
         if not rules.reserve:
             pool.make_free(n * page)
-            ends = committed + 1
         else:
-            ends = np.maximum(rules.tokens_to_decode(committed), allocated)
-            wanted = int(np.add.reduce(ends)) - int(np.add.reduce(allocated))
-            pool.make_free(wanted + (n * page if page > 1 else 0))
-        grown = (rules.pages(ends) - rules.pages(allocated)) * page
-        total = int(np.add.reduce(grown))
+            asked = total if page == 1 else self._asked(order, ends)
+            pool.make_free(asked + (n * page if page > 1 else 0))
         if total > pool.free:
             return False
         pool.free -= total
-        columns.allocated[order] = ends
         if not rules.reserve:
-            columns.committed[order] = ends
+            columns.allocated[order] = columns.committed[order] = committed + 1
+        else:
+            columns.allocated[order] = ends * page
         return True
+
+    def _asked(self, order: I64, ends: I64) -> int:
+        """Returns the KV tokens from what each holds to the end of its last page in the next batch."""
+        return self.rules.page * int(np.add.reduce(ends)) - int(
+            np.add.reduce(self.columns.allocated.take(order))
+        )
 
     def _hand_out(self, batch: SglangBatch, planned: Plan | I64) -> None:
         head = batch.head
@@ -318,6 +331,8 @@ class ColumnScheduler(Crew):
 
     def propose_head(self, head: BerthHead, drafts: int | I64) -> None:
         """As `propose`, for the rows that are columns, a number a row or one for all."""
+        if self.policy is None and not isinstance(drafts, np.ndarray):
+            return  # found by all, as ever: nobody asks for it
         columns, berths = self.columns, head.berths
         columns.drafts[berths] = drafts
         if self.policy is None:

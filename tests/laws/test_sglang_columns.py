@@ -18,10 +18,14 @@ from sglang_worlds import (
 )
 from sim_toys import World
 from test_columns import OneByOne, choices, several
+from test_timeline import HUNT, plant
+from test_timeline_sglang import SGLANG
 from timeline_worlds import differences, requests
 
-from specfleet.sim.errors import Stall
-from specfleet.sim.sglang.aboard import scheduler
+from specfleet.sim.errors import Breach, Stall
+from specfleet.sim.sequence import Sequence
+from specfleet.sim.sglang.aboard import crew, head, luck, scheduler
+from specfleet.sim.sglang.batch import DECODE, SglangBatch
 from specfleet.sim.simulation import RunResult, simulate
 from specfleet.sim.speculation.policies import POLICIES
 from specfleet.sim.speculation.policy import PolicySpec
@@ -133,6 +137,62 @@ def test_a_policy_of_one_s_own_sees_single_requests(world: World, seed: int) -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(POLICIES, "own", OneByOne)
         prove(several(world), seed, PolicySpec("own"))
+
+
+FAULTS = {
+    "a round takes no luck": (luck, "columns.verified[berths] = nth + verifies", "pass"),
+    "rows in vain take luck": (luck, "verifies &= ~idle", "pass"),
+    "a pause is none": (luck, "late = latest != current - 1", "late = latest < -9"),
+    "what a listed row brought is forgotten": (crew, "in self._landed:", "in ():"),
+    "who rode along has computed nothing": (
+        scheduler,
+        "if self.rules.reserve and head.kind == MIXED:",
+        "if False:",
+    ),
+    "luck in flight is lost where all are listed": (
+        head,
+        "self.listed = self.new.tolist()",
+        "self.listed = [1] * self.n",
+    ),
+    "pages without a reserve": (
+        scheduler,
+        "rules.pages_to_decode(committed), held",
+        "rules.pages(committed), held",
+    ),
+    "an end in vain is another": (scheduler, "ended &= ~head.stale", "pass"),
+    "a first row in vain reads too little": (
+        scheduler,
+        "head.ends = committed + (1 + head.drafts)",
+        "head.ends = committed + 1",
+    ),
+}
+"""What went wrong, where, what stands there, and what is planted."""
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, *FAULTS[fault])
+
+    @HUNT
+    @given(odd(EVERY), SEEDS)
+    def hunt(world: World, seed: int) -> None:
+        prove(world, seed)
+
+    with pytest.raises((AssertionError, Breach, KeyError, IndexError, Stall)):
+        hunt()
+
+
+def test_most_of_those_who_run_are_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, listed_rows = list[int](), SglangBatch.row
+
+    def counted(self: SglangBatch, sequence: Sequence, kind: str, tokens: int, drafts: int) -> None:
+        seen.append(kind == DECODE)
+        listed_rows(self, sequence, kind, tokens, drafts)
+
+    monkeypatch.setattr(SglangBatch, "row", counted)
+    world = World([20] * 200, [60] * 200, arrival_s=[0.0] * 200, engine=SGLANG)
+    rows = stepped(world, 0, None).iterations["decode_sequences"].sum()
+    assert sum(seen) < 0.1 * rows
 
 
 def test_every_recorded_decision_of_sglang_is_met(shared: Path) -> None:

@@ -172,6 +172,21 @@ def sglang_rows(base: Row) -> list[Row]:
         ),
         replace(shared, name="SGLang, shared prefix", engine=tree),
         replace(shared, name="SGLang, shared prefix, KV short", engine=tight),
+        replace(
+            plain,
+            name="SGLang, K by batch size, shared prefix",
+            base=plain,
+            policy=by_batch,
+            engine=tree,
+            shared=512,
+        ),
+        replace(ahead, name="SGLang, goodput, overlap", base=ahead, policy=PolicySpec("goodput", {})),
+        replace(
+            ahead,
+            name="SGLang, mixed chunk, overlap",
+            base=ahead,
+            engine=(*mixed, ("async_scheduling", True)),
+        ),
         replace(plain, name="SGLang, retraction", base=plain, engine=bold),
         replace(plain, name="SGLang, priorities", base=plain, engine=ranks),
     ]

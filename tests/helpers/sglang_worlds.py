@@ -90,7 +90,7 @@ def looking_sglang_worlds(draw: st.DrawFn, loops: tuple[str, ...] = LOOPS, repli
 def sliding_sglang_worlds(draw: st.DrawFn, loops: tuple[str, ...] = LOOPS) -> World:
     """Any of these with layers that see a window of keys, which most contexts outgrow."""
     kinds = sglang_worlds, sharing_sglang_worlds, retracting_sglang_worlds, displacing_sglang_worlds
-    world = draw(st.one_of(*(kind(loops, 2) for kind in kinds)))
+    world: World = draw(st.one_of(*(kind(loops, 2) for kind in kinds)))
     return replace(world, engine=replace(world.engine, sliding_window=draw(st.sampled_from([5, 20, 40]))))
 
 

@@ -59,8 +59,10 @@ class BerthHead(Head):
 
     __slots__ = ("berths", "kind", "leaving", "stale", "voids")
 
-    def __init__(self, members: list[Sequence], berths: I64, kind: str, drafts: I64) -> None:
-        super().__init__(members, drafts, drafts, False)
+    def __init__(
+        self, members: list[Sequence], berths: I64, kind: str, drafts: I64, each: int | None = None
+    ) -> None:
+        super().__init__(members, drafts, drafts, False, each)
         self.berths = berths
         self.kind = kind
         self.voids: BOOLS | None = None

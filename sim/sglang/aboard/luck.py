@@ -12,7 +12,7 @@ from specfleet.sim.recorder import Recorder
 from specfleet.sim.requests import Request
 from specfleet.sim.sequence import Head, Sequence
 from specfleet.sim.sglang.aboard.berths import BASE, FOUND, I64, Berths
-from specfleet.sim.sglang.aboard.head import BerthHead
+from specfleet.sim.sglang.aboard.head import BOOLS, BerthHead
 
 
 class EngineClock(Protocol):
@@ -142,22 +142,35 @@ class LuckNotes:
             head.new = np.ones(head.n, dtype=np.int64)
             return
         drafts, nth = head.drafts, columns.verified.take(berths)
-        verifies = drafts > 0
-        for idle in (head.voids, head.stale):
-            if idle is not None:
-                verifies &= ~idle
         places = nth
         if self.by_place:
             places = np.where(columns.by_place.take(berths), columns.written.take(berths), nth)
         agreed = np.minimum(self.luck.bytes.take(columns.base.take(berths) + places), drafts)
-        agreed *= verifies
-        columns.verified[berths] = nth + verifies
-        columns.drafted[berths] += drafts * verifies
+        found = agreed
+        if head.each and head.voids is None and head.stale is None:
+            columns.verified[berths] = nth + 1
+            columns.drafted[berths] += head.each
+            if head.counted is not None:
+                found = agreed[head.counted]
+        else:
+            verifies = self._verifies(head)
+            agreed *= verifies
+            columns.verified[berths] = nth + verifies
+            columns.drafted[berths] += drafts * verifies
+            found = agreed[verifies if head.counted is None else verifies & head.counted]
         columns.accepted[berths] += agreed
         head.new = agreed + 1
-        measured = verifies if head.counted is None else verifies & head.counted
-        for kept, rounds in enumerate(np.bincount(agreed[measured]).tolist()):
+        for kept, rounds in enumerate(np.bincount(found).tolist()):
             histogram[kept] += rounds
+
+    @staticmethod
+    def _verifies(head: BerthHead) -> BOOLS:
+        """Returns which rows verify drafts, and not in vain."""
+        verifies = head.drafts > 0
+        for idle in (head.voids, head.stale):
+            if idle is not None:
+                verifies &= ~idle
+        return verifies
 
     def ended(self, head: BerthHead, rank: int) -> list[tuple[Request, int]]:
         """Returns those of a batch's rows who have ended, with the ranks of their chunks; `rank`: of chunks

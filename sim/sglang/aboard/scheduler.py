@@ -146,23 +146,23 @@ class ColumnScheduler(Crew):
         drafts = np.full(n, k, dtype=np.int64)
         if self.policy is not None:
             np.minimum(self.columns.drafts.take(self._order), k, out=drafts)
-        batch.head = self._head(DECODE, drafts)
+        batch.head = self._head(DECODE, drafts, k if self.policy is None else None)
 
     def _ride_along(self, batch: SglangBatch) -> None:
         if self.aboard:
             self._let_go(sure=True)
             if self._reserve_together():
                 if len(self._order):
-                    batch.head = self._head(MIXED, np.zeros(len(self._order), dtype=np.int64))
+                    batch.head = self._head(MIXED, np.zeros(len(self._order), dtype=np.int64), 0)
                 self._riders, self.running = self.running, []
                 return
             self.dissolve()
         super()._ride_along(batch)
 
-    def _head(self, kind: str, drafts: I64) -> BerthHead:
-        """Returns the rows of those who run."""
+    def _head(self, kind: str, drafts: I64, each: int | None) -> BerthHead:
+        """Returns the rows of those who run; `each`: drafts of every row, where they are alike."""
         columns, order = self.columns, self._order
-        head = BerthHead(self.running, order, kind, drafts)
+        head = BerthHead(self.running, order, kind, drafts, each)
         if self.notes is not None and self.rules.in_flight == 0 and columns.void.any():
             voids = (columns.void.take(order) > 0) & (drafts > 0)
             head.voids = voids if voids.any() else None

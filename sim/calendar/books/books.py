@@ -121,15 +121,28 @@ class Books:
         else:
             log.stays[stay.extra][2] = done
 
-    def given_up(self, stay: Stay, first: int, had: int, kept: int) -> None:
+    def pick(self, place: int, known: int) -> StayRef | None:
+        """Takes somebody off the running list who is not among the listed ones; None: it is not there.
+
+        Args:
+            place: of the request. known: the last iteration whose outcome is.
+        """
+        return None
+
+    def began(self, place: int, first: int) -> int:
+        """Returns when the prefill of somebody who decodes ended; `first`: before its present rounds."""
+        return first
+
+    def given_up(self, stay: Stay, first: int, had: int, known: int, thrown_out: bool) -> None:
         """Takes back what was booked of the last stay of a request whose client has given it up.
 
         Args:
             stay: the stay. first: iteration in which its prefill ended.
-            had: its rounds that are booked: all, or as many as it had when it was thrown out.
-            kept: of which count; -1: not even the token of its prefill does.
+            had: its rounds: all, or as many as it had when it was thrown out.
+            known: the last iteration whose outcome counts, before the end of the stay.
+            thrown_out: it was.
         """
-        place, log = stay.place, self.log
+        place, log, kept = stay.place, self.log, max(known - first, -1)
         if had < stay.rounds:
             self._done[place] = self._without(stay, had)
         self._book(stay, first, had, -1)

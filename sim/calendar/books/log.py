@@ -71,13 +71,16 @@ class Log:
         self.passes.append(passes)
         return drafts, passes
 
-    def forget_gap(self, it: int, place: int) -> None:
-        """Takes back that a request's chunk of an iteration follows one from before the iteration before."""
+    def forget_gap(self, it: int, place: int) -> int:
+        """Takes back that a request's chunk of an iteration follows one from before the iteration before;
+        returns that chunk's iteration."""
         gaps = self.odd_gaps
         for low in range(len(gaps) - 3, -1, -3):
             if gaps[low] == it and gaps[low + 2] == place:
+                before = gaps[low + 1]
                 del gaps[low : low + 3]
-                return
+                return before
+        raise AssertionError("a stay after a preemption begins with a pause")
 
     def blocks_used(self, it: int) -> int:
         """Returns the blocks held in an iteration that is over."""

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specfleet.sim.calendar.books.ledger import Ledger
+from specfleet.sim.calendar.books.recent import Recent
 from specfleet.sim.calendar.footprints import differences, unused_places
 from specfleet.sim.calendar.luck import I64, U8
 from specfleet.sim.calendar.stay import Stay, StayRef
@@ -153,7 +154,7 @@ class Members:
         ledger: counts rounds; None without speculation.
 
     Attributes:
-        lane: the engine's number in the ledger.
+        lane: the engine's number in the ledger. recent: what was booked last.
         rounds, verifications, accepted, drafts: by place, of all engines.
     """
 
@@ -166,7 +167,7 @@ class Members:
         order = by_k[max(by_k)].order
         self.order = order
         self.ledger = ledger
-        self.lane = 0
+        self.lane, self.recent = 0, Recent()
         self.prompt = table.prompt_tokens[order]
         self.final = self.prompt + table.output_tokens[order] - 1
         self.most = table.max_tokens[order]
@@ -179,7 +180,7 @@ class Members:
     def of_lane(self, lane: int) -> Members:
         """Returns the sequences of one engine: nobody yet; what is known by place is shared."""
         own = copy(self)
-        own.lane = lane
+        own.lane, own.recent = lane, Recent()
         own.nobody(0)
         return own
 
@@ -268,12 +269,14 @@ class Members:
             np.repeat(self.order[place] < self.ledger.num_warmups, had) if self.ledger.num_warmups else None
         )
         self.ledger.book_flat(self.lane, its, tokens, gains if k else None, warm)
+        self.recent.note(place, begin, had, tokens, gains, k)
 
     def book_one(self, stay: Stay, first: int, rounds: int, k: int) -> None:
         """As `_book`, for the first rounds of one sequence whose prefill ended in `first`."""
         place, ledger, gains = stay.place, self.ledger, stay.gains
         assert ledger is not None
         self.rounds[place] += rounds
+        self.recent.note_one(stay, first, rounds, k)
         if gains is None:
             its, one = np.arange(first + 1, first + 1 + rounds), np.ones(rounds, dtype=np.int64)
             warm = (one == 1) & (self.order[place] < ledger.num_warmups)
@@ -386,20 +389,26 @@ class Members:
         return before[here] + (stay.tokens - before[start]), None if gains is None else gains[here]
 
     def pop(self, k: int) -> StayRef:
-        """Takes the last sequence out of the term of `k`, not booked, as one that joined before it."""
-        term, rules, j = self.term, self.rules[k], len(self.term.rounds) - 1
+        """Takes the last sequence out of the term of `k`, as `take`."""
+        return self.take(k, len(self.term.rounds) - 1)
+
+    def take(self, k: int, j: int) -> StayRef:
+        """Takes the `j`-th sequence out of the term of `k`, not booked, as one that joined before it."""
+        term, rules, others = self.term, self.rules[k], np.arange(len(self.term.rounds)) != j
         stay = self._stay(term, j, k, None)
         if rules.has_side:
             assert stay.footprint is not None
-            stay.side = rules.sides(stay.footprint, np.zeros(1, dtype=np.int64), term.standing.asked[j:])
+            stay.side = rules.sides(
+                stay.footprint, np.zeros(1, dtype=np.int64), term.standing.asked[j : j + 1]
+            )
         self.term = replace(
             term,
-            standing=Standing(*(column[:j] for column in term.standing)),
-            rounds=term.rounds[:j],
-            starts=term.starts[:j],
-            whole=term.whole[:j],
-            kept=term.kept[:j],
-            unused=term.unused[:j],
+            standing=Standing(*(column[others] for column in term.standing)),
+            rounds=term.rounds[others],
+            starts=term.starts[others],
+            whole=term.whole[others],
+            kept=term.kept[others],
+            unused=term.unused[others],
         )
         return term.begin + stay.rounds + rules.lag - 1, term.begin - 1, stay.place, stay
 

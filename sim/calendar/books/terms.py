@@ -12,8 +12,8 @@ from specfleet.sim.calendar.books.books import Books
 from specfleet.sim.calendar.books.log import Log
 from specfleet.sim.calendar.books.members import Drawn, Members, Standing
 from specfleet.sim.calendar.packing import Packing
-from specfleet.sim.calendar.stay import Counts, Left, Stay, StayRef
-from specfleet.sim.calendar.trajectories import BLOCK, Trajectories
+from specfleet.sim.calendar.stay import NOTHING_YET, Counts, Left, Stay, StayRef
+from specfleet.sim.calendar.trajectories import BLOCK, NOT_YET, Trajectories
 from specfleet.sim.rules import NEVER
 
 LEAST_REACH = 16
@@ -128,6 +128,68 @@ class TermBooks(Books):
         """As `Books.cut`: its rounds are booked, and none were before."""
         self._members.book_one(stay, first, done, self.k)
         self._end_stay(stay.place)
+
+    def pick(self, place: int, known: int) -> StayRef | None:
+        """As `Books.pick`: those of the present term, or who had ended when it began, not known yet."""
+        members = self._members
+        there = np.flatnonzero(members.term.standing.place == place)
+        if len(there):
+            return members.take(self.k, int(there[0]))
+        if self.lives.first[place] == NOT_YET:
+            return None
+        return known + 1, known + 1, place, self._waiting(place, int(members.final[place]))
+
+    def began(self, place: int, first: int) -> int:
+        """As `Books.began`."""
+        index = self._last_stay(place)
+        return int(self.lives.first[place]) if index is None else self.log.stays[index][1]
+
+    def _last_stay(self, place: int) -> int | None:
+        """Where the last stay of a request is noted among those after a preemption; None: it is the first."""
+        if place not in self.log.preemptions:
+            return None
+        stays = self.log.stays
+        return next((i for i in range(len(stays) - 1, -1, -1) if stays[i][0] == place), None)
+
+    def _take_back(self, place: int, known: int) -> int:
+        """Takes the rounds of a request behind iteration `known` out of the books; returns how many."""
+        members, lost = self._members, 0
+        assert self.ledger is not None
+        for first, gains, kept, k in members.recent.behind(place, known):
+            count = len(gains)
+            self.ledger.book_stay(members.lane, place, first, gains, kept, -1)
+            members.rounds[place] -= count
+            if k:
+                members.verifications[place] -= count
+                members.accepted[place] -= int(gains.sum()) - count
+                members.drafts[place] -= k * count
+            else:
+                self.ledger.book_idle(place, -count)
+            lost += count
+        return lost
+
+    def given_up(self, stay: Stay, first: int, had: int, known: int, thrown_out: bool) -> None:
+        """As `Books.given_up`: what the present term has had is booked, and what is not known taken back."""
+        members, log, place = self._members, self.log, stay.place
+        began, index = self.began(place, first), self._last_stay(place)
+        if not thrown_out:
+            members.book_one(stay, first, min(max(known - first, 0), had), self.k)
+        lost, last = self._take_back(place, known), known
+        if not thrown_out or had == stay.rounds:
+            self._end_stay(place)
+        elif index is None:
+            log.cut[place] -= lost
+        else:
+            log.stays[index][2] -= lost
+        counts = self.counts(place)
+        if began > known and index is None:
+            log.cut[place], counts, last = -1, NOTHING_YET, -1
+        elif began > known:
+            assert index is not None
+            log.stays[index][2], last = -1, log.forget_gap(began, place)
+            counts = counts._replace(chunks=counts.chunks - 1)
+        log.totals[place] = counts, last
+        log.skipped.pop(place, None)
 
     def rest(self, stay: Stay, done: int, last_emission: int) -> Stay:
         """As `Books.rest`: what it will do depends on K, and is drawn when it comes back."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 
 from specfleet.sim.calendar.lane import Lane
-from specfleet.sim.calendar.stay import Stay, StayRef, stay_of
+from specfleet.sim.calendar.stay import NOTHING_YET, Stay, StayRef, stay_of
 from specfleet.sim.calendar.trajectories import NOT_YET
 from specfleet.sim.errors import Unsuited
 
@@ -52,7 +52,7 @@ class Leaving:
         if crowd.begun is not None and crowd.begun.stay.place == place:
             self._stop_prompt()
         elif not self._was_thrown_out(place, known):
-            ref = self._decodes(place)
+            ref = self._decodes(place, known)
             if ref is None:
                 self._unqueue(self._waiting.inbox.index(place))
             else:
@@ -67,13 +67,13 @@ class Leaving:
         del inbox[index], waiting.arrived_s[index]
         waiting.visible -= index < waiting.visible
 
-    def _decodes(self, place: int) -> StayRef | None:
+    def _decodes(self, place: int, known: int) -> StayRef | None:
         """Takes somebody off the running list; None if it does not decode."""
         refs = self._crowd.refs
         for index in range(len(refs) - 1, -1, -1):
             if refs[index][2] == place:
                 return refs.pop(index)
-        return None
+        return self._crowd.books.pick(place, known)
 
     def _stop_decoding(self, ref: StayRef, known: int) -> None:
         """Cuts a life out of the calendar; `known`: the last iteration whose outcome is."""
@@ -84,8 +84,9 @@ class Leaving:
         if not landed and ref[0] >= at.it:
             share = crowd.calendar.take_out(stay, done, at.i) - (still_held << crowd.pack.blocks)
             crowd.calendar.row[at.i] -= share
-        crowd.books.given_up(stay, first, stay.rounds, kept)
-        self._forget_end(stay, first, first + stay.rounds, known)
+        began = crowd.books.began(stay.place, first)
+        crowd.books.given_up(stay, first, stay.rounds, known, thrown_out=False)
+        self._forget_end(stay, began, first + stay.rounds, known)
 
     def _stop_prompt(self) -> None:
         """Lets the prompt go that is computed in pieces."""
@@ -114,21 +115,23 @@ class Leaving:
             return True
         assert ref is not None
         last, first = stay_of(ref), ref[1]
-        had, kept = it - first - 1, max(known - first, -1)
-        crowd.books.given_up(last, first, had, kept)
+        began = crowd.books.began(place, first)
+        crowd.books.given_up(last, first, it - first - 1, known, thrown_out=True)
         watch = self.lane.ends.watch
         assert watch is not None
         watch.stay_on(place, it - 1)
-        self._forget_end(last, first, first + last.rounds if stay is None else None, known)
+        self._forget_end(last, began, first + last.rounds if stay is None else None, known)
         return True
 
     def _over_before(self, stay: Stay) -> None:
         """Somebody leaves of whom nothing is in flight that counts."""
         crowd, place = self._crowd, stay.place
+        counts = crowd.books.counts(place)
         if crowd.books.lives.first[place] == NOT_YET:
             crowd.books.lives.send_away(place)
-            self._log.cut[place] = -1
-        self._log.totals[place] = crowd.books.counts(place), stay.last_emission
+            self._log.cut[place], counts = -1, NOTHING_YET
+        self._log.totals[place] = counts, stay.last_emission
+        self._log.skipped.pop(place, None)
         self._forget_end(stay, -1, None, -1)
 
     def _forget_end(self, stay: Stay, first: int, end: int | None, known: int) -> None:

@@ -47,7 +47,7 @@ def _by_pool(row: Row) -> str:
     names = [key.split(":")[1] for key in row if key.endswith(":mean_replicas") and is_number(row[key])]
     each = [f"{name} {number(row, f'pool:{name}:mean_replicas'):.2f}" for name in names]
     if each:
-        said += f"; of them {', '.join(each)}"
+        said += f"; replicas by pool: {', '.join(each)}"
     if is_number(row.get(RATIO)):
         dollars, ratio = number(row, "cost_usd"), number(row, RATIO)
         said += f"; ${dollars:,.2f}, {ratio:.0%} of what the same GPU-hours cost on demand"

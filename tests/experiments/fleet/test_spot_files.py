@@ -99,7 +99,7 @@ def test_a_run_tells_what_was_taken_draws_it_and_gives_the_same_bytes_for_two_jo
     text = file() + "sweep: {axes: {workload.request_rate: [8, 16]}}\n"
     ran = finished(written(tmp_path, text), tmp_path / "run", 1)
     said = run_text(ran, ran.summary())
-    assert "of what the same GPU-hours cost on demand" in said and "of them cheap" in said
+    assert "of what the same GPU-hours cost on demand" in said and "replicas by pool: cheap" in said
     assert "spot instance" in said and "of them empty by then" in said
     assert {"scaling.png", "failures.png"} <= {path.name for path in draw_run(ran.folder)}
     again = finished(written(tmp_path, text), tmp_path / "again", 2)

@@ -70,6 +70,7 @@ class Lane:
         block_bit, block_mask, total = pack.blocks, pack.blocks_mask, crowd.rules.usable_blocks
         calendar, entry, arrived_s = self.calendar, self.calendar.entry, waiting.arrived_s
         has_side, lag, own, drafts = self.rules.has_side, self.rules.lag, self._own_drafts, calendar.drafts
+        bare = crowd.rules.row_charge(0)
         until = yield at.now
         while True:
             if at.now >= until:
@@ -86,7 +87,7 @@ class Lane:
             if has_side:
                 calendar.side_sum += calendar.side.item(at.i)
             n, short = (acc >> row_bit) & row_mask, (acc >> block_bit) & block_mask > total
-            left = budget - (n * charge[0] + drafts.item(at.i) if own else n * charge[at.k])
+            left = budget - (n * bare + drafts.item(at.i) if own else n * charge[at.k])
             pieces, crowd.step.preempted = 0, False
             if left < 0:
                 until = yield from self._step(until)

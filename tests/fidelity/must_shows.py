@@ -54,12 +54,17 @@ class Tables:
 
     def __init__(self, folder: Path, seeds: int, jobs: int) -> None:
         self.folder, self.seeds, self.jobs = folder, seeds, jobs
+        self.freely = cache(self._freely)
         self.scored = cache(self._scored)
         self.record = cache(self._record)
 
     def _scored(self, name: str, frozen: bool = False) -> tuple[Scored, ...]:
         points = read_csv(self.folder / name, frozen=frozen).points
         return tuple(predict_all(points, self.seeds, None, self.jobs, lambda done: None))
+
+    def _freely(self, name: str) -> tuple[Scored, ...]:
+        points = read_csv(self.folder / name, frozen=False).points
+        return tuple(predict_all(points, self.seeds, None, self.jobs, lambda done: None, free=True))
 
     def _record(self, record: str) -> tuple[Scored, ...]:
         with (self.folder / "serving_points.csv").open(newline="", encoding="utf-8") as file:
@@ -140,6 +145,8 @@ OVERALL = (
     ("output_throughput", "throughput", 1.3, 1.3),
 )
 FROZEN = (2.0, 3.0)
+WORSE_FREELY = 4.0 / 3.0
+"""Of an error with matched requests and luck: what it may be with both drawn as `specfleet run` draws them."""
 
 
 def overall(tables: Tables) -> Iterator[Shown]:
@@ -149,6 +156,7 @@ def overall(tables: Tables) -> Iterator[Shown]:
         for where, bar, above in (("up to", low, False), ("above", high, True)):
             off = steady(by_load(scored, above), metric)
             yield Shown(f"{name} {where} c = 64, mean error, %", bar, float(off.mean()))
+    yield from drawn_freely(scored, tables.freely("h100_vllm_specdec.csv"))
     change = ratios(scored)["output_throughput"]
     seen = f"slow-downs of throughput seen, of {change['slowdowns']}"
     yield Shown(seen, change["slowdowns"], change["slowdowns_right"], least=True)
@@ -156,6 +164,15 @@ def overall(tables: Tables) -> Iterator[Shown]:
     for where, bar, above in (("up to", FROZEN[0], False), ("above", FROZEN[1], True)):
         off = errors(by_load(frozen, above), "tpot_mean_ms")
         yield Shown(f"mean TPOT {where} c = 64, published constants only, %", bar, float(off.mean()))
+
+
+def drawn_freely(matched: Sequence[Scored], free: Sequence[Scored]) -> Iterator[Shown]:
+    """Mean errors with lengths and luck drawn (`validate --free`), beside a third more than when matched."""
+    for metric, name, *_ in OVERALL:
+        for where, above in (("up to", False), ("above", True)):
+            bar = WORSE_FREELY * float(steady(by_load(matched, above), metric).mean())
+            off = float(steady(by_load(free, above), metric).mean())
+            yield Shown(f"{name} {where} c = 64, drawn freely, mean error, %", round(bar, 1), off)
 
 
 PARTS: dict[str, Callable[[Tables], Iterator[Shown]]] = {

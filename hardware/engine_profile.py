@@ -34,8 +34,9 @@ class EngineProfile:
     `kernels` names the engine whose measured kernels run, `kernel_version` the release (of several measured
     the first that is not older; "" is the newest). `kernels_choosing_with_bias`: kernels that choose experts
     by scores with a correction added. `fp8_gemm_table` prices its FP8 GEMMs by the
-    measured table, which has tile cliffs; `fused_fp8_quantisation` means static scales: no pass that
-    quantises a GEMM's input. `draft_launch_s` is what a drafter pass takes beyond its kernels,
+    measured table, which has tile cliffs; `bf16_gemm_table` its BF16 GEMMs up to 256 rows by a table of its
+    time's library, where the GPU has one (`gemmrows.py`); `fused_fp8_quantisation` means static scales: no
+    pass that quantises a GEMM's input. `draft_launch_s` is what a drafter pass takes beyond its kernels,
     `draft_tree_launch_s` one that chooses among branches (0: the same), `draft_extend_launch_s` the first of
     a round besides, where it has no graph while the others have one.
     `cudagraph_max_tokens` 0 switches graphs, and so padding, off (`..._blackwell`: on such a GPU);
@@ -89,6 +90,7 @@ class EngineProfile:
     kernel_version: str = ""
     kernels_choosing_with_bias: int = 1
     fused_fp8_quantisation: bool = False
+    bf16_gemm_table: bool = False
     draft_tree_launch_s: float = 0.0
     draft_extend_launch_s: float = 0.0
     cudagraph_ladder: tuple[tuple[int, ...], ...] = tuple(map(tuple, VLLM_LADDER))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from specfleet.hardware.constants import kernel_constants
+from specfleet.hardware.gemmrows import gemm_by_rows, rows_table
 from specfleet.hardware.gemmtable import GemmTable, read_table
 from specfleet.hardware.interconnect import GATHER, SCATTER, all_reduce_s, collective_s
 from specfleet.hardware.kernels import ELEMENTWISE_FLOOR_S, Array, GemmParts, Rates, elementwise_s, gemm
@@ -80,9 +81,14 @@ def linear(placement: Placement, rows: Array, columns: int, depth: int, stored: 
         accelerator.flops_per_s[peak] * profile.arithmetic_rate,
         accelerator.sms,
     )
+    constants = placement.constants.gemm[law]
+    if stored == SIXTEEN and profile.bf16_gemm_table and law not in placement.constants.residuals:
+        by_rows = rows_table(accelerator.constants)
+        if by_rows is not None:
+            return gemm_by_rows(rows, columns, depth, by_rows, constants, rates)
     weight = weight_format(stored).weight_bytes
     return gemm(
-        rows, columns, depth, weight_bytes=weight, constants=placement.constants.gemm[law], rates=rates,
+        rows, columns, depth, weight_bytes=weight, constants=constants, rates=rates,
         factor=factor, input_bytes=weight if law == "fp8" else 2,
     )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 vLLM's and SGLang's FP8 GEMM has cliffs at tile edges (129 rows cost 1.5 times 128) that depend on the shape.
 Held-out widths come out within 3 to 7 % when the table is interpolated, within 5 to 17 % with one curve in
-the rows for all shapes; for BF16, which has no cliffs, the formula alone is better against served steps.
+the rows for all shapes. BF16 has no cliffs; its tables are of one time's library (`gemmrows.py`).
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class GemmTable(NamedTuple):
 def read_table(path: Path, formula: Callable[[Array, Any, Any], Array]) -> GemmTable:
     """The table at `path` (columns n, k, m1, m2, ...; microseconds) against `formula(rows, n, k)` in seconds.
 
-    Shapes that were not measured (both sides small) take the factor of the next larger depth, single missing
-    times that of the neighbouring rows.
+    Shapes that were not measured (both sides small) take the factor of the next larger depth, those without
+    one (both sides large) of the next smaller; single missing times that of the neighbouring rows.
     """
     with path.open(encoding="utf-8", newline="") as file:
         lines = list(csv.DictReader(file))
@@ -62,6 +62,9 @@ def read_table(path: Path, formula: Callable[[Array, Any, Any], Array]) -> GemmT
     for place in range(len(depths) - 2, -1, -1):
         missing = np.isnan(factor[:, place, 0])
         factor[missing, place] = factor[missing, place + 1]
+    for place in range(1, len(depths)):
+        missing = np.isnan(factor[:, place, 0])
+        factor[missing, place] = factor[missing, place - 1]
     few = rows <= ONE_TILE_ROWS
     if few.any():
         factor[:, :, few] = factor[:, :, few].mean(axis=2, keepdims=True)

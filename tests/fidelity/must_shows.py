@@ -146,7 +146,7 @@ OVERALL = (
 )
 FROZEN = (2.0, 3.0)
 WORSE_FREELY = 4.0 / 3.0
-"""Of an error with matched requests and luck: what it may be with both drawn as `specfleet run` draws them."""
+"""Times the error with matched requests and luck: with both drawn as `specfleet run` draws them."""
 
 
 def overall(tables: Tables) -> Iterator[Shown]:

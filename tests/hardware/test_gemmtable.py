@@ -86,8 +86,10 @@ def test_beyond_the_grid_the_factor_stays_and_the_formula_goes_on() -> None:
 
 def test_gaps_of_a_table_are_filled_from_their_neighbours(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
-    path.write_text("n,k,m32,m64,m128\n1000,2000,2,,8\n2000,1000,3,3,3\n2000,2000,4,4,4\n")
+    lines = ("1000,2000,2,,8", "2000,1000,3,3,3", "2000,2000,4,4,4", "1000,3000,5,5,5")
+    path.write_text("\n".join(("n,k,m32,m64,m128", *lines)) + "\n")
     table = read_table(path, lambda rows, n, k: np.full_like(rows, 1e-6))
+    assert table.at(2000, 3000, np.array([64.0])) == pytest.approx([4])
     assert table.at(1000, 2000, np.array([32.0, 64.0, 128.0])) == pytest.approx([2, 4, 8])
     assert table.at(1000, 1000, np.array([128.0])) == pytest.approx([8])
     assert table.at(2000, 1000, np.array([128.0])) == pytest.approx([3])

@@ -62,6 +62,10 @@ def test_on_the_grid_it_is_the_measurement_at_the_shares_of_the_card_that_was_me
         assert priced[few].mean() == pytest.approx(stated[few].mean(), rel=0.02)
 
 
+def test_the_law_alone_goes_on_behind_the_last_row_that_was_measured() -> None:
+    assert max(int(key[1:]) for key in measured()[0] if key.startswith("m")) == MOST_ROWS
+
+
 def test_the_level_of_both_ends_is_the_laws() -> None:
     """Over all shapes with both sides from 2,048 on the median factor is 1 up to 32 rows."""
     table = rows_table("h100_sxm")

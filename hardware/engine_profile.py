@@ -35,7 +35,7 @@ class EngineProfile:
     the first that is not older; "" is the newest). `kernels_choosing_with_bias`: kernels that choose experts
     by scores with a correction added. `fp8_gemm_table` prices its FP8 GEMMs by the
     measured table, which has tile cliffs; `bf16_gemm_table` its BF16 GEMMs up to 256 rows by a table of its
-    time's library, where the GPU has one (`gemmrows.py`); `fused_fp8_quantisation` means static scales: no
+    time's library, where the GPU has one (`gemmtable.py`); `fused_fp8_quantisation` means static scales: no
     pass that quantises a GEMM's input. `draft_launch_s` is what a drafter pass takes beyond its kernels,
     `draft_tree_launch_s` one that chooses among branches (0: the same), `draft_extend_launch_s` the first of
     a round besides, where it has no graph while the others have one.

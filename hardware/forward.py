@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from specfleet.hardware.constants import kernel_constants
-from specfleet.hardware.gemmrows import gemm_by_rows, rows_table
-from specfleet.hardware.gemmtable import GemmTable, read_table
+from specfleet.hardware.gemmtable import GemmTable, gemm_by_rows, read_table, rows_table
 from specfleet.hardware.interconnect import GATHER, SCATTER, all_reduce_s, collective_s
 from specfleet.hardware.kernels import ELEMENTWISE_FLOOR_S, Array, GemmParts, Rates, elementwise_s, gemm
 from specfleet.hardware.layers.attention import GroupedAttention

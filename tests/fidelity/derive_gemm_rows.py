@@ -9,7 +9,7 @@ time (0.12 and 0.14) are left out: its collector leaves whatever lay in memory a
 2 % up to 32 rows); the median stands, since single times scatter by up to 15 % upwards. Kept: both sides from
 1,024 on, up to 256 rows. Milliseconds become microseconds.
 
-Printed besides: the shares of bandwidth and peak at which the law (`hardware/gemmrows.py`) has the median of
+Printed besides: the shares of bandwidth and peak at which the law (`hardware/gemmtable.py`) has the median of
 all shapes with both sides from 2,048 on right, and how far it goes wrong from an H200's times to an H100's
 with its exponent (4) and with others.
 """
@@ -69,7 +69,7 @@ def law(shapes: Sequence[tuple[int, int]], rows: Sequence[int], shares: tuple[fl
 
 
 def main() -> int:
-    """Writes the table and prints what `hardware/gemmrows.py` states."""
+    """Writes the table and prints what `hardware/gemmtable.py` states."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -111,7 +111,7 @@ class CalendarCrowd:
         k, varied = self.footprints.k, books.k_varies
         self.drafts_at = [drawn.rules.k for drawn in lives.by_k] if varied else [k] * (1 + k)
         self.row_charge = [self.rules.row_charge(k) for k in self.drafts_at]
-        self.at = Position(self.footprints.k)
+        self.at = Position(len(lives.by_k) - 1 if varied else k)
         self.kv: KV
         self.step = Step(self.rules, self.footprints.window)
         self.refs: list[StayRef] = []

@@ -21,9 +21,9 @@ from specfleet.sim.calendar.kv.private import PrivateKV
 from specfleet.sim.calendar.kv.prompts import Prompts
 from specfleet.sim.calendar.kv.shared import SharedKV
 from specfleet.sim.calendar.lane import Lane
-from specfleet.sim.calendar.luck import I64
+from specfleet.sim.calendar.luck import I64, Luck
 from specfleet.sim.calendar.plan import CalendarRun
-from specfleet.sim.calendar.plans import Learner, Plans, WithinReach
+from specfleet.sim.calendar.plans import ByBatchSize, Learner, Plans, WithinReach
 from specfleet.sim.calendar.stepper import Stepper
 from specfleet.sim.calendar.sums import Calendar
 from specfleet.sim.calendar.trajectories import Trajectories
@@ -69,14 +69,20 @@ class Fleet:
         if (plan.policy is None and not plan.reaches) or luck is None or own is not None:
             keeps = plan.may_step or self._may_throw_out or plan.patient
             self.lives = Trajectories(table, rows, rules, luck, keeps, own)
-        elif plan.reaches:
+        elif plan.policy is None:
             void = Trajectories(table, rows, rules, None, True)
-            self.lives = Trajectories(table, rows, rules, luck, True)
-            self.by_k = [void, *[self.lives] * rules.k]
-            void.first = self.lives.first
+            self.by_k = [void] * (rules.k + 1) + [Trajectories(table, rows, rules, luck, True)] * (
+                rules.k + 1
+            )
         else:
-            draws = [None, *(luck.at(k) for k in range(1, rules.k + 1))]
-            self.by_k = [Trajectories(table, rows, rules.at(k), own, True) for k, own in enumerate(draws)]
+            draws: list[Luck | None] = [None, *(luck.at(k) for k in range(1, rules.k + 1))]
+            if plan.reaches:  # void ones first: `Plans`
+                draws = [*[None] * (rules.k + 1), *draws]
+            kinds_of = enumerate(draws)
+            self.by_k = [
+                Trajectories(table, rows, rules.at(k % (rules.k + 1)), own, True) for k, own in kinds_of
+            ]
+        if self.by_k:
             self.lives = self.by_k[-1]
             for other in self.by_k:
                 other.first = self.lives.first
@@ -115,7 +121,10 @@ class Fleet:
             watch, stops, runs_ahead: as in `Ends`.
         """
         plan, cost, by_k = self.plan, self.plan.scenario.cost, self.by_k or [self.lives]
-        plans = (WithinReach() if plan.reaches else plan.plans()) if self.by_k else None
+        plans = plan.plans() if self.by_k else None
+        if plan.reaches and self.by_k:
+            k = self.lives.rules.k
+            plans = WithinReach(plans or ByBatchSize([k] * (1 + plan.config.max_num_seqs)), k)
         members = None if self._members is None else self._members.of_lane(lane)
         log = Log(self.lives.rules.packing)
         books = Books(self.lives, self.ledger, lane, log, members)

@@ -202,10 +202,11 @@ class Footprints:
         footprint[ends] = 0
         return footprint
 
-    def outgrown(self, footprint: I64, ends: I64, rounds: I64, asked: I64) -> tuple[I64, I64]:
-        """Returns the rows of sequences with drafter positions to spare, and all their rows.
+    def outgrown(self, footprint: I64, ends: I64, rounds: I64, asked: I64) -> tuple[I64, I64, I64]:
+        """Returns from which of its rows on each sequence has outgrown the drafter, and all its rows.
 
-        Who has outgrown the drafter once stays so.
+        Who has outgrown the drafter once stays so; but the first row may seem to have for once (the third
+        number, else 0): it is scheduled as if more drafts of an earlier K had been accepted.
 
         Args:
             footprint, ends, rounds: as in `footprints`.
@@ -219,14 +220,16 @@ class Footprints:
             end[starts] = asked + self.query
         within = np.zeros(len(end) + 1, dtype=np.int64)
         np.cumsum(end + rules.num_speculative_tokens <= rules.drafter_positions, out=within[1:])
-        return within[starts + rows] - within[starts], rows
+        spared = within[starts + rows] - within[starts]
+        early = (spared > 0) & (within[starts + 1] == within[starts])
+        return spared + early, rows, early.astype(np.int64)
 
-    def outgrown_one(self, footprint: I64, rounds: int, asked: int) -> tuple[int, int]:
+    def outgrown_one(self, footprint: I64, rounds: int, asked: int) -> tuple[int, int, int]:
         """As `outgrown`, for one sequence; nothing where nobody outgrows the drafter."""
         if not self.scheduler.drafter_positions:
-            return 0, 0
-        spared, rows = self.outgrown(footprint, *np.array([[rounds + self.lag], [rounds], [asked]]))
-        return int(spared[0]), int(rows[0])
+            return 0, 0, 0
+        spared, rows, early = self.outgrown(footprint, *np.array([[rounds + self.lag], [rounds], [asked]]))
+        return int(spared[0]), int(rows[0]), int(early[0])
 
 
 def _at(values: int | I64, places: I64 | slice) -> int | I64:

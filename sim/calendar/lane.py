@@ -61,7 +61,8 @@ class Lane:
         self._plain = not (self._rerolls or crowd.config.rebuilds_drafter_kv)
         self._own_drafts = len(self.calendar.drafts) > 0
         self._landing = 0  # blocks of those who end with the batch in flight, after which nobody is left
-        self.quiet = Quiet(self.calendar, cost, self.log, self.ends, plans, self.passes_at)
+        at_k = crowd.drafts_at, self.passes_at
+        self.quiet = Quiet(self.calendar, cost, self.log, self.ends, plans, *at_k)
 
     def run(self) -> Turns:
         """Runs iterations; a generator, which rests whenever somebody else may have something to do."""
@@ -179,7 +180,10 @@ class Lane:
             log.beyond.append(context - in_window)
         if plans is not None and plans.learns:
             outcomes = self.calendar.outcomes[i].tolist()
-            plans.note(it, seen(k, outcomes, n + pieces, pieces > 0, end - begin))
+            drafts = self.crowd.drafts_at[k]
+            if drafts and k < plans.void_below:
+                outcomes = []  # void drafts show nothing
+            plans.note(it, seen(drafts, outcomes, n + pieces, pieces > 0, end - begin))
         self.ends.committed = it - 1 - flying
         at.it, at.i, at.last_end, at.now = it + 1, i + 1, end, end
         if lag:
@@ -205,13 +209,14 @@ class Lane:
         """Asks the policy for the drafts after a step; arguments as `_price`."""
         plans, at, kv = self.plans, self.at, 0
         assert plans is not None
-        if plans.reads_reach:
-            return 0 if self.calendar.beyond.item(at.i) else self.rules.k
         if plans.learns:
             plans.hear(at.it - 1 - at.flying)
         if plans.reads_kv:
             kv = (self.calendar.side_sum >> self.crowd.pack.blocks) + (self.crowd.step.past if pieces else 0)
-        return plans.drafts(n + pieces, queue, kv)
+        drafts = plans.drafts(n + pieces, queue, kv)
+        if plans.void_below and not self.calendar.beyond.item(at.i):
+            drafts += plans.void_below
+        return drafts
 
     def _run_quiet(self, until: float, step_s: float) -> None:
         """Runs on while only the calendar changes anything; arguments as `run` and `_price`."""

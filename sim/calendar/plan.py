@@ -183,8 +183,7 @@ class CalendarRun:
     @property
     def reaches(self) -> bool:
         """Whether that is seen to on the calendar, where K drafts are void from then on, for a while."""
-        plain = self.luck is not None and self.policy is None and self.drafting is None
-        return plain and self.outgrows_drafter
+        return self.luck is not None and self.drafting is None and self.outgrows_drafter
 
     @property
     def alone(self) -> bool:

@@ -21,18 +21,21 @@ def seen(k: int, by_tokens: list[int], rows: int, prompts: bool, seconds: float)
 class Plans:
     """What an engine on the fast path asks for K.
 
+    Where the drafter has fewer positions than the model, the number of a K says whether its drafts are void:
+    k stands for k void drafts, and `void_below` + k for k drafts (`WithinReach`).
+
     Attributes:
         table, by_batch: K by batch size while nobody waits, as a list and as an array; empty if it changes.
         learns: it is told what every step showed (`note`, `hear`).
         reads_kv: it looks at the KV tokens of the batch.
-        reads_reach: K, or 0 for K void drafts, follows from whether somebody has outgrown the drafter.
+        void_below: drafts are void at numbers below; 0: void ones are never made.
     """
 
     table: list[int]
     by_batch: I64
     learns = False
     reads_kv = False
-    reads_reach = False
+    void_below = 0
 
     def drafts(self, rows: int, waiting: int, kv_tokens: int) -> int:
         """Returns the drafts to propose after a step of so many rows."""
@@ -59,12 +62,29 @@ class ByBatchSize(Plans):
 
 
 class WithinReach(Plans):
-    """Drafts as long as the drafter has positions for the longest sequence, void ones otherwise."""
+    """Drafts as long as the drafter has positions for the longest sequence, void ones otherwise.
 
-    reads_reach = True
+    Args:
+        chosen: how many.
+        k: most of them.
+    """
 
-    def __init__(self) -> None:
-        self.table, self.by_batch = [], np.zeros(0, dtype=np.int64)
+    def __init__(self, chosen: Plans, k: int) -> None:
+        self.chosen, self.void_below = chosen, 1 + k
+        self.table, self.by_batch = chosen.table, chosen.by_batch
+        self.learns, self.reads_kv = chosen.learns, chosen.reads_kv
+
+    def drafts(self, rows: int, waiting: int, kv_tokens: int) -> int:
+        """As `Plans.drafts`, whatever the drafter's positions."""
+        return self.chosen.drafts(rows, waiting, kv_tokens)
+
+    def note(self, it: int, seen: Seen) -> None:
+        """As `Plans.note`."""
+        self.chosen.note(it, seen)
+
+    def hear(self, upto: int) -> None:
+        """As `Plans.hear`."""
+        self.chosen.hear(upto)
 
 
 class Learner(Plans):

@@ -54,7 +54,7 @@ class Quiet:
         log: what it writes down.
         ends: who has to know of ends.
         plans: K by batch size and queue; None is always K.
-        passes_at: the drafter's passes by the K that they draft.
+        drafts_at, passes_at: drafts of a row, and the drafter's passes, by K.
 
     Attributes:
         reach: iterations that the next window looks ahead.
@@ -71,6 +71,7 @@ class Quiet:
         log: Log,
         ends: Ends,
         plans: Plans | None,
+        drafts_at: list[int],
         passes_at: tuple[int, ...],
     ) -> None:
         self.calendar = calendar
@@ -79,7 +80,7 @@ class Quiet:
         self.log = log
         self.ends = ends
         self.plans = plans
-        self.passes_at = passes_at
+        self.drafts_at, self.passes_at = drafts_at, passes_at
         self.total = self.footprints.scheduler.usable_blocks
 
     def run(self, at: Position, limit: float, step_s: float) -> None:
@@ -96,7 +97,8 @@ class Quiet:
         pack, calendar, log, lag = self.footprints.packing, self.calendar, self.log, self.footprints.lag
         block_bit, row_bit, block_mask, row_mask = pack.blocks, pack.rows, pack.blocks_mask, pack.rows_mask
         entry, unused, seconds, total = calendar.row.data, calendar.unused.data, self.cost.seconds, self.total
-        low, passes, (each, beyond_reach) = self.footprints.notes_low, self.passes_at[k], self._each(k)
+        low, passes, each = self.footprints.notes_low, self.passes_at[k], self.drafts_at[k]
+        void_below, beyond_reach = 0 if self.plans is None else self.plans.void_below, calendar.beyond.data
         notes = self.footprints.notes_unused and passes > 0
         wide, low_mask, own = pack.wide, self.footprints.low_mask, len(calendar.drafts) > 0
         table = None if self.plans is None else self.plans.table
@@ -113,9 +115,9 @@ class Quiet:
                     it += done
                     i += done
                     continue
-            if not n or (ahead >> block_bit) & block_mask > total or (table and table[n] != k):
+            if not n or (ahead >> block_bit) & block_mask > total:
                 break
-            if beyond_reach is not None and (beyond_reach[i] > 0) == (k > 0):
+            if table and table[n] + (0 if void_below and beyond_reach[i] else void_below) != k:
                 break
             acc = ahead
             depth, beyond, context, drafts = passes, 0, acc & pack.context_mask, n * each
@@ -169,12 +171,6 @@ class Quiet:
         while log.one_pass and log.one_pass[-1] >= at.it:
             log.one_pass.pop()
 
-    def _each(self, k: int) -> tuple[int, memoryview | None]:
-        """Returns the drafts of a row, and the rows beyond the drafter's positions where they decide K."""
-        if self.plans is None or not self.plans.reads_reach:
-            return k, None
-        return self.footprints.k, self.calendar.beyond.data
-
     def _stop(self, it: int) -> int:
         """Returns the iteration before which a stretch that begins in `it` has to stop."""
         stop, ends = it + LONGEST_WINDOW, self.ends
@@ -190,18 +186,20 @@ class Quiet:
         Returns:
             How many ran, and then the running sum, the time of the next turn, and the last end.
         """
-        pack, rules, plans, each = self.footprints.packing, self.footprints, self.plans, self._each(k)[0]
+        pack, rules, plans, each = self.footprints.packing, self.footprints, self.plans, self.drafts_at[k]
         most = min(most, self.reach)
         sums = self.calendar.row[i : i + most].copy()
         sums[0] += acc
         np.add.accumulate(sums, out=sums)
         n = (sums >> pack.rows) & pack.rows_mask
         stops = (n == 0) | ((sums >> pack.blocks) & pack.blocks_mask > self.total)
-        if plans is not None and plans.reads_reach:
-            stops |= (self.calendar.beyond[i : i + most] > 0) != (k == 0)
-        elif plans is not None:
-            stops |= plans.by_batch[n] != k
         ahead = int(stops.argmax()) if stops.any() else most
+        if plans is not None:  # behind a shortage sums mean nothing: they may not even fit their fields
+            changes, void_below = plans.by_batch[n[:ahead]] != k, plans.void_below
+            if void_below:
+                within = self.calendar.beyond[i : i + ahead] == 0
+                changes = plans.by_batch[n[:ahead]] + void_below * within != k
+            ahead = int(changes.argmax()) if changes.any() else ahead
         self.reach = min(max(2 * ahead, WINDOW), LONGEST_WINDOW)
         if not ahead:
             return 0, acc, now, last_end

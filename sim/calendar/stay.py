@@ -26,6 +26,7 @@ class Stay:
         footprint, row, side: as in `LifeBatch`, this request's part; row is relative to `blocks`.
         unused, drafts, wants, spared, rows: as in `LifeBatch`.
         last_emission: iteration of its last chunk before the preemption, or -1.
+        early: 1 where its first row has outgrown the drafter and the next has not (`Footprints.outgrown`).
         earlier: KV tokens before the step in flight when this begins, unless that is its prompt's: -1.
         padded: placeholder drafts that its prefill ended with.
         extra: where this stay is noted among the stays after a preemption, or -1.
@@ -49,6 +50,7 @@ class Stay:
     spared: int = 0
     rows: int = 0
     last_emission: int = -1
+    early: int = 0
     earlier: int = -1
     padded: int = 0
     extra: int = -1
@@ -189,7 +191,7 @@ class Stay:
         before = (int(computed[rounds - 2]) + 1 if rounds > 1 else tokens) - self.prompt
         certain = reaches_max_tokens(known, 1, self.most)
         footprint = rules.footprint(computed, self.final, blocks, certain, drafts)
-        spared, rows = rules.outgrown_one(footprint, rounds, tokens)
+        spared, rows, _ = rules.outgrown_one(footprint, rounds, tokens)
         start, asked = np.array([[0], [tokens]])
         return replace(
             self,

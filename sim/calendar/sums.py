@@ -104,6 +104,8 @@ class Calendar:
             self.side[i + 1 : i + 1 + len(rest)] -= rest
             self.side_sum -= int(stay.side[: done + 1].sum())
         self.beyond[i + max(stay.spared - done, 0) : i + max(stay.rows - done, 0)] -= 1
+        if stay.early and not done:
+            self.beyond[i] -= 1
         if stay.unused >= done:
             self.unused[i + stay.unused - done] -= 1
         if stay.drafts is not None:

@@ -37,8 +37,8 @@ class LifeBatch:
         gains: tokens of each round, the last one uncut, flat. kept: tokens kept of the last round.
         drafts: of each row, flat, if a life has its own. wants: of the same lives, the drafts wanted next in
             each step from the prefill's end on, as the bit of their number, if a policy wants them.
-        spared, rows: the rows of each with drafter positions to spare, and all of them, if somebody may
-            outgrow the drafter.
+        spared, rows: the row of each from which on it has outgrown the drafter, and all of them, if
+            somebody may.
         prompt, blocks, rounds, most, uses_drafts, final: a value a request: prompt tokens; blocks after a
             prefill in one piece; rounds; max_tokens; whether a draft proposed with its first token might be
             used (if that is noted); KV tokens after its last round.
@@ -163,7 +163,7 @@ class Trajectories:
         self.accepted[low : low + BLOCK] = before[starts + rounds] - base - rounds
         spared, among = [], []
         if rules.scheduler.drafter_positions:
-            spared, among = (column.tolist() for column in rules.outgrown(footprint, ends, rounds, prompt))
+            spared, among, _ = (column.tolist() for column in rules.outgrown(footprint, ends, rounds, prompt))
         wants = self._with_own(low, drafts, starts, lengths, rounds, certain) if drafts is not None else None
         return LifeBatch(
             first_place=low,

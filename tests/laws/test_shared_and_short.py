@@ -15,7 +15,7 @@ from test_own_drafts import own_drafts
 from test_timeline import HUNT, LAWS, SEEDS, choosing, plant, prove, small_windows_and_blocks
 from timeline_worlds import LUCK, both, differences, policies, requests, sharing
 
-from specfleet.sim.calendar import crowd
+from specfleet.sim.calendar import crowd, quiet
 from specfleet.sim.calendar.books import members
 from specfleet.sim.calendar.kv import placeholders, pool, shared, victims
 from specfleet.sim.errors import Breach, Stall
@@ -131,6 +131,28 @@ def test_who_is_thrown_out_of_shared_blocks_comes_back_whoever_chooses_the_draft
     assert not differences(ours, theirs)
 
 
+def test_what_stands_behind_a_shortage_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that nobody will get there do not fit their field: the rows beside it mean nothing."""
+    monkeypatch.setattr(quiet.Quiet, "reach", 256)
+    monkeypatch.setattr(quiet, "LONGEST_WINDOW", 4096)
+    engine = replace(
+        drafting(3),
+        num_gpu_blocks=80,
+        block_size=1,
+        max_num_seqs=4,
+        max_num_batched_tokens=60,
+        async_scheduling=True,
+        enable_prefix_caching=True,
+    )
+    prompts = [((-1, 5), (row, (10, 9, 8, 9)[row % 4])) for row in range(16)]
+    world = World(
+        [15, 14, 13, 14] * 4, [31, 27, 29, 24] * 4, engine=engine, classes={"": LUCK[0]}, prompts=prompts
+    )
+    by_batch = PolicySpec("batch_size", {"schedule": ((1, 1, 3), (2, 2, 1), (3, 3, 2), (4, 4, 0))})
+    ours, theirs = both(world, 0, by_batch)
+    assert ours.stepped_because == "" and not differences(ours, theirs)
+
+
 def test_most_of_these_worlds_throw_out_and_are_not_stepped() -> None:
     seen: Counter[str] = Counter()
 
@@ -195,7 +217,7 @@ def test_a_fault_in_what_who_is_thrown_out_leaves_is_found(
         (victims, "rules.keyed_blocks(stay.earlier, stay.earlier + 1)", "rules.keyed_blocks(0, 1)"),
         (victims, "crowd.lives.now.rules, crowd.pack", "crowd.footprints, crowd.pack"),
         (members, "asked = source.tokens + source.padded", "asked = source.tokens"),
-        (placeholders, "stay.spared, _ =", "_, _ ="),
+        (placeholders, "stay.spared, _, _ =", "_, _, _ ="),
         (crowd, "self._check_drafter(done + drafts)", "self._check_drafter(done)"),
         (crowd, "not lives.by_k[0].rules.k", "True"),
     ],

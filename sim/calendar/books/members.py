@@ -156,6 +156,7 @@ class Members:
     Attributes:
         lane: the engine's number in the ledger. recent: what was booked last.
         rounds, verifications, accepted, drafts: by place, of all engines.
+        prefilled: places of those whose prompt was computed in the step before the present term.
     """
 
     def __init__(
@@ -173,6 +174,7 @@ class Members:
         self.most = table.max_tokens[order]
         self.rules = {k: lives.rules for k, lives in by_k.items()}
         self.luck = {k: lives.luck for k, lives in by_k.items()}
+        self.prefilled: set[int] = set()
         totals = np.zeros((4, len(order)), dtype=np.int64)
         self.rounds, self.verifications, self.accepted, self.drafts = totals
         self.nobody(0)
@@ -193,6 +195,7 @@ class Members:
             joined: who joined during it, in the order of the running list.
         """
         standing, term = self.look(now, k, joined)
+        self.prefilled = {place for _, first, place, _ in joined if first + 1 == now}
         self._book(term, k)
         return standing
 
@@ -243,7 +246,7 @@ class Members:
         lives = [(source, low, low + n) for (source, low), n in zip(sources, had[old:].tolist(), strict=True)]
         parts = [source.footprint[low:high] for source, low, high in lives if source.footprint is not None]
         gains = np.ones(int(ends[-1]) if len(ends) else 0, dtype=np.int64)
-        if k:
+        if self.luck[k] is not None:
             gains[:split] = 0 if term.gains is None else term.gains[base]
             drawn = [source.gains[low:high] for source, low, high in lives if source.gains is not None]
             gains[split:] = np.concatenate([base[:0], *drawn])
@@ -258,25 +261,26 @@ class Members:
         ended = over & (had > 0)
         tokens = gains.copy()
         tokens[(ends - 1)[ended]] = (self.final[place] - before)[ended]
-        if k:
+        verifies = self.luck[k] is not None
+        if verifies:
             total = np.concatenate([[0], np.cumsum(gains)])
             self.verifications[place] += had
             self.accepted[place] += total[ends] - total[lows] - had
-            self.drafts[place] += k * had
+            self.drafts[place] += self.rules[k].k * had
         its = np.repeat(begin - lows, had) + np.arange(count)
         assert self.ledger is not None
         warm = (
             np.repeat(self.order[place] < self.ledger.num_warmups, had) if self.ledger.num_warmups else None
         )
-        self.ledger.book_flat(self.lane, its, tokens, gains if k else None, warm)
-        self.recent.note(place, begin, had, tokens, gains, k)
+        self.ledger.book_flat(self.lane, its, tokens, gains if verifies else None, warm)
+        self.recent.note(place, begin, had, tokens, gains, self.rules[k].k if verifies else 0)
 
     def book_one(self, stay: Stay, first: int, rounds: int, k: int) -> None:
         """As `_book`, for the first rounds of one sequence whose prefill ended in `first`."""
         place, ledger, gains = stay.place, self.ledger, stay.gains
         assert ledger is not None
         self.rounds[place] += rounds
-        self.recent.note_one(stay, first, rounds, k)
+        self.recent.note_one(stay, first, rounds, 0 if gains is None else self.rules[k].k)
         if gains is None:
             its, one = np.arange(first + 1, first + 1 + rounds), np.ones(rounds, dtype=np.int64)
             warm = (one == 1) & (self.order[place] < ledger.num_warmups)
@@ -284,7 +288,7 @@ class Members:
             return
         self.verifications[place] += rounds
         self.accepted[place] += int(gains[:rounds].sum()) - rounds
-        self.drafts[place] += k * rounds
+        self.drafts[place] += self.rules[k].k * rounds
         kept = stay.kept if rounds == stay.rounds else 0
         ledger.book_stay(self.lane, place, first, gains[:rounds], kept, 1)
 
@@ -326,9 +330,9 @@ class Members:
         term = Term(now, standing, rounds, starts, whole, gains, footprint, kept, unused)
         beyond = None
         if rules.scheduler.drafter_positions:
-            spared, among = rules.outgrown(footprint, ends, rounds, asked)
+            spared, among, early = rules.outgrown(footprint, ends, rounds, asked)
             late, of = _runs(among - spared)
-            beyond = late + spared[of]
+            beyond = np.concatenate([late + spared[of], 0 * early[early > 0]])
         sides = None if side is None else side[places]
         drawn = Drawn(offsets, row[places], sides, unused[unused >= 0], beyond)
         return term, drawn
@@ -350,7 +354,7 @@ class Members:
         who, computed, known, _, blocks = (int(column[j]) for column in term.standing)
         here = slice(start, start + rounds + rules.lag + 1)
         footprint = term.footprint[here]
-        spared, among = rules.outgrown_one(footprint, rounds, int(term.standing.asked[j]))
+        spared, among, early = rules.outgrown_one(footprint, rounds, int(term.standing.asked[j]))
         return Stay(
             place=who,
             prompt=int(self.prompt[who]),
@@ -367,7 +371,8 @@ class Members:
             unused=int(term.unused[j]),
             spared=spared,
             rows=among,
-            earlier=int(self.prompt[who]) + known - 1 if known else -1,
+            early=early,
+            earlier=-1 if who in self.prefilled else int(self.prompt[who]) + known - 1,
         )
 
     def growth(self, it: int, k: int) -> list[int]:

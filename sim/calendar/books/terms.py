@@ -24,12 +24,12 @@ class TermBooks(Books):
     """Books that are written when a term ends.
 
     Args:
-        by_k: the requests' lives by K; where somebody outgrows the drafter, 0 stands for K void drafts.
+        by_k: the requests' lives by the number of a K (`plans.Plans`).
         engine, log: as in `Books`.
         members: the sequences running, term by term.
 
     Attributes:
-        k: drafts of a row, from the present term on.
+        k: number of the K from the present term on.
         until: the iteration before which its sequences have to be drawn again.
     """
 
@@ -38,19 +38,18 @@ class TermBooks(Books):
     def __init__(self, by_k: list[Trajectories], engine: int, log: Log, members: Members) -> None:
         super().__init__(by_k[-1], members.ledger, engine, log, members)
         self._by_k = by_k
-        self.k = by_k[-1].rules.k
+        self.k = len(by_k) - 1
         self.until = NEVER
-        passes = by_k[-1].rules.scheduler
-        self.passes_at = tuple(passes.passes(k, False) for k in range(len(by_k)))
-        self._void = by_k[0].rules.k > 0
-        if self._void:
-            self.passes_at = (0, *self.passes_at[1:])
+        most, rules = by_k[-1].rules.k, by_k[-1].rules.scheduler
+        self._void_below = 1 + most if len(by_k) > 1 + most else 0
+        drawn = [lives.rules.k for lives in by_k[self._void_below :]]
+        self.passes_at = (0,) * self._void_below + tuple(rules.passes(k, False) for k in drawn)
         self._stay_of: dict[int, int] = {}
         self._planned = array("q")
-        """2 numbers for each change of K: the iteration that decided it, drafts from the next one on."""
+        """2 numbers for each change of K: the iteration that decided it, its number from the next one on."""
 
     def go_over(self, it: int, k: int) -> None:
-        """Notes that rows have `k` drafts from iteration `it` on."""
+        """Notes that rows have the drafts of number `k` from iteration `it` on."""
         if k != self.k:
             self._planned.extend((it - 1, k))
         self.k = k
@@ -281,22 +280,21 @@ class TermBooks(Books):
         self.verified, self.drafts = members.verifications, members.drafts
 
     def _plans(self) -> npt.NDArray[np.int32]:
-        """Returns the drafts planned in each iteration for the next."""
+        """Returns the number of the K planned in each iteration for the next."""
         changes = np.frombuffer(self._planned, dtype=np.int64).reshape(-1, 2)
-        plans = np.full(len(self.log.end_s), self.lives.rules.k, dtype=np.int32)
+        plans = np.full(len(self.log.end_s), len(self._by_k) - 1, dtype=np.int32)
         lasts = np.append(changes[1:, 0], len(plans)) - changes[:, 0]
         plans[len(plans) - int(lasts.sum()) :] = np.repeat(changes[:, 1], lasts)
         return plans
 
     def steps_without_drafter(self) -> int:
         """As `Books.steps_without_drafter`."""
-        return int(np.count_nonzero(self._plans() == 0)) if self._void else 0
+        return int(np.count_nonzero(self._plans() < self._void_below))
 
     def drafts_by_iteration(self) -> npt.NDArray[np.int32]:
         """As `Books.drafts_by_iteration`."""
-        if self._void:
-            return super().drafts_by_iteration()
-        return np.concatenate([[np.int32(self.lives.rules.k)], self._plans()[:-1]]).astype(np.int32)
+        drafts = np.array([lives.rules.k for lives in self._by_k], dtype=np.int32)
+        return np.concatenate([drafts[-1:], drafts[self._plans()[:-1]]])
 
     def passes_by_iteration(self) -> npt.NDArray[np.int32]:
         """As `Books.passes_by_iteration`."""

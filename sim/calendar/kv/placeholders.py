@@ -34,5 +34,5 @@ def with_placeholders(stay: Stay, drafts: int, footprints: Footprints) -> Stay:
     if footprint is not None:
         footprint = footprint.copy()
         footprint[:ends] += more
-        stay.spared, _ = footprints.outgrown_one(footprint, stay.rounds, stay.tokens + drafts)
+        stay.spared, _, _ = footprints.outgrown_one(footprint, stay.rounds, stay.tokens + drafts)
     return replace(stay, row=row, footprint=footprint)

@@ -179,11 +179,7 @@ class Lane:
         if window:
             log.beyond.append(context - in_window)
         if plans is not None and plans.learns:
-            outcomes = self.calendar.outcomes[i].tolist()
-            drafts = self.crowd.drafts_at[k]
-            if drafts and k < plans.void_below:
-                outcomes = []  # void drafts show nothing
-            plans.note(it, seen(drafts, outcomes, n + pieces, pieces > 0, end - begin))
+            self._show(plans, n, pieces, end - begin)
         self.ends.committed = it - 1 - flying
         at.it, at.i, at.last_end, at.now = it + 1, i + 1, end, end
         if lag:
@@ -191,6 +187,14 @@ class Lane:
         if following != k:
             self.crowd.change_k(following)
         return end - begin
+
+    def _show(self, plans: Plans, n: int, pieces: int, seconds: float) -> None:
+        """Notes what the present step will show; arguments as `_price`, and the seconds that it takes."""
+        at, outcomes = self.at, self.calendar.outcomes[self.at.i].tolist()
+        drafts = self.crowd.drafts_at[at.k]
+        if drafts and at.k < plans.void_below:
+            outcomes = []  # void drafts show nothing
+        plans.note(at.it, seen(drafts, outcomes, n + pieces, pieces > 0, seconds))
 
     def _end(self, begin_s: float, shape: StepShape) -> float:
         """Returns when a step ends that begins at a time."""

@@ -109,7 +109,7 @@ class CalendarRun:
         policy, luck, config = self.policy, self.luck, self.config
         if luck is None or config.sglang is not None or not (luck.every_step and luck.by_rounds):
             return False
-        if config.receives_kv or config.rebuilds_drafter_kv or self.over_budget:
+        if config.receives_kv or config.rebuilds_drafter_kv or self.over_budget or self.outgrows_drafter:
             return False
         most = config.num_speculative_tokens
         return type(policy) in ROW_BY_ROW and getattr(policy, "k", most + 1) <= most
@@ -183,7 +183,8 @@ class CalendarRun:
     @property
     def reaches(self) -> bool:
         """Whether that is seen to on the calendar, where K drafts are void from then on, for a while."""
-        return self.luck is not None and self.drafting is None and self.outgrows_drafter
+        chosen = self.luck is not None and self.drafting is None and not self.looks_at_requests
+        return chosen and self.outgrows_drafter
 
     @property
     def alone(self) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from specfleet.sim.calendar.books.books import Books
-from specfleet.sim.calendar.books.members import Standing
+from specfleet.sim.calendar.books.standing import Standing
 from specfleet.sim.calendar.books.terms import TermBooks
 from specfleet.sim.calendar.ends import Ends
 from specfleet.sim.calendar.kv.interface import KV, Entrant, Fresh

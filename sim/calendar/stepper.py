@@ -16,7 +16,8 @@ import numpy as np
 
 from specfleet.hardware.stepcost import StepCost
 from specfleet.sim.calendar.books.log import Log
-from specfleet.sim.calendar.books.members import Members, Standing
+from specfleet.sim.calendar.books.members import Members
+from specfleet.sim.calendar.books.standing import Standing
 from specfleet.sim.calendar.crowd import CalendarCrowd
 from specfleet.sim.calendar.plans import Plans
 from specfleet.sim.calendar.position import Position

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from specfleet.sim.calendar.books.members import Drawn
+from specfleet.sim.calendar.books.standing import Drawn
 from specfleet.sim.calendar.drafts.own import OwnDrafts
 from specfleet.sim.calendar.footprints import Footprints
 from specfleet.sim.calendar.luck import I64, U8

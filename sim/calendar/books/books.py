@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from specfleet.sim.calendar.books.ledger import Ledger
 from specfleet.sim.calendar.books.log import Log
-from specfleet.sim.calendar.books.members import Drawn, Members, Standing
+from specfleet.sim.calendar.books.members import Members
+from specfleet.sim.calendar.books.standing import Drawn, Standing
 from specfleet.sim.calendar.luck import I64
 from specfleet.sim.calendar.stay import NOTHING_YET, Counts, Left, Stay, StayRef, stay_of
 from specfleet.sim.calendar.trajectories import BLOCK, Trajectories

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from specfleet.sim.calendar.books.books import Books
 from specfleet.sim.calendar.books.log import Log
-from specfleet.sim.calendar.books.members import Drawn, Members, Standing
+from specfleet.sim.calendar.books.members import Members
+from specfleet.sim.calendar.books.standing import Drawn, Standing
 from specfleet.sim.calendar.packing import Packing
 from specfleet.sim.calendar.stay import NOTHING_YET, Counts, Left, Stay, StayRef
 from specfleet.sim.calendar.trajectories import BLOCK, NOT_YET, Trajectories

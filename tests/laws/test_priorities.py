@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -63,7 +64,7 @@ def test_most_of_these_worlds_are_not_stepped_and_let_others_in_first() -> None:
     assert seen["other order"] > 10, seen
 
 
-def busy(seats: int, **engine: object) -> World:
+def busy(seats: int, **engine: Any) -> World:
     """Sixty requests that are all there at once, for a few seats."""
     config = replace(drafting(3), policy="priority", max_num_seqs=seats, num_gpu_blocks=400)
     return World([30] * 60, [40] * 60, engine=replace(config, **engine), classes={"": LUCK[0]})

@@ -103,7 +103,7 @@ def engines(draw: st.DrawFn, k: int) -> EngineConfig:
     seqs = draw(st.sampled_from([1, 2, 5, 24]))
     method = draw(st.sampled_from(["eagle3", "draft_model", "ngram"]))
     parallel, limit = draw(st.sampled_from([False, False, True])), draw(st.sampled_from([None, None, 120]))
-    depth = draw(st.sampled_from([None, None, 2]))
+    depth = draw(st.sampled_from([None, None, 2])) if k > 1 else None  # no tree is deeper than its nodes
     engine = drafting(k, method, parallel_drafting=parallel, drafter_max_model_len=limit, draft_depth=depth)
     return replace(
         engine,

@@ -85,8 +85,9 @@ def groups(name: str, ahead: bool, size: int) -> World:
         async_scheduling=ahead,
         prefix_hash_covers_next_token=True,
     )
-    prompts = [((-1 - row % 3, 25), (row, row % 5 * 7)) for row in range(60)]
-    prompts = [prompt if prompt[1][1] else prompt[:1] for prompt in prompts]
+    prompts = [
+        ((-1 - row % 3, 25), (row, row % 5 * 7)) if row % 5 else ((-1 - row % 3, 25),) for row in range(60)
+    ]
     lengths, outputs = (
         [sum(n for _, n in prompt) for prompt in prompts],
         [20 + row % 7 * 6 for row in range(60)],

@@ -210,13 +210,24 @@ def test_a_fault_in_what_who_is_thrown_out_leaves_is_found(
         hunt()
 
 
+OF_NOW = "crowd.lives.now.rules, crowd.pack\n    assert stay.footprint is not None\n    held = "
+BLOCKS_HELD = (
+    "(int(stay.footprint[done - 1]) >> pack.blocks) & pack.blocks_mask if done else stay.blocks"
+    "\n    # keys are"
+)
+
+
 @pytest.mark.parametrize(
     ("module", "old", "new"),
     [
         (members, "had <= term.rounds + rules.lag", "had <= term.rounds + 99"),
         (members, "term.footprint[at - 1] >> pack.blocks", "term.footprint[at] >> pack.blocks"),
         (victims, "rules.keyed_blocks(stay.earlier, stay.earlier + 1)", "rules.keyed_blocks(0, 1)"),
-        (victims, "crowd.lives.now.rules, crowd.pack", "crowd.footprints, crowd.pack"),
+        (
+            victims,
+            OF_NOW + BLOCKS_HELD,
+            OF_NOW.replace("crowd.lives.now.rules", "crowd.footprints") + BLOCKS_HELD,
+        ),
         (members, "asked = source.tokens + source.padded", "asked = source.tokens"),
         (placeholders, "stay.spared, _, _ =", "_, _, _ ="),
         (crowd, "self._check_drafter(done + drafts)", "self._check_drafter(done)"),

@@ -14,10 +14,10 @@ EAGLE1_8B = {
     "trtllm": (1.21, 1.17),
     "vllm-0.6": (1.19, 1.16),
     "vllm-0.11": (1.11, 1.08),
-    "vllm-0.15": (1.18, 1.15),
-    "vllm-0.17": (1.18, 1.15),
+    "vllm-0.15": (1.19, 1.15),
+    "vllm-0.17": (1.19, 1.15),
     "vllm-0.19": (1.18, 1.15),
-    "vllm-2026-01": (1.18, 1.15),
+    "vllm-2026-01": (1.19, 1.15),
     "vllm-0.33": (1.18, 1.15),
 }
 """Engine -> throughput over plain that is predicted for claim 2's EAGLE-1 head at 24 and 32 sequences;

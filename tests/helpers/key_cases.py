@@ -187,6 +187,10 @@ SPECULATIVE_CASES = {
             "serve.model": "deepseek-ai/DeepSeek-V4-Flash",
             "serve.gpu": "b200",
             "serve.tensor_parallel_size": 4,
+            "serve.max_num_seqs": 60,
+            f"{WL}.num_prompts": 60,
+            f"{WL}.max_concurrency": 60,
+            f"{AC}.conditional_acceptance": 0.3,  # with few users, or good drafts, all are verified
             SC: {"num_speculative_tokens": 3, "method": "dspark"},
         },
     ),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, seed
 from hypothesis import strategies as st
 from sim_toys import World
-from test_timeline import HUNT, SEEDS, choosing, plant, prove, roomy
+from test_timeline import HUNT, SEEDS, choosing, plant, prove, roomy, small_windows_and_blocks
 from timeline_worlds import LOOKED_UP, policies, worlds
 
 from specfleet.sim.calendar import (
@@ -28,6 +28,8 @@ from specfleet.sim.calendar.books import ledger, members, terms
 from specfleet.sim.calendar.kv import counted, pool, victims
 from specfleet.sim.errors import Breach
 from specfleet.sim.speculation.policy import PolicySpec
+
+__all__ = ["small_windows_and_blocks"]
 from specfleet.sim.speculation.spec import AcceptanceSpec
 
 FAULTS = {
@@ -181,8 +183,8 @@ FAULTS = {
     ),
     "a step with prompts teaches like any other": (
         lane,
-        "n + pieces, pieces > 0, end",
-        "n + pieces, False, end",
+        "n + pieces, pieces > 0, seconds",
+        "n + pieces, False, seconds",
         ("adaptive",),
     ),
     "the step in flight accepts nothing when stepping begins": (

@@ -36,6 +36,7 @@ class Functions:
     def __init__(self) -> None:
         self.of: dict[str, list[FunctionType]] = defaultdict(list)
         self._caches = []
+        gc.unfreeze()  # who collected the tests may have frozen what it found
         for thing in gc.get_objects():
             if isinstance(thing, FunctionType):
                 if name := relative(thing.__code__.co_filename):

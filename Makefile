@@ -14,7 +14,7 @@ demo: $(PRODUCT)
 
 WORLDS ?= 0.2
 test: $(TOOLS)
-	@echo 'about seven minutes on two idle cores with all random worlds that tests name (WORLDS=1), less with $(WORLDS) of them'
+	@echo 'about twelve minutes on two idle cores with half of the random worlds that tests name; now with $(WORLDS) of them (WORLDS=1: all)'
 	PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest -n auto --dist worksteal -rs --worlds $(WORLDS)
 
 lint: $(TOOLS)

@@ -88,11 +88,14 @@ class KvBudget:
             return None
         if self.shape is not None and max_model_len <= has:
             return None
+        room = "raise gpu_memory_utilization"
+        if self.device_bytes is None:
+            room = "give the KV cache more (num_gpu_blocks_override, kv_cache_memory_bytes)"
         return (
             f"max_model_len {max_model_len:,} does not fit: one request of that length needs "
             f"{max_model_len:,} tokens ({self.request_bytes(max_model_len) / GIB:.2f} GiB), the KV cache has "
             f"{has:,} ({self._bytes(has) / GIB:.2f} GiB). The engine refuses to start; the largest "
-            f"max_model_len that fits is {has:,}. Lower max_model_len or raise gpu_memory_utilization."
+            f"max_model_len that fits is {has:,}. Lower max_model_len or {room}."
         )
 
     def render(self, max_model_len: int | None = None) -> str:

@@ -114,6 +114,7 @@ class Placement:
             tokens, utilization = defaults.chunked_prefill_size, defaults.mem_fraction_static
             seqs = max_running_requests_with_drafts(dp) if drafter else 4096
         kernels = kernel_constants(accelerator.constants, profile.kernels)
+        ahead = profile.schedules_async(drafter.method if drafter else None)
         kv_cache_dtype = model.checkpoint_kv_cache_dtype if kv_cache_dtype == "auto" else kv_cache_dtype
         return cls(
             model=model,
@@ -123,9 +124,7 @@ class Placement:
             max_num_seqs=given(max_num_seqs, seqs),
             max_num_batched_tokens=given(max_num_batched_tokens, tokens),
             gpu_memory_utilization=given(gpu_memory_utilization, utilization),
-            async_scheduling=given(
-                async_scheduling, profile.schedules_async(drafter.method if drafter else None)
-            ),
+            async_scheduling=given(async_scheduling, ahead),
             quantization=quantization,
             dtype=dtype,
             kv_cache_dtype=kv_cache_dtype,
@@ -135,7 +134,7 @@ class Placement:
             draft_pass_tokens=draft_pass_tokens,
             draft_tiers=draft_tiers,
             draft_tensor_parallel_size=given(draft_tensor_parallel_size, tp),
-            data_parallel_size=data_parallel_size,
+            data_parallel_size=dp,
             expert_parallel_size=expert_parallel_size,
             pipeline_parallel_size=pipeline_parallel_size,
             c_q=given(c_q, kernels.query_cost.get(KV_TYPES[KV_BYTES.get(kv_cache_dtype, 2)], DEFAULT_C_Q)),

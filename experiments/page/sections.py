@@ -271,7 +271,7 @@ def _backed(run: Finished) -> list[str]:
             "max_model_len, so the drafter did not run."
         )
     refused = sum(_value(row, "rejected") for row in run.rows)
-    told = f"{refused:.0f} requests were refused or given up; engine.json of the point says why."
+    told = f"{refused:,.0f} requests were refused or given up; engine.json of the point says why."
     return [*said, *([told] if refused else []), *stepped_sentences(run.folder)]
 
 

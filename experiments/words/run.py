@@ -176,7 +176,7 @@ def _warnings(run: Run, rows: Sequence[Row]) -> list[str]:
         )
     refused = sum(_number(row, "rejected") for row in rows)
     if refused:
-        said.append(f"{refused:.0f} requests were refused or given up; engine.json of the point says why.")
+        said.append(f"{refused:,.0f} requests were refused or given up; engine.json of the point says why.")
     pools = [pool for point in run.points for pool in pool_experiments(point.config).values()]
     configs = [pool.serve.speculative_config for pool in pools]
     if any(config is not None and config.rejection_sample_method == "synthetic" for config in configs):

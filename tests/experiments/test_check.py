@@ -107,6 +107,7 @@ def test_a_length_beyond_the_pool_is_refused_with_both_numbers(tmp_path: Path) -
     assert "max_model_len 8,192 does not fit" in text
     assert "needs 8,192 tokens (1.00 GiB), the KV cache has 8,000 (0.98 GiB)" in text
     assert "largest max_model_len that fits is 8,000" in text
+    assert "give the KV cache more (num_gpu_blocks_override" in text and "raise gpu_memory" not in text
 
 
 def test_the_memory_of_the_workloads_concurrency_is_told(tmp_path: Path) -> None:
